@@ -65,7 +65,7 @@ class Frame:
         """The content of a CONTROL frame. Raises BadMessage."""
         try:
             value = json.loads(self.data)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if self.kind != CONTROL or not isinstance(value, dict):
             raise BadMessage("a message of the runner cannot be read")

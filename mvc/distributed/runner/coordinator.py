@@ -16,7 +16,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ from mvc.repo.repository import Repository
 __all__ = ["Service"]
 
 _TIMEOUT = 120.0
+_LOOK = 0.05  # seconds between two looks for workers that come
 _LAST_WORDS = 30.0  # seconds that workers may take to end
 
 Tell = Callable[..., None]
@@ -108,7 +108,7 @@ class Service:
             raise
         finally:
             self._over = True
-            store.set(f"link/{store.add('links', 1)}", b"")
+            store.add("links", 1)
             accepting.join(5.0)
 
     def _train(self) -> None:
@@ -160,11 +160,15 @@ class Service:
         store = connect(host, port, 10.0)
         number = 0
         while True:
-            number += 1
-            store.wait([f"link/{number}"], timedelta(days=3650))
-            if self._over:
-                return
-            threading.Thread(target=self._attend, args=(host, port, number), daemon=True).start()
+            time.sleep(_LOOK)
+            while number < store.add("links", 0):
+                number += 1
+                if self._over:
+                    return
+                attend = threading.Thread(
+                    target=self._attend, args=(host, port, number), daemon=True
+                )
+                attend.start()
 
     def _attend(self, host: str, port: int, number: int) -> None:
         """Receives from one worker, in a thread of its own."""
@@ -219,7 +223,7 @@ class Service:
         try:
             worker = int(said["hello"])
             seat = Seat(link, ModelLayout.from_json(said["layout"]), dict(said["settings"]))
-        except (KeyError, TypeError, ValueError, BadMessage):
+        except (KeyError, TypeError, ValueError, OverflowError, BadMessage):
             return None
         reason = None
         if not 0 <= worker < self._workers:
@@ -272,6 +276,7 @@ class Service:
     def _welcome(self, worker: int) -> None:
         seat = self._seats[worker]
         seat.steps = self._committed[worker]
+        seat.asked = time.monotonic()  # it owes its Join
         seat.link.say(welcome=self._settings, steps=seat.steps)
         seat.link.send(MODEL, _packed(self._carried))
 
@@ -321,8 +326,7 @@ class Service:
         self._take(message)
         if isinstance(message, m.Join) and worker in self._missing:
             del self._missing[worker]
-            if not self._missing:
-                self._release()
+            self._release()
 
     def _take(self, message: m.Message) -> None:
         self._log.append(Event(HUB, "batch", (message.worker,)))
@@ -330,7 +334,9 @@ class Service:
         self._follow_up(self._machine.on_messages([message]), before, rounds)
 
     def _release(self) -> None:
-        """Nobody is waited for any more: those who are done may be told to end."""
+        """If nobody is waited for any more, those who are done may be told to end."""
+        if self._missing:
+            return
         held, self._held = self._held, []
         for message in held:
             if message.worker in self._seats:
@@ -355,6 +361,8 @@ class Service:
             if refusal.worker in self._seats:
                 self._seats[refusal.worker].link.say(failed=refusal.reason)
             self._dismiss(refusal.worker, refusal.reason)
+        if refusals:
+            self._release()
 
     def _commit(self, before: Vector) -> None:
         counts, start, machine = self._machine.counts, self._begun_with, self._machine
@@ -422,6 +430,7 @@ class Service:
         self._seats[worker].link.say(failed=reason)
         self._dismiss(worker, reason)
         self._remove(worker)
+        self._release()
 
     def _dismiss(self, worker: int, reason: str) -> None:
         """A worker takes part no more."""
@@ -464,8 +473,7 @@ class Service:
                 self._refused[worker] = "it did not come back"
         if not self._seats and not self._missing:
             raise CannotDistribute("no worker is left", hint="--resume goes on from the last round")
-        if not self._missing:
-            self._release()
+        self._release()
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -476,8 +484,13 @@ class Service:
         until = time.monotonic() + _LAST_WORDS
         while orders.keys() < self._seats.keys() and (event := self._next(until)) is not None:
             kind, link, frame = event
+            if kind == "hello":  # it was killed in the ending, and has been started again
+                self._say_goodbye(link, frame)
+                continue
             worker = self._of(link)
-            if kind == "frame" and worker is not None and frame.kind == CONTROL:
+            if kind == "lost" and worker is not None:
+                del self._seats[worker]
+            elif kind == "frame" and worker is not None and frame.kind == CONTROL:
                 with suppress(BadMessage):
                     orders[worker] = frame.json().get("order")
             elif kind != "frame" and worker is not None:
@@ -507,6 +520,13 @@ class Service:
             refused={str(worker): reason for worker, reason in self._refused.items()},
             steps=list(self._committed),
         )
+
+    def _say_goodbye(self, link: Connection, said: Mapping[str, Any]) -> None:
+        self._come_back(link, said)
+        worker = self._of(link)
+        if worker is not None:
+            stop = m.Stop(worker, self._machine.round, 0)
+            link.send(MESSAGE, stop.to_bytes())
 
 
 def base_checked(vector: Vector) -> Vector:

@@ -102,16 +102,16 @@ class GlobalModels:
     def newest(self, layout: ModelLayout, run: str | None) -> Round | None:
         """The round that is live on the target; None if nothing was ever deployed there.
 
-        With ``run`` only a round of this run. Raises CannotDistribute if it does not fit the layout
-        or is no round of a training.
+        With ``run`` the newest round of this run, whatever else is live. Raises
+        CannotDistribute if there is none, it does not fit the layout or is no round of a training.
         """
         try:
             commit = self._repo.live(target=self._target).commit
         except (NoDeployment, UnknownTarget):
             return None
+        if run is not None:
+            commit = self._newest_of(run)
         version = self._repo.version(commit)
-        if run is not None and version.params.get("run") != run:
-            return None
         if _OWN not in self._repo.manifest(commit).by_path:
             raise CannotDistribute(
                 f"what is live on {self._target}, {commit.short}, is no round of a training",
@@ -137,3 +137,13 @@ class GlobalModels:
         subrounds = int(version.metrics["subrounds"])
         steps = own["steps"].tolist()
         return Round(number, vector, carried, steps, subrounds, up, down, memory)
+
+    def _newest_of(self, run: str) -> CommitId:
+        """The last deployment of a run's round; others may have deployed here since."""
+        for deployed in reversed(list(self._repo.deployments(self._target))):
+            if self._repo.version(deployed.commit).params.get("run") == run:
+                return deployed.commit
+        raise CannotDistribute(
+            f"no round of this training is left on {self._target}",
+            hint="name another --target, or leave --resume out",
+        )

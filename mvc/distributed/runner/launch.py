@@ -107,6 +107,7 @@ class _Run:
         self._finished: dict[str, Any] | None = None
         self._failure: MvcError | None = None
         self._begun = False
+        self._again: dict[int, bool] = {}  # workers started again, and whether they came back
 
     def __enter__(self) -> Self:
         self._start_coordinator(resume=False)
@@ -152,6 +153,11 @@ class _Run:
             self._begun = True
         elif kind == "finished":
             self._finished = dict(event)
+            for worker, came in self._again.items():
+                if not came and worker in self._processes:  # it would wait for nobody
+                    self._processes[worker].kill()
+        elif kind == "joined" and event["worker"] in self._again:
+            self._again[event["worker"]] = True
         if kind != "failed":
             self._tell(event)
 
@@ -169,7 +175,11 @@ class _Run:
             if worker is None:
                 self._start_coordinator(resume=True)
             else:
+                self._again[worker] = False
                 self._start_worker(worker)
+            return
+        if self._finished is not None and worker in self._again:
+            self._tell({"event": "lost", "worker": worker, "reason": f"it {_how(code)}"})
             return
         if worker is not None and (code == REFUSED or self._reported(worker)):
             return
@@ -189,7 +199,7 @@ class _Run:
     def _start_coordinator(self, *, resume: bool) -> None:
         job = {**self._wanted.job, "port": self._port, "run": self._run}
         job["workers"] = self._wanted.workers
-        if resume:
+        if resume and self._begun:
             job["resume"] = job.get("resume") or self._run
         self._processes[None] = CoordinatorProcess(job, self._events.put).process
 

@@ -90,7 +90,7 @@ class ModelLayout:
                 or not {name for _, name in made.keys} <= names
             ):
                 raise ValueError
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadMessage("the description of a model cannot be read") from error
         return made
 

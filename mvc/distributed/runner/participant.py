@@ -140,11 +140,18 @@ class Participant:
         self._listen(lambda: not self._worker.finished)
         self._closed = True
         self._link.say(order=self._order)
+        last = False
         while (frame := self._inbox.get()) is not None:
             if frame.kind == FINAL:
                 self._layout.write(self._model, np.frombuffer(frame.data, np.float32))
+                last = True
         self._link.finish(_LAST_WORDS)
         self._finish()
+        if not last:
+            raise CannotDistribute(
+                "the coordinator has gone before it sent the last global model",
+                hint="the model is in the coordinator's repository",
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -263,7 +270,6 @@ class Participant:
         store = connect_store(*self._address, left)
         try:
             number = store.add("links", 1)
-            store.set(f"link/{number}", b"1")
         except RuntimeError as error:  # the coordinator died just now
             raise ConnectionGone(str(error)) from error
         self._link = Connection(store, f"gloo/{number}", 1, left)

@@ -22,6 +22,7 @@ from mvc.distributed.runner.connection import (
     MODEL,
     Connection,
     ConnectionGone,
+    Frame,
     connect,
     serve,
 )
@@ -302,3 +303,36 @@ def test_lost_link() -> None:
     store = serve("127.0.0.1", 0)
     with pytest.raises(ConnectionGone):
         Connection(store, "nobody", 0, 0.2)
+
+
+def test_words_that_cannot_be_read() -> None:
+    with pytest.raises(BadMessage, match="cannot be read"):
+        Frame(CONTROL, 0, b"[" * 200_000).json()
+    with pytest.raises(BadMessage, match="cannot be read"):
+        ModelLayout.from_json([[], [["w", [float("inf")]]], [], []])
+
+
+def test_a_worker_that_died_between_two_words_to_the_store_blocks_nobody(tmp_path: Path) -> None:
+    team = Team(tmp_path, protocol="sync", timeout=5)
+    tell = team._tell
+
+    def first(event: str, **fields: Any) -> None:
+        if event == "listening":
+            connect("127.0.0.1", fields["port"], 5).add("links", 1)
+        tell(event, **fields)
+
+    team._tell = first  # type: ignore[method-assign]
+    assert team.run([Trainer(0, count=4), Trainer(1, count=4)]) == [None, None]
+
+
+def test_a_run_goes_on_from_its_own_round_or_not_at_all(tmp_path: Path) -> None:
+    team = Team(tmp_path, protocol="sync")
+    team.run([Trainer(0, count=4), Trainer(1, count=4)], run="ours")
+    with Repository.open(tmp_path) as repo:
+        repo.commit(make().state_dict(), message="another", deploy="global")
+    again = Team(tmp_path, protocol="sync")
+    again.run([Trainer(0, count=4), Trainer(1, count=4)], run="ours", resume="ours")
+    assert again.of("resumed")[0]["round"] == team.finished["round"]
+    lost = Team(tmp_path, protocol="sync")
+    lost.run([Trainer(0, count=4), Trainer(1, count=4)], run="theirs", resume="theirs")
+    assert "no round of this training is left on global" in str(lost.failure)
