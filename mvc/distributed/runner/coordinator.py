@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from mvc.distributed.runner.connection import (
 from mvc.distributed.runner.global_models import GlobalModels, Round
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
-from mvc.distributed.runner.settings import checked, protocol_of
+from mvc.distributed.runner.settings import TOKEN, checked, protocol_of
 from mvc.distributed.runner.sockets import Traffic
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
@@ -175,7 +176,11 @@ class Service:
         with suppress(ConnectionGone):
             link = Connection(connect(host, port, 10.0), f"gloo/{number}", 0, self._timeout)
             try:
-                self._events.put(("hello", link, link.receive().json()))
+                said = link.receive().json()
+                token = str(said.get("token", ""))
+                if not compare_digest(token.encode(), os.environ.get(TOKEN, "").encode()):
+                    raise BadMessage("a process that does not belong to this run")
+                self._events.put(("hello", link, said))
                 while True:
                     self._events.put(("frame", link, link.receive()))
             except BadMessage as error:

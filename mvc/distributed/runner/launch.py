@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import secrets
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from uuid import uuid4
 
 from mvc import errors
 from mvc.dataclasses import dataclass
+from mvc.distributed.runner.settings import TOKEN
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
 from mvc.io.process import cpu_count
 
@@ -61,13 +63,13 @@ class CoordinatorProcess:
     The last call is ``{"event": "ended", "code": exit code}``.
     """
 
-    def __init__(self, job: Mapping[str, Any], tell: Tell) -> None:
+    def __init__(self, job: Mapping[str, Any], tell: Tell, token: str) -> None:
         command = [sys.executable, "-m", "mvc.distributed.runner.coordinator", json.dumps(job)]
         self.process = subprocess.Popen(  # noqa: S603 (this program)
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=_environment({}),
+            env=_environment({TOKEN: token}),
             start_new_session=True,
         )
         threading.Thread(target=self._follow, args=(tell,), daemon=True).start()
@@ -103,6 +105,7 @@ class _Run:
         self._processes: dict[int | None, subprocess.Popen[bytes]] = {}
         self._left = wanted.restarts
         self._run = uuid4().hex[:12]
+        self._token = secrets.token_hex(16)
         self._port = int(wanted.job.get("port", 0))
         self._finished: dict[str, Any] | None = None
         self._failure: MvcError | None = None
@@ -201,7 +204,7 @@ class _Run:
         job["workers"] = self._wanted.workers
         if resume and self._begun:
             job["resume"] = job.get("resume") or self._run
-        self._processes[None] = CoordinatorProcess(job, self._events.put).process
+        self._processes[None] = CoordinatorProcess(job, self._events.put, self._token).process
 
     def _start_worker(self, worker: int) -> None:
         wanted = self._wanted
@@ -210,6 +213,7 @@ class _Run:
             "RANK": str(worker),
             "LOCAL_RANK": str(worker),
             "WORLD_SIZE": str(wanted.workers),
+            TOKEN: self._token,
         }
         command = [sys.executable, "-m", "mvc.distributed.runner.script", wanted.script]
         process = subprocess.Popen(  # noqa: S603 (this program)

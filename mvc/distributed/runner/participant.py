@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import queue
+import secrets
 import socket
 import threading
 import time
@@ -31,7 +32,7 @@ from mvc.distributed.runner.connection import (
 from mvc.distributed.runner.connection import connect as connect_store
 from mvc.distributed.runner.launch import ADDRESS, CoordinatorProcess, Dismissed
 from mvc.distributed.runner.layout import ModelLayout
-from mvc.distributed.runner.settings import checked, protocol_of
+from mvc.distributed.runner.settings import TOKEN, checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
 __all__ = ["Participant", "join"]
@@ -280,6 +281,7 @@ class Participant:
         self._reader.start()
         self._link.say(
             hello=self.rank,
+            token=os.environ.get(TOKEN, ""),
             pid=os.getpid(),
             layout=self._layout.to_json(),
             settings=dict(self._settings),
@@ -331,13 +333,15 @@ def _through_torchrun(rank: int, workers: int) -> str:
     if rank == 0:
         heard: queue.Queue[Mapping[str, Any]] = queue.Queue()
         job = {"host": host, "workers": workers, "resume": restarts != "0"}
-        _coordinators.append(CoordinatorProcess(job, heard.put))
+        token = secrets.token_hex(16)
+        _coordinators.append(CoordinatorProcess(job, heard.put, token))
         event = heard.get()
         if event["event"] != "listening":
             raise CannotDistribute(str(event.get("message", "the coordinator cannot start")))
-        store.set(key, f"{host}:{event['port']}")
-    address: bytes = store.get(key)
-    return address.decode()
+        store.set(key, f"{host}:{event['port']} {token}")
+    found: bytes = store.get(key)
+    address, _, os.environ[TOKEN] = found.decode().partition(" ")
+    return address
 
 
 _coordinators: list[CoordinatorProcess] = []

@@ -10,7 +10,10 @@ from mvc.distributed.protocols.options import Options
 from mvc.distributed.safe import Threshold
 from mvc.errors import WrongUsage
 
-__all__ = ["PROTOCOLS", "check_alone", "checked", "protocol_of"]
+__all__ = ["PROTOCOLS", "TOKEN", "check_alone", "checked", "protocol_of"]
+
+TOKEN = "MVC_RUN_TOKEN"  # noqa: S105 (its name)
+"""A secret of one run, in the environment of its processes: who does not know it takes no part."""
 
 _THRESHOLD = ("radius", "relative", "rho", "rate")
 _NUMBERS = (*_THRESHOLD, "barrier", "rebalance", "outer_rate", "outer_momentum", "timeout")
