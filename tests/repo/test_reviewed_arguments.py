@@ -114,7 +114,9 @@ WRONG: dict[str, Callable[[Any], object]] = {
     ),
     "the output takes no bytes: write": lambda repo: repo.restore(output=read_only(repo)),
     "the output takes no bytes: 'int' object": lambda repo: repo.restore(output=5),
-    "CommitOptions(reset_point=...) takes True or False": lambda repo: repo.commit(STATE, reset_point="x"),
+    "CommitOptions(reset_point=...) takes True or False": lambda repo: repo.commit(
+        STATE, reset_point="x"
+    ),
     "CommitOptions(opaque=...) takes True or False": lambda repo: options(opaque="yes"),
     "CommitOptions(new_branch=...) takes True or False": lambda repo: options(new_branch=5),
     "CommitOptions(cwd=...) takes a path or None": lambda repo: options(cwd=5),
