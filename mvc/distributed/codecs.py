@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.lc.payload import decode_steps, encode_steps
 from mvc.codecs.lc.quantise import quantise
-from mvc.codecs.lc.step import Step
+from mvc.codecs.lc.step import Step, flushes
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
 from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
@@ -219,6 +219,8 @@ class Lc(DriftCodec):
         before = bytes(len(after))
         (step,) = quantise(self._pipeline, [(before, dtype.name)], [(after, dtype.name)])
         if step is None:
+            if flushes():
+                raise BadMessage("call torch.set_flush_denormal(False): lc cannot code without it")
             raise BadMessage("the vector holds numbers that are not finite")
         return step
 

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 import mvc
-from mvc.errors import WrongUsage
+from mvc.errors import DamagedData, WrongUsage
 from mvc.repo.lossy import approximate as approximating
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy import approximator
+from mvc.training.state.optimizers import bound_moments
 from tests.fresh import fresh_process, open_quietly
 from tests.training.runs import Run, tensor_bits
 
@@ -147,6 +148,31 @@ def test_steps_are_joined_in_the_background(
         check(repo, served)
         assert repo.fsck(full=True).sound
         assert "repack" in {operation.entry.operation for operation in repo.oplog()}
+
+
+@pytest.mark.parametrize("error", [MemoryError(), DamagedData("a bad record")])
+def test_a_failure_to_join_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(_: object) -> bool:
+        raise error
+
+    monkeypatch.setattr(approximator, "_DUE", 2)
+    monkeypatch.setattr(approximator, "join", fails)
+    with open_repo(tmp_path) as repo:
+        with pytest.warns(RuntimeWarning, match="not joined") as told:
+            served = record(repo, momentum(), 6)
+        assert len([w for w in told if "not joined" in str(w.message)]) == 1
+        check(repo, served)
+
+
+def test_a_large_first_moment_in_half_precision() -> None:
+    """Its square is no float16."""
+    slot = {"exp_avg": torch.tensor([300.0, 1.0]).half(), "exp_avg_sq": torch.zeros(2).half()}
+    group = {"names": ["w"], "values": {"betas": (0.9, 0.999)}}
+    bound_moments({"groups": [group], "state": {"w": slot}})
+    assert bool(slot["exp_avg_sq"].isfinite().all())
+    assert 1500 < float(slot["exp_avg_sq"][0]) < 1800
 
 
 def test_the_setting_is_for_recorders_too(tmp_path: Path) -> None:

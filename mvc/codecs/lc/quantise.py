@@ -18,7 +18,8 @@ orders of magnitude; ``kind_of`` finds one in a name.
 What no step can express is left to the caller, who stores it exactly: ``quantise`` gives None
 for a tensor that is not of a floating-point dtype, for one in which a change is infinite or no
 number (because one of the states is, or because the difference overflows), for a negative
-second moment, and for one in which a sum would overflow.
+second moment, and for one in which a sum would overflow. In a thread that ``flushes``
+subnormal numbers it gives None for every tensor.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.lc.payload import encode_steps
-from mvc.codecs.lc.step import BLOCK, Numbers, Step, Symbols, number_type, numbers, rounded
+from mvc.codecs.lc.step import BLOCK, Numbers, Step, Symbols, flushes, number_type, numbers, rounded
 from mvc.codecs.lossy.floats import FORMATS, Format
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.lc import ExpQ, Promote, Quantiser, Uniform
@@ -83,6 +84,8 @@ def quantise(
     if quantiser is None:
         raise WrongUsage(f"pipeline {pipeline.text} does not quantise")
     groups: dict[Any, _Group] = {}
+    if flushes():
+        return [None] * len(before)
     for i, (old, new, kind) in enumerate(zip(before, after, kinds, strict=True)):
         change = _Change.between(i, old, new, root=kind in _ON_ROOT)
         if change is not None:

@@ -22,9 +22,9 @@ from mvc.codecs.lc.packing import index_of
 from mvc.codecs.lossy.floats import FORMATS, Format
 from mvc.codecs.words import scratch_bytes
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import DamagedData, MvcError, WrongUsage
 
-__all__ = ["BLOCK", "Numbers", "Step", "Symbols", "number_type", "numbers", "rounded"]
+__all__ = ["BLOCK", "Numbers", "Step", "Symbols", "flushes", "number_type", "numbers", "rounded"]
 
 Symbols = NDArray[Any]  # uint8 or uint16
 Numbers = NDArray[Any]
@@ -56,8 +56,15 @@ class Step:
         """Adds the step to a tensor's raw bytes, in place, in every element.
 
         Encoder and decoder call this on equal states and get equal bits. WrongUsage if the
-        state has another length; DamagedData if a symbol has no number.
+        state has another length; DamagedData if a symbol has no number; MvcError where this
+        thread ``flushes``, because it would get other bits.
         """
+        if flushes():
+            raise MvcError(
+                "this thread rounds subnormal numbers to zero (torch.set_flush_denormal), and so "
+                "cannot read approximated versions: call torch.set_flush_denormal(False) before "
+                "mvc is used"
+            )
         kind = FORMATS[self.dtype]
         if state.nbytes != self.nbytes:
             raise WrongUsage(f"a step for {self.nbytes} bytes does not fit {state.nbytes}")
@@ -70,6 +77,15 @@ class Step:
             for at in range(0, len(words), BLOCK):
                 symbols = self.symbols[at : at + BLOCK]
                 _add(words[at : at + BLOCK], look_up.values(symbols), kind, root=self.root)
+
+
+def flushes() -> bool:
+    """Whether this thread's processor rounds subnormal numbers to zero.
+
+    ``torch.set_flush_denormal(True)`` makes it do so; new threads do as the one that begins them.
+    """
+    with np.errstate(all="ignore"):
+        return bool(np.float32(2.0**-126) * np.float32(0.5) == 0)
 
 
 def number_type(kind: Format) -> np.dtype[Any]:

@@ -43,6 +43,8 @@ def pipeline_of(step: Step) -> Pipeline:
         raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
     if member.coding.joint and not pipeline.forward_only:
         raise DamagedData(f"{short_name(step)} names a super-step of what cannot be added")
+    if pipeline.forward_only and not member.coding.forward_only:
+        raise DamagedData(f"{short_name(step)} names a coding in a form that is never stored")
     if (pipeline.operator == "none") == bool(member.base) or (
         (pipeline.scope == "group") != step.header.group or pipeline is not pipeline.coding()
     ):

@@ -143,6 +143,8 @@ def _apply(
     for each, out in together:
         found = decoded[places[each.member.id, each.member.start]]
         if isinstance(found, Addition):
+            if each.reverse:
+                raise DamagedData(f"{short_name(step)} is an addition, which cannot be undone")
             found.apply(out)
             continue
         delta, width = found

@@ -5,8 +5,8 @@ The training is not changed. What it resumes from is the approximated state.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from typing import Any
 
 from mvc.adapters.python.state import ParsedState, from_state, to_state
@@ -67,18 +67,26 @@ class Approximator:
         self._branch = branch
         self._held: dict[str, dict[BlobId, memoryview]] = {}
         self._waiting = 0  # versions since steps were last joined
+        self._told = False  # of a failure to join
 
     def committed(self) -> None:
         """Counts a version; joins steps to super-steps once many are new (``_DUE``).
 
-        An error is no reason to stop recording: all versions are stored already.
+        An error is no reason to stop recording: all versions are stored already. The first one
+        is told as a warning.
         """
         self._waiting += 1
         if self._waiting < max(_DUE, self._context.store.snapshot.position.sequence // _SHARE):
             return
         self._waiting = 0
-        with suppress(MvcError):
+        try:
             join(self._context)
+        except (MvcError, MemoryError) as error:
+            if not self._told:
+                self._told = True
+                why = str(error) or "not enough memory"
+                text = f"steps were not joined to super-steps, every version is stored: {why}"
+                warnings.warn(text, RuntimeWarning, 2)
 
     def approximated(
         self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()

@@ -86,7 +86,8 @@ def _parameters(
 def bound_moments(kept: Any) -> None:
     """Raises second moments of Adam that are too small for the first, in an approximated state.
 
-    Where exact, |m| is at most c sqrt(v), with c from the betas (Cauchy-Schwarz). Each of the two
+    Where exact and the betas never changed, |m| is at most c sqrt(v), with c from the betas
+    (Cauchy-Schwarz). Each of the two
     is approximated on its own scale; where v was left out and m was not, a step would be m / eps.
     """
     if not isinstance(kept, Mapping) or not isinstance(kept.get("groups"), list):
@@ -103,7 +104,9 @@ def bound_moments(kept: Any) -> None:
             values = kept["state"].get(name, {})
             if not {"exp_avg", "exp_avg_sq"} <= values.keys():
                 continue
-            least = values["exp_avg"].square() / (most * _ROUNDING)
+            first_moment = values["exp_avg"]  # float16 has no square of a number above 256
+            wide = first_moment.to(torch.promote_types(first_moment.dtype, torch.float32))
+            least = wide.square() / (most * _ROUNDING)
             for key in ("exp_avg_sq", "max_exp_avg_sq"):
                 if key in values:
                     values[key] = torch.maximum(values[key], least.to(values[key].dtype))

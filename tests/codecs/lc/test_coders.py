@@ -133,6 +133,15 @@ def test_damage_is_told_or_harmless(coding, row, at, bit, cut):
     assert int(found.max(initial=0)) < alphabet
 
 
+@pytest.mark.parametrize("together, precision", [(0, 12), (1, 0), (1, 11), (1, 17)])
+def test_letters_that_no_encoder_writes(together, precision):
+    """Of alphabets above 256 a letter is one symbol, never none."""
+    lanes, known, states = bytes((4, 1, 1)), b"", bytes(20)
+    data = bytes((2, together, precision)) + lanes + known + states
+    with pytest.raises(DamagedData, match="no known kind"):
+        CODERS["ans"].decode(Cursor(data), 10, 300)
+
+
 def test_packing():
     assert [per_byte(n) for n in (1, 2, 3, 4, 5, 16, 17, 256, 257)] == [8, 8, 4, 4, 2, 2, 1, 1, 0]
     row = np.array([1, 2, 3, 0, 2], np.uint8)

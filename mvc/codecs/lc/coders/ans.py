@@ -188,9 +188,10 @@ def _encode(
 
 def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     together, precision = cursor.byte(), cursor.byte()
-    if together not in {1, per_byte(alphabet)} or precision > _PRECISION[1]:
+    known_kind = together and together in {1, per_byte(alphabet)}
+    if not known_kind or not _PRECISION[0] <= precision <= _PRECISION[1]:
         raise DamagedData("letters of no known kind")
-    letters = -(-count // together) if together else 0
+    letters = -(-count // together)
     lanes, known = cursor.varint(), cursor.varint()
     least = -(-letters // _ROWS[1])
     if not least <= lanes <= max(letters, _LANES[0]) or known > 1 << precision:
