@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mvc.cli.session import Session
+from mvc.errors import WeightsDropped
 
 if TYPE_CHECKING:
     from mvc.repo.lookup.revisions import Rev
 
-__all__ = ["retrain_options", "retraining"]
+__all__ = ["retrain_options", "retraining", "with_weights"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T")
+_STORED = "nothing is trained: the weights are stored"
 
 
 def retrain_options(trust: str = "With --retrain: run the stored code.") -> Callable[[_F], _F]:
@@ -48,8 +51,7 @@ def retraining(
 
     With ``retrain`` they are trained first; without it nothing is done.
     """
-    if (trust or anyway) and not retrain:
-        raise click.UsageError(f"{'--trust-code' if trust else '--anyway'} is for --retrain")
+    _refuse_alone(retrain, trust, anyway)
     trained = False
     with ExitStack() as held:
         for rev in revs if retrain else ():
@@ -61,5 +63,38 @@ def retraining(
                 )
             trained = trained or done is not None
         if retrain and not trained:
-            session.out.note("nothing is trained: the weights are stored")
+            session.out.note(_STORED)
         yield
+
+
+def with_weights(
+    session: Session,
+    revs: Sequence[Rev | None],
+    write: Callable[[], _T],
+    *,
+    retrain: bool,
+    trust: bool,
+    anyway: bool,
+) -> _T:
+    """What ``write`` gives. With ``retrain``, weights of these versions that it lacks are trained.
+
+    ``write`` is called before anything is trained, so it has refused by then what it refuses: files
+    that are in the way, a folder that cannot be written.
+    """
+    _refuse_alone(retrain, trust, anyway)
+    try:
+        done = write()
+    except WeightsDropped:
+        if not retrain:
+            raise
+    else:
+        if retrain:
+            session.out.note(_STORED)
+        return done
+    with retraining(session, revs, retrain=True, trust=trust, anyway=anyway):
+        return write()
+
+
+def _refuse_alone(retrain: bool, trust: bool, anyway: bool) -> None:
+    if (trust or anyway) and not retrain:
+        raise click.UsageError(f"{'--trust-code' if trust else '--anyway'} is for --retrain")

@@ -244,7 +244,9 @@ def place(context: Context, data: Data, folder: Path) -> Path:
     if not _is_reference(context, data.version):
         manifest = manifests.of_commit(context, data.version)
         fs.make_dirs(folder)
-        write_files(context, folder, {e.path: e for e in manifest.entries}, None, planned=False)
+        write_files(
+            context, None, folder, {e.path: e for e in manifest.entries}, None, planned=False
+        )
         return folder / data.file if data.file else folder
     source, files = _reference(context, data.version)
     if _URL.fullmatch(source):

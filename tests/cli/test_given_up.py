@@ -67,6 +67,22 @@ def test_switch_trains_weights_for_once(gone: Mvc) -> None:
     assert "--trust-code is for --retrain" in gone("switch", "side", "--trust-code", code=2).err
 
 
+def test_nothing_is_trained_for_a_place_that_takes_no_file(
+    gone: Mvc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library.Repository, "retraining", None)  # called, it would fail otherwise
+    Path("taken.safetensors").write_bytes(b"mine")
+    said = gone("checkout", "HEAD", "-o", "taken.safetensors", *WITH, code=3).err
+    assert "taken.safetensors exists" in said
+    said = gone("checkout", "HEAD", "-o", "taken.safetensors/a", *WITH, code=3).err
+    assert "taken.safetensors" in said
+    assert "given up" not in said
+    gone("switch", "-c", "side", "HEAD~1", "-f")
+    Path("model.safetensors").write_bytes(b"mine")
+    assert "model.safetensors" in gone("switch", "main", *WITH, code=3).err
+    assert Path("model.safetensors").read_bytes() == b"mine"
+
+
 def test_diff_measures_weights_that_are_trained_again(gone: Mvc) -> None:
     said = gone("diff", "HEAD~1", "HEAD")
     assert "compared by hashes only" in said.err

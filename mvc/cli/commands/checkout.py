@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -11,11 +11,14 @@ from mvc.cli.completing import complete_checkout, complete_files
 from mvc.cli.options import target_option
 from mvc.cli.program import verb
 from mvc.cli.restored import restored_json, tell, tell_of_training, warn_of_unreached
-from mvc.cli.retraining import retrain_options, retraining
+from mvc.cli.retraining import retrain_options, with_weights
 from mvc.cli.session import Session
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
 from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.repo.checkout.checkout import Restored
 
 
 @verb("checkout", 'mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors')
@@ -76,18 +79,20 @@ def command(
     if whole:
         if names or everything or atomic_dir or delete or output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
-        with retraining(
-            session, [rev], retrain=retrain, trust=retrain and trust_code, anyway=anyway
-        ):
-            _write_model(session, str(rev), output, force=force, trust=trust_code)
+        with_weights(
+            session,
+            [rev],
+            lambda: _write_model(session, str(rev), output, force=force, trust=trust_code),
+            retrain=retrain,
+            trust=retrain and trust_code,
+            anyway=anyway,
+        )
         return
     before = repository.head(if_known=True).branch
-    try:
-        with (
-            retraining(session, [rev], retrain=retrain, trust=trust_code, anyway=anyway),
-            session.progress("restoring") as progress,
-        ):
-            done = repository.restore(
+
+    def write() -> Restored:
+        with session.progress("restoring") as progress:
+            return repository.restore(
                 rev,
                 paths=names,
                 output=_stdout(session) if output == "-" else output,
@@ -97,6 +102,9 @@ def command(
                 force=force,
                 progress=progress,
             )
+
+    try:
+        done = with_weights(session, [rev], write, retrain=retrain, trust=trust_code, anyway=anyway)
     except UnknownRevision as error:
         raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
     if done.moved_head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,10 +11,13 @@ from mvc.cli.completing import complete_branches
 from mvc.cli.options import revision
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
-from mvc.cli.retraining import retrain_options, retraining
+from mvc.cli.retraining import retrain_options, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownRevision
 from mvc.model.names import printable
+
+if TYPE_CHECKING:
+    from mvc.repo.checkout.checkout import Restored
 
 
 @verb("switch", "mvc switch -c experiment", json=False)
@@ -38,13 +42,14 @@ def command(
     before, revs = session.repository.head(if_known=True).branch, []
     with suppress(UnknownRevision):  # switch says what is wrong
         revs = [session.repository.find(start if create else branch)] if retrain else []
-    with (
-        retraining(session, revs, retrain=retrain, trust=trust_code, anyway=anyway),
-        session.progress("restoring") as progress,
-    ):
-        done = session.repository.switch(
-            branch, create=create, start=start, force=force, progress=progress
-        )
+
+    def write() -> Restored | None:
+        with session.progress("restoring") as progress:
+            return session.repository.switch(
+                branch, create=create, start=start, force=force, progress=progress
+            )
+
+    done = with_weights(session, revs, write, retrain=retrain, trust=trust_code, anyway=anyway)
     if done is not None:
         tell(session, done)
     session.out.note(f"Switched to {'new ' if create else ''}branch {printable(branch)}")

@@ -118,9 +118,8 @@ def restore_all(
         gone = [e for e in old.entries if e.path not in new.by_path]
         writes, same = _to_write(context, old, new.entries, force)
         deletes = _to_delete(context, old, gone, force)
-        check_weights(context, commit, writes)
         named = {e.path: e for e in writes}
-        deleted = write_files(context, context.root, named, progress, _paths(deletes))
+        deleted = write_files(context, commit, context.root, named, progress, _paths(deletes))
         if here != to:
             _move_head(context, to, commit if create else None)
         left = None
@@ -144,8 +143,7 @@ def restore_paths(
         new = manifests.of_commit(context, commit)
         old = manifests.of_commit(context, at.commit)
         writes, same = _to_write(context, old, select(new, paths), force)
-        check_weights(context, commit, writes)
-        write_files(context, context.root, {e.path: e for e in writes}, progress)
+        write_files(context, commit, context.root, {e.path: e for e in writes}, progress)
         return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
 
 
@@ -337,6 +335,7 @@ def _refuse_links(context: Context, entries: Sequence[FileEntry]) -> None:
 
 def write_files(
     context: Context,
+    commit: CommitId | None,
     folder: Path,
     entries: Mapping[str, FileEntry],
     progress: Progress | None,
@@ -346,7 +345,9 @@ def write_files(
 ) -> tuple[str, ...]:
     """Writes entries by their names in ``folder``, together; then deletes the files ``deletes``.
 
-    Returns those of them that are gone (``replace_together``).
+    Returns those of them that are gone (``replace_together``). ``commit`` is the version that
+    has the entries, if it can have given them up: then WeightsDropped is raised once the first
+    file could be made, so that nobody trains for a place that takes no file.
     ``planned``: the next command completes what a killed process leaves, if the repository can be
     written (``mvc.io.replacement``).
     """
@@ -355,6 +356,8 @@ def write_files(
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
+        if commit is not None and not done:
+            check_weights(context, commit, entries.values())
 
         def advance(count: int) -> None:
             nonlocal done

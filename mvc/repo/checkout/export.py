@@ -25,7 +25,6 @@ from mvc.repo.context import Context, Progress
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.opening import remove_if_failed
 from mvc.repo.worktree.worktree import VERSION_CONTROL
 
@@ -71,7 +70,7 @@ def export(
             with remove_if_failed(fs, output.parent):
                 make_folder(fs, output.parent)
                 real = fs.realpath(output.parent)
-                write_files(context, real, {output.name: entries[0]}, progress)
+                write_files(context, commit, real, {output.name: entries[0]}, progress)
             return replace(done, written=(str(output),))
         if identity is not None and not is_dir:
             raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
@@ -80,7 +79,9 @@ def export(
         with remove_if_failed(fs, output):
             make_folder(fs, output)
             real = fs.realpath(output)
-            deleted = write_files(context, real, {e.path: e for e in entries}, progress, extra)
+            deleted = write_files(
+                context, commit, real, {e.path: e for e in entries}, progress, extra
+            )
         _remove_emptied(fs, real, deleted)
         return replace(
             done,
@@ -121,7 +122,7 @@ def export_to(
         )
     fs = context.store.fs
     with fs.temporary_folder() as folder:
-        write_files(context, folder, {"file": entries[0]}, progress, planned=False)
+        write_files(context, commit, folder, {"file": entries[0]}, progress, planned=False)
         with fs.open_read(folder / "file") as file:
             for start in range(0, entries[0].size, _CHUNK):
                 stream.write(file.read(start, min(_CHUNK, entries[0].size - start)))
@@ -136,7 +137,7 @@ def mounted(
     """A temporary folder with the files of a version, deleted at the end of the block."""
     entries, _ = _chosen(context, commit, paths, everything)
     with context.store.fs.temporary_folder() as folder:
-        write_files(context, folder, {e.path: e for e in entries}, None, planned=False)
+        write_files(context, commit, folder, {e.path: e for e in entries}, None, planned=False)
         yield folder
 
 
@@ -149,7 +150,6 @@ def _chosen(
         raise WrongUsage("name paths or ask for everything, not both")
     states = set() if paths or everything else _training_states(manifest)
     chosen = [e for e in select(manifest, paths) if e.path not in states]
-    check_weights(context, commit, chosen)
     return chosen, tuple(sorted(states))
 
 
@@ -253,7 +253,7 @@ def _swap(
         link = parent / f"{SWAPPED}{name}.link"
         try:
             fs.make_dir(new)
-            write_files(context, new, {e.path: e for e in entries}, progress, planned=False)
+            write_files(context, commit, new, {e.path: e for e in entries}, progress, planned=False)
             fs.unlink(link, missing_ok=True)
             fs.symlink(new.name, link)
             fs.sync_dir(parent)
