@@ -62,7 +62,7 @@ INLINED __m128i moved(__m128i state, __m128i delta, int op, int width) {
     return op == ADD ? _mm_add_epi32(state, delta) : _mm_sub_epi32(state, delta);
 }
 
-static uint64_t word_at(const uint8_t *at, int width) {
+INLINED uint64_t word_at(const uint8_t *at, int width) {
     uint64_t word = 0;
     memcpy(&word, at, width);
     return word;
@@ -144,6 +144,51 @@ INLINED Py_ssize_t gather(const uint8_t *restrict words, const uint8_t *restrict
     return n;
 }
 
+INLINED __m128i unfolded(__m128i words, int width) {
+    __m128i zero = _mm_setzero_si128();
+    if (width == 2) {
+        __m128i signs = _mm_sub_epi16(zero, _mm_and_si128(words, _mm_set1_epi16(1)));
+        return _mm_xor_si128(_mm_srli_epi16(words, 1), signs);
+    }
+    if (width == 4) {
+        __m128i signs = _mm_sub_epi32(zero, _mm_and_si128(words, _mm_set1_epi32(1)));
+        return _mm_xor_si128(_mm_srli_epi32(words, 1), signs);
+    }
+    if (width == 8) {
+        __m128i signs = _mm_sub_epi64(zero, _mm_and_si128(words, _mm_set1_epi64x(1)));
+        return _mm_xor_si128(_mm_srli_epi64(words, 1), signs);
+    }
+    __m128i signs = _mm_sub_epi8(zero, _mm_and_si128(words, _mm_set1_epi8(1)));
+    __m128i halves = _mm_and_si128(_mm_srli_epi16(words, 1), _mm_set1_epi8(0x7F));
+    return _mm_xor_si128(halves, signs);
+}
+
+/* The words whose bytes are the planes, or the values of those that are NULL; ``count`` is a
+   multiple of 16. */
+INLINED void join(uint8_t *restrict words, const uint8_t *const *planes, const int *value,
+                  Py_ssize_t count, int folded, int width) {
+    for (Py_ssize_t i = 0; i < count; i += 16) {
+        __m128i part[8], next[8];
+        for (int p = 0; p < width; p++) {
+            part[p] = planes[p] ? _mm_loadu_si128((const __m128i *)(planes[p] + i))
+                                : _mm_set1_epi8((char)value[p]);
+        }
+        /* Interleaving the first half of the planes with the second, again and again, leaves the
+           bytes of each word side by side. */
+        for (int size = 1; size < width; size *= 2) {
+            for (int p = 0; p < width / 2; p++) {
+                next[2 * p] = _mm_unpacklo_epi8(part[p], part[p + width / 2]);
+                next[2 * p + 1] = _mm_unpackhi_epi8(part[p], part[p + width / 2]);
+            }
+            memcpy(part, next, sizeof(part));
+        }
+        for (int p = 0; p < width; p++) {
+            part[p] = folded ? unfolded(part[p], width) : part[p];
+            _mm_storeu_si128((__m128i *)(words + i * width) + p, part[p]);
+        }
+    }
+}
+
 #define PLANES(T, width)                                                                         \
     FAST static Py_ssize_t split##width(const uint8_t *restrict words,                           \
                                         const uint8_t *restrict marks, uint8_t *restrict out,    \
@@ -182,25 +227,19 @@ INLINED Py_ssize_t gather(const uint8_t *restrict words, const uint8_t *restrict
     }                                                                                            \
     FAST static void join##width(uint8_t *restrict words, const uint8_t *const *planes,          \
                                  const int *value, Py_ssize_t count, int folded) {               \
-        T block[BLOCK], fixed = 0;                                                               \
-        for (int p = 0; p < width; p++) {                                                        \
-            fixed |= planes[p] ? 0 : (T)((T)value[p] << 8 * p);                                  \
+        Py_ssize_t sure = count / 16 * 16;                                                       \
+        if (folded) {                                                                            \
+            join(words, planes, value, sure, 1, width);                                          \
+        } else {                                                                                 \
+            join(words, planes, value, sure, 0, width);                                          \
         }                                                                                        \
-        for (Py_ssize_t from = 0; from < count; from += BLOCK) {                                 \
-            Py_ssize_t some = count - from < BLOCK ? count - from : BLOCK;                       \
-            for (Py_ssize_t i = 0; i < some; i++) {                                              \
-                block[i] = fixed;                                                                \
-            }                                                                                    \
+        for (Py_ssize_t i = sure; i < count; i++) {                                              \
+            T word = 0;                                                                          \
             for (int p = 0; p < width; p++) {                                                    \
-                const uint8_t *plane = planes[p] ? planes[p] + from : NULL;                      \
-                for (Py_ssize_t i = 0; plane && i < some; i++) {                                 \
-                    block[i] |= (T)((T)plane[i] << 8 * p);                                       \
-                }                                                                                \
+                word |= (T)((T)(planes[p] ? planes[p][i] : value[p]) << 8 * p);                  \
             }                                                                                    \
-            for (Py_ssize_t i = 0; folded && i < some; i++) {                                    \
-                block[i] = (T)(block[i] >> 1 ^ (T)(0 - (block[i] & 1)));                         \
-            }                                                                                    \
-            memcpy(words + from * width, block, some * width);                                   \
+            word = folded ? (T)(word >> 1 ^ (T)(0 - (word & 1))) : word;                         \
+            memcpy(words + i * width, &word, width);                                             \
         }                                                                                        \
     }
 
@@ -226,7 +265,11 @@ FAST static Py_ssize_t count_marks(const Py_buffer *marks, Py_ssize_t size) {
     if (marks->len != (size + 7) / 8 || (size % 8 && bits[marks->len - 1] & 0xFF >> size % 8)) {
         return -1;
     }
-    for (Py_ssize_t i = 0; i < marks->len; i++) {
+    Py_ssize_t i = 0;
+    for (; i + 8 <= marks->len; i += 8) {
+        found += __builtin_popcountll(word_at(bits + i, 8));
+    }
+    for (; i < marks->len; i++) {
         found += __builtin_popcount(bits[i]);
     }
     return found;
