@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -319,7 +320,19 @@ class WriteFile(_Handle):
                     raise OSError(errno.EIO, "nothing was written")
                 offset += count
                 views = _after(views, count)
+        if offset - start >= _LARGE:
+            self._begin_flush(start, offset - start)
         return offset - start
+
+    def _begin_flush(self, offset: int, length: int) -> None:
+        """Has the system write a range to disk from now on, so that ``sync`` waits for less.
+
+        An error of it is reported to ``sync``. The advice also drops pages that are clean, but
+        these are still being written.
+        """
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
 
     def _write(self, offset: int, views: Sequence[memoryview]) -> int:
         if hasattr(os, "pwritev"):

@@ -182,6 +182,25 @@ def test_a_full_disk_is_named_and_position_stays(
     assert file.position == 3
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
+def test_a_large_write_begins_to_be_flushed_at_once(
+    file: WriteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    def refuse(descriptor: int, *advice: int) -> None:
+        begun.append((descriptor, *advice))
+        raise OSError(errno.ESPIPE, "a file system that takes no advice")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    file.write(b"x")
+    file.write([bytes(1 << 20), b"y"])
+    file.write_at(7, bytes(1 << 20))
+    large = [(file.fileno(), at, size) for at, size in ((1, (1 << 20) + 1), (7, 1 << 20))]
+    assert begun == [(*each, os.POSIX_FADV_DONTNEED) for each in large]
+    assert file.size() == (1 << 20) + 7
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_failed_sync_poisons_the_handle(
     file: WriteFile, fs: FileSystem, monkeypatch: pytest.MonkeyPatch, code: int
