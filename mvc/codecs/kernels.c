@@ -62,7 +62,7 @@ INLINED __m128i moved(__m128i state, __m128i delta, int op, int width) {
     return op == ADD ? _mm_add_epi32(state, delta) : _mm_sub_epi32(state, delta);
 }
 
-static uint64_t word_at(const uint8_t *at, int width) {
+INLINED uint64_t word_at(const uint8_t *at, int width) {
     uint64_t word = 0;
     memcpy(&word, at, width);
     return word;
@@ -144,6 +144,92 @@ INLINED Py_ssize_t gather(const uint8_t *restrict words, const uint8_t *restrict
     return n;
 }
 
+INLINED __m128i unfolded(__m128i words, int width) {
+    __m128i zero = _mm_setzero_si128();
+    if (width == 2) {
+        __m128i signs = _mm_sub_epi16(zero, _mm_and_si128(words, _mm_set1_epi16(1)));
+        return _mm_xor_si128(_mm_srli_epi16(words, 1), signs);
+    }
+    if (width == 4) {
+        __m128i signs = _mm_sub_epi32(zero, _mm_and_si128(words, _mm_set1_epi32(1)));
+        return _mm_xor_si128(_mm_srli_epi32(words, 1), signs);
+    }
+    if (width == 8) {
+        __m128i signs = _mm_sub_epi64(zero, _mm_and_si128(words, _mm_set1_epi64x(1)));
+        return _mm_xor_si128(_mm_srli_epi64(words, 1), signs);
+    }
+    __m128i signs = _mm_sub_epi8(zero, _mm_and_si128(words, _mm_set1_epi8(1)));
+    __m128i halves = _mm_and_si128(_mm_srli_epi16(words, 1), _mm_set1_epi8(0x7F));
+    return _mm_xor_si128(halves, signs);
+}
+
+INLINED __m128i zigzagged(__m128i words, int width) {
+    if (width == 2) {
+        return _mm_xor_si128(_mm_slli_epi16(words, 1), _mm_srai_epi16(words, 15));
+    }
+    if (width == 4) {
+        return _mm_xor_si128(_mm_slli_epi32(words, 1), _mm_srai_epi32(words, 31));
+    }
+    if (width == 8) {
+        __m128i signs = _mm_shuffle_epi32(_mm_srai_epi32(words, 31), _MM_SHUFFLE(3, 3, 1, 1));
+        return _mm_xor_si128(_mm_slli_epi64(words, 1), signs);
+    }
+    __m128i signs = _mm_cmpgt_epi8(_mm_setzero_si128(), words);
+    return _mm_xor_si128(_mm_add_epi8(words, words), signs);
+}
+
+/* The planes of ``count`` words, a multiple of 16, ``stride`` bytes from one to the next. */
+INLINED void split(const uint8_t *restrict words, uint8_t *restrict out, Py_ssize_t stride,
+                   Py_ssize_t count, int folded, int width) {
+    const __m128i low = _mm_set1_epi16(0xFF);
+    for (Py_ssize_t i = 0; i < count; i += 16) {
+        __m128i part[8], next[8];
+        for (int p = 0; p < width; p++) {
+            part[p] = _mm_loadu_si128((const __m128i *)(words + i * width) + p);
+            part[p] = folded ? zigzagged(part[p], width) : part[p];
+        }
+        /* What ``join`` does, undone: even bytes to the first half, odd ones to the second. */
+        for (int size = 1; size < width; size *= 2) {
+            for (int p = 0; p < width / 2; p++) {
+                __m128i one = part[2 * p], other = part[2 * p + 1];
+                next[p] = _mm_packus_epi16(_mm_and_si128(one, low), _mm_and_si128(other, low));
+                next[p + width / 2] =
+                    _mm_packus_epi16(_mm_srli_epi16(one, 8), _mm_srli_epi16(other, 8));
+            }
+            memcpy(part, next, sizeof(part));
+        }
+        for (int p = 0; p < width; p++) {
+            _mm_storeu_si128((__m128i *)(out + p * stride + i), part[p]);
+        }
+    }
+}
+
+/* The words whose bytes are the planes, or the values of those that are NULL; ``count`` is a
+   multiple of 16. */
+INLINED void join(uint8_t *restrict words, const uint8_t *const *planes, const int *value,
+                  Py_ssize_t count, int folded, int width) {
+    for (Py_ssize_t i = 0; i < count; i += 16) {
+        __m128i part[8], next[8];
+        for (int p = 0; p < width; p++) {
+            part[p] = planes[p] ? _mm_loadu_si128((const __m128i *)(planes[p] + i))
+                                : _mm_set1_epi8((char)value[p]);
+        }
+        /* Interleaving the first half of the planes with the second, again and again, leaves the
+           bytes of each word side by side. */
+        for (int size = 1; size < width; size *= 2) {
+            for (int p = 0; p < width / 2; p++) {
+                next[2 * p] = _mm_unpacklo_epi8(part[p], part[p + width / 2]);
+                next[2 * p + 1] = _mm_unpackhi_epi8(part[p], part[p + width / 2]);
+            }
+            memcpy(part, next, sizeof(part));
+        }
+        for (int p = 0; p < width; p++) {
+            part[p] = folded ? unfolded(part[p], width) : part[p];
+            _mm_storeu_si128((__m128i *)(words + i * width) + p, part[p]);
+        }
+    }
+}
+
 #define PLANES(T, width)                                                                         \
     FAST static Py_ssize_t split##width(const uint8_t *restrict words,                           \
                                         const uint8_t *restrict marks, uint8_t *restrict out,    \
@@ -157,23 +243,26 @@ INLINED Py_ssize_t gather(const uint8_t *restrict words, const uint8_t *restrict
                 memcpy(block, at, some * width);                                                 \
             } else {                                                                             \
                 /* A load reaches 16 bytes on at most. */                                        \
-                Py_ssize_t sure = width == 8 ? 0 : some == BLOCK && from + BLOCK + 16 < count    \
+                Py_ssize_t fast = width == 8 ? 0 : some == BLOCK && from + BLOCK + 16 < count    \
                                                      ? BLOCK : 0;                                \
-                n = gather(at, marks + from / 8, (uint8_t *)block, sure, width);                 \
-                for (Py_ssize_t i = sure; i < some; i++) {                                       \
+                n = gather(at, marks + from / 8, (uint8_t *)block, fast, width);                 \
+                for (Py_ssize_t i = fast; i < some; i++) {                                       \
                     if (marks[(from + i) / 8] >> (7 - i % 8) & 1) {                              \
                         block[n++] = (T)word_at(at + i * width, width);                          \
                     }                                                                            \
                 }                                                                                \
             }                                                                                    \
-            for (Py_ssize_t i = 0; folded && i < n; i++) {                                       \
-                T sign = (T)(0 - (block[i] >> (8 * width - 1)));                                 \
-                block[i] = (T)((T)(block[i] << 1) ^ sign);                                       \
+            Py_ssize_t sure = n / 16 * 16;                                                       \
+            if (folded) {                                                                        \
+                split((uint8_t *)block, out + j, count, sure, 1, width);                         \
+            } else {                                                                             \
+                split((uint8_t *)block, out + j, count, sure, 0, width);                         \
             }                                                                                    \
-            for (int p = 0; p < width; p++) {                                                    \
-                uint8_t *plane = out + p * count + j;                                            \
-                for (Py_ssize_t i = 0; i < n; i++) {                                             \
-                    plane[i] = (uint8_t)(block[i] >> 8 * p);                                     \
+            for (Py_ssize_t i = sure; i < n; i++) {                                              \
+                T sign = (T)(folded ? 0 - (block[i] >> (8 * width - 1)) : 0);                    \
+                T word = (T)((T)(block[i] << folded) ^ sign);                                    \
+                for (int p = 0; p < width; p++) {                                                \
+                    out[p * count + j + i] = (uint8_t)(word >> 8 * p);                           \
                 }                                                                                \
             }                                                                                    \
             j += n;                                                                              \
@@ -182,25 +271,19 @@ INLINED Py_ssize_t gather(const uint8_t *restrict words, const uint8_t *restrict
     }                                                                                            \
     FAST static void join##width(uint8_t *restrict words, const uint8_t *const *planes,          \
                                  const int *value, Py_ssize_t count, int folded) {               \
-        T block[BLOCK], fixed = 0;                                                               \
-        for (int p = 0; p < width; p++) {                                                        \
-            fixed |= planes[p] ? 0 : (T)((T)value[p] << 8 * p);                                  \
+        Py_ssize_t sure = count / 16 * 16;                                                       \
+        if (folded) {                                                                            \
+            join(words, planes, value, sure, 1, width);                                          \
+        } else {                                                                                 \
+            join(words, planes, value, sure, 0, width);                                          \
         }                                                                                        \
-        for (Py_ssize_t from = 0; from < count; from += BLOCK) {                                 \
-            Py_ssize_t some = count - from < BLOCK ? count - from : BLOCK;                       \
-            for (Py_ssize_t i = 0; i < some; i++) {                                              \
-                block[i] = fixed;                                                                \
-            }                                                                                    \
+        for (Py_ssize_t i = sure; i < count; i++) {                                              \
+            T word = 0;                                                                          \
             for (int p = 0; p < width; p++) {                                                    \
-                const uint8_t *plane = planes[p] ? planes[p] + from : NULL;                      \
-                for (Py_ssize_t i = 0; plane && i < some; i++) {                                 \
-                    block[i] |= (T)((T)plane[i] << 8 * p);                                       \
-                }                                                                                \
+                word |= (T)((T)(planes[p] ? planes[p][i] : value[p]) << 8 * p);                  \
             }                                                                                    \
-            for (Py_ssize_t i = 0; folded && i < some; i++) {                                    \
-                block[i] = (T)(block[i] >> 1 ^ (T)(0 - (block[i] & 1)));                         \
-            }                                                                                    \
-            memcpy(words + from * width, block, some * width);                                   \
+            word = folded ? (T)(word >> 1 ^ (T)(0 - (word & 1))) : word;                         \
+            memcpy(words + i * width, &word, width);                                             \
         }                                                                                        \
     }
 
@@ -226,7 +309,11 @@ FAST static Py_ssize_t count_marks(const Py_buffer *marks, Py_ssize_t size) {
     if (marks->len != (size + 7) / 8 || (size % 8 && bits[marks->len - 1] & 0xFF >> size % 8)) {
         return -1;
     }
-    for (Py_ssize_t i = 0; i < marks->len; i++) {
+    Py_ssize_t i = 0;
+    for (; i + 8 <= marks->len; i += 8) {
+        found += __builtin_popcountll(word_at(bits + i, 8));
+    }
+    for (; i < marks->len; i++) {
         found += __builtin_popcount(bits[i]);
     }
     return found;

@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -27,6 +28,7 @@ _SMALL = 1 << 16
 _MOST = 1 << 30  # bytes in one call: Linux stops below 2 GiB, macOS refuses more
 _VECTORS = 1024  # IOV_MAX on Linux and macOS
 _LARGE = 1 << 20  # bytes from which on it is worth to ask for holes, or to skip a buffer
+_BEHIND = 8 << 20  # bytes after which the system is told to write them to disk
 _BLOCK = 512  # bytes that st_blocks counts
 _DATA, _HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)  # EINVAL if unknown
 _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
@@ -260,6 +262,7 @@ class WriteFile(_Handle):
         self.position = position
         self._poisoned = False
         self._mode_changed = False
+        self._begun: int | None = None  # up to where the system was told to flush
 
     def write(self, data: Bytes | Sequence[Bytes]) -> None:
         """Writes all of ``data`` (one buffer, or several in turn) at ``position``, and moves it."""
@@ -319,7 +322,20 @@ class WriteFile(_Handle):
                     raise OSError(errno.EIO, "nothing was written")
                 offset += count
                 views = _after(views, count)
+        self._begin_flush(start, offset)
         return offset - start
+
+    def _begin_flush(self, start: int, end: int) -> None:
+        """Has the system begin to write to disk what was written so far, if that is much.
+
+        ``sync`` then waits for less, and is told of an error. The advice also drops pages that are
+        clean, but these are still being written.
+        """
+        self._begun = start if self._begun is None else self._begun
+        if end - self._begun >= _BEHIND and hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._fd, self._begun, end - self._begun, os.POSIX_FADV_DONTNEED)
+            self._begun = end
 
     def _write(self, offset: int, views: Sequence[memoryview]) -> int:
         if hasattr(os, "pwritev"):

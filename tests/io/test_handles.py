@@ -182,6 +182,29 @@ def test_a_full_disk_is_named_and_position_stays(
     assert file.position == 3
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="the system takes no advice")
+def test_large_writes_begin_to_be_flushed_at_once(
+    file: WriteFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    def refuse(_: int, *advice: int) -> None:
+        begun.append(advice)
+        raise OSError(errno.ESPIPE, "a file system that takes no advice")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    file.write(b"x")
+    file.write([bytes(4 << 20), b"y"])
+    assert begun == []
+    file.write_at(4 << 20, bytes(6 << 20))
+    file.write_at(1, b"z")
+    file.write_at(10 << 20, bytes(8 << 20))
+    assert begun == [
+        (at << 20, size << 20, os.POSIX_FADV_DONTNEED) for at, size in ((0, 10), (10, 8))
+    ]
+    assert file.size() == 18 << 20
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_a_failed_sync_poisons_the_handle(
     file: WriteFile, fs: FileSystem, monkeypatch: pytest.MonkeyPatch, code: int

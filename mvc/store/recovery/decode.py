@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
@@ -17,6 +18,9 @@ __all__ = ["LOADED", "apply_steps", "in_order", "pipeline_of", "short_name"]
 
 LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
+
+Each: TypeAlias = Callable[[Callable[[int], None], range], None]
+_Work: TypeAlias = Callable[[int, memoryview], None]
 
 
 class _Scratch(threading.local):
@@ -56,25 +60,33 @@ def apply_steps(
     packs: PackReader,
     steps: Sequence[Step],
     out: memoryview,
-    each: Callable[[Callable[[int], None], range], None],
+    each: Each,
     done: Callable[[memoryview], None] | None = None,
     *,
+    read: Each | None = None,
     check: bool = True,
 ) -> None:
     """Decodes a full record and equal-length deltas, or some of the deltas, chunk by chunk.
 
     All payloads are applied to a chunk while it is in the processor's cache. ``each``
-    runs the work for every chunk's offset, in any order; ``done`` is called with each
+    runs the work for every chunk's offset, in any order; ``read`` reads every payload, as ``each``,
+    instead of one after the other; ``done`` is called with each
     finished chunk (only for an ``each`` that keeps the order). Without ``check`` the
     payloads' checksums are left to the caller, who checks the result.
     """
     _scratch.arena.reset()
-    works = [_prepare(packs, step, len(out), check) for step in steps]
+    rooms = [_scratch.arena.take(step.member.stored) for step in steps]
+    works: dict[int, _Work] = {}
+
+    def prepare(at: int) -> None:
+        works[at] = _prepare(packs, steps[at], rooms[at], len(out), check)
+
+    (read or in_order)(prepare, range(len(steps)))
 
     def chunk(start: int) -> None:
         part = out[start : start + CHUNK]
-        for work in works:
-            work(start, part)
+        for at in range(len(steps)):
+            works[at](start, part)
         if done is not None:
             done(part)
 
@@ -87,14 +99,11 @@ def in_order(work: Callable[[int], None], starts: range) -> None:
         work(start)
 
 
-def _prepare(
-    packs: PackReader, step: Step, size: int, check: bool
-) -> Callable[[int, memoryview], None]:
-    """A function that applies one payload to the chunk at a byte offset."""
+def _prepare(packs: PackReader, step: Step, room: memoryview, size: int, check: bool) -> _Work:
+    """Reads a payload into ``room``; returns what applies it to the chunk at a byte offset."""
     pipeline = pipeline_of(step)
     if step.member.nbytes != size:
         raise DamagedData(f"{short_name(step)} has a wrong length")
-    room = _scratch.arena.take(step.member.stored)
     data = packs.payload(step.pack, step.offset, step.header, step.member, room, check=check)
     payload = Payload(data, size)
     if payload.chunk_size != CHUNK and size > CHUNK:

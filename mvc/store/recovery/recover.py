@@ -279,7 +279,7 @@ class Recovery:
         each = self._spread if parallel else in_order
         if path.stored <= LOADED:
             if steps:
-                apply_steps(self.packs, steps, out, each, check=check)
+                apply_steps(self.packs, steps, out, each, read=each, check=check)
             return
         for step in steps:
             apply_steps(self.packs, [step], out, each, check=check)

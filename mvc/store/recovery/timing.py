@@ -152,9 +152,7 @@ class Timing:
             if nbytes < _SMALL:
                 one_by_one += seconds
             elif len(works) == 1 or by_chunks(nbytes, held, self._threads):
-                chunks = -(-min(nbytes, PIECE) // CHUNK)
-                rounds = -(-chunks // self._threads)
-                one_by_one += seconds * _share(chunks / rounds)
+                one_by_one += seconds * _share(_spread(min(nbytes, PIECE), self._threads))
             else:
                 beside += seconds
                 longest = max(longest, seconds)
@@ -271,6 +269,16 @@ def _known(like: tuple[str, int, int]) -> float:
 def _share(threads: float) -> float:
     """The part of the processor time that passes on so many threads."""
     return _SERIAL + (1 - _SERIAL) / threads
+
+
+def _spread(nbytes: int, threads: int) -> float:
+    """On how many threads the chunks of so many bytes are decoded, in the mean.
+
+    Three chunks on two threads take as long as four.
+    """
+    full, rest = divmod(nbytes, CHUNK)
+    longest = -(-full // threads) * CHUNK + (0 if full % threads else rest)
+    return nbytes / longest
 
 
 @cache
