@@ -94,19 +94,22 @@ def _mean(values: Sequence[float]) -> tuple[float, float | None]:
 def pairs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Bytes of other protocols as multiples of those of FGM or of a codec, seed by seed.
 
-    ``ratios`` are of runs with equal seeds; ``accuracy`` is how much higher the first one's is, in
-    points. Rows without figures of single runs have no pairs.
+    ``ratios`` are of runs with equal seeds, none for central training, which sends nothing;
+    ``accuracy`` is how much higher the first one's is, in points. Rows without figures of single
+    runs have no pairs.
     """
     found = []
     for row in rows:
         for other, why in _others(row, rows):
             runs, theirs = row["runs"], other["runs"]
-            ratios = [a / b for a, b in zip(theirs["bytes"], runs["bytes"], strict=True)]
+            both = zip(theirs["bytes"], runs["bytes"], strict=True)
+            ratios = [a / b for a, b in both] if other["bytes"] else []
             gains = [a - b for a, b in zip(runs["accuracy"], theirs["accuracy"], strict=True)]
             pair = {name: row[name] for name in ("setting", "workers", "rate")}
             pair |= {"against": other["setting"], "against_rate": other["rate"], "why": why}
             pair |= {"seeds": runs["seed"], "ratios": ratios}
-            pair["ratio"], pair["ratio_interval"] = _mean(ratios)
+            if ratios:
+                pair["ratio"], pair["ratio_interval"] = _mean(ratios)
             pair["accuracy"], pair["accuracy_interval"] = _mean(gains)
             found.append(pair)
     return found
@@ -128,18 +131,20 @@ def _others(
         return
     plain, plus, codec = row["setting"].partition("+")
     head, _, number = plain.partition("@")
-    name, _, detail = head.partition(":")
+    name = head.partition(":")[0]
     if codec and plain in alike:
         yield alike[plain], "no codec"
     if not name.startswith("fgm"):
         return
-    safe = f":{detail}" if detail and name == "fgm" else ""
-    for base in ("gm", "gm-full", "gm-hedge", "fgm"):
+    simpler = ["gm", "gm-full", "gm-hedge"] if name == "fgm" else ["fgm"]
+    safe = head.removeprefix("fgm") if name == "fgm" else ""
+    for base in simpler:
         other = f"{base}{safe}@{number}{plus}{codec}"
-        if other in alike and other != row["setting"]:
+        if other in alike:
             yield alike[other], "equal threshold"
     central = alike.get("central")
     if central and not codec:
+        yield central, "accuracy"
         periods = [
             each
             for setting, each in alike.items()
@@ -253,7 +258,7 @@ def _pair(pair: Mapping[str, Any]) -> list[str]:
     return [
         *(pair["setting"], str(pair["workers"]), f"{pair['rate']:g}"),
         *(pair["against"], f"{pair['against_rate']:g}", pair["why"]),
-        _cell(pair["ratio"], pair["ratio_interval"], 2),
+        _cell(pair["ratio"], pair["ratio_interval"], 2) if pair["ratios"] else "",
         gain if gain.startswith("-") else f"+{gain}",
     ]
 
