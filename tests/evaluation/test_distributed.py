@@ -308,7 +308,7 @@ def test_texts_stand_beside_reviews_and_the_rest_beside_crimes():
     row = row_of(_runs("fgm:cap@T0.5", (60.0,), (7,), workers=8), (1.0,)) | {"batch_size": 16}
     row |= {"rounds": 3.0}
     for thesis, table in (("SFCC", "B.4"), ("AFFR", "B.8")):
-        report = Report("x", {"thesis": thesis}, (row,))
+        report = Report("x", {"beside": thesis}, (row,))
         assert [line for line in appendix(report).splitlines() if line.startswith("Table")] == [
             f"Table {table}: {thesis}, fgm, cap",
         ]

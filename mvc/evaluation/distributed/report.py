@@ -304,7 +304,7 @@ def appendix(report: Report) -> str:
     ours = {(row["setting"], row["workers"], row["batch_size"]): row for row in report.rows}
     lines = [f"## {report.title}", "", ", ".join(f"{k} {v}" for k, v in report.about.items()), ""]
     for number, table in TABLES.items():
-        if table.data != report.about.get("thesis", table.data):
+        if table.data != report.about.get("beside", table.data):
             continue
         rows = list(_beside(table, ours))
         if any(row[-1] for row in rows):
@@ -359,7 +359,7 @@ def sweeps(report: Report, form: str = "png") -> bytes:
             if column:
                 panel.set_xscale("log", base=2)
             if line:
-                panel.set_yscale("symlog" if metric == "rounds" else "log")
+                panel.set_yscale("log")
             panel.grid(alpha=0.3)
     panels[0][0].legend(fontsize=8)
     figure.suptitle(report.title)
@@ -388,6 +388,5 @@ def plane(report: Report, form: str = "png") -> bytes:
     right.set(xscale="log", xlabel="kB sent so far", ylabel="accuracy (%), seed 0")
     for panel in (left, right):
         panel.grid(alpha=0.3)
-    if left.get_legend_handles_labels()[0]:
-        left.legend(fontsize=6)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return picture(figure, form)

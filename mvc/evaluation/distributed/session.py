@@ -102,7 +102,7 @@ class Session:
                     training = replace(self.training, workers=workers, batch_size=batch)
                     cells.append((Setting(f"{name}@T{threshold:g}"), training))
         rows = replace(self, seeds=1)._rows("appendix", cells)
-        about = self._about() | {"thesis": "AFFR" if self.task.network.words else "SFCC"}
+        about = self._about() | {"beside": "AFFR" if self.task.network.words else "SFCC"}
         del about["batch"], about["seeds"]
         made = reports.Report(f"Settings of the appendix on {self.task.name}", about, rows)
         return self._write("fgm-appendix", made, reports.appendix, plot)
