@@ -355,6 +355,9 @@ def test_a_setting_may_name_a_bound_of_lc():
         "fgm-toronto-32",
         "fgm-workers",
         "fgm-codecs",
+        "fgm-periods",
+        "fgm-appendix",
+        "fgm-drift-seeds",
         "fgm-drift-all",
         "fgm-drift-some",
     ],
@@ -365,5 +368,5 @@ def test_published_tables_are_what_their_results_say(call, name):
     assert code == 0
     page = (PROJECT / "docs" / "distributed.md").read_text()
     rows = [line for line in printed.splitlines() if line.startswith("|")]
-    assert len(rows) >= 5
+    assert len(rows) >= (3 if name == "fgm-drift-seeds" else 5)
     assert not [row for row in rows if row not in page]
