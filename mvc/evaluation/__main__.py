@@ -427,6 +427,14 @@ _FGM: _Options = {
         "Learning rates, with commas; the best is taken for each protocol.",
         {"default": "0.002,0.005,0.01,0.02", **_NAMES},
     ),
+    "--central-rates": (
+        "Those of central. Default: the same.",
+        {"default": "", "metavar": "NAMES"},
+    ),
+    "--widen": (
+        "More rates, outwards, that are tried while the best of several lies at an edge.",
+        {"type": int, "default": 2, "show_default": True, "metavar": "N"},
+    ),
     "--seeds": (
         "Runs of which the figures are means.",
         {"type": int, "default": 5, "show_default": True, "metavar": "N"},
@@ -540,14 +548,19 @@ def _fgm_session(options: dict[str, Any], **changed: Any) -> Iterator[Any]:
     _set_threads(options["threads"])
     names = ("batch_size", "epochs", "warm_epochs", "warm_share", "optimizer")
     training = Training(**{name: options[name] for name in names}, **changed)
-    try:
-        rates = [float(word) for word in _words(options["rates"])]
-    except ValueError:
-        raise WrongUsage(f"rates is {options['rates']!r}: it must be numbers with commas") from None
     fs = FileSystem()
     task = load_task(fs, options["data"], options["limit"])
     with _bar() as tell:
-        yield Session(fs, options["out"], task, training, rates, options["seeds"], tell)
+        more = {name: options[name] for name in ("seeds", "widen")}
+        more |= {name: _rates(options, name) for name in ("rates", "central_rates")}
+        yield Session(fs, options["out"], task, training, **more, tell=tell)
+
+
+def _rates(options: dict[str, Any], name: str) -> list[float]:
+    try:
+        return [float(word) for word in _words(options[name])]
+    except ValueError:
+        raise WrongUsage(f"{name} is {options[name]!r}: it must be numbers with commas") from None
 
 
 def _set_threads(count: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 
 from mvc.evaluation import __main__ as program
 from mvc.evaluation.distributed import measure, session
-from mvc.evaluation.distributed.report import row_of
+from mvc.evaluation.distributed.report import Report, appendix, markdown, pairs, row_of, sweeps
 from mvc.evaluation.distributed.tasks import Network, load_task
 from mvc.evaluation.distributed.thesis import SETTINGS, TABLES
 from mvc.io.files import FileSystem
@@ -77,9 +78,33 @@ def test_compare_measures_once_and_prints_the_same_again(call, tmp_path, monkeyp
 def test_the_best_rate_is_that_with_the_least_loss_on_held_out_samples(call, tmp_path):
     arguments = ["fgm", "compare", *TINY, "--no-plot", "--out", tmp_path]
     arguments[arguments.index("0.01")] = "0.000001,0.01"
-    call(*arguments, "--protocols", "sync")
+    call(*arguments, "--protocols", "sync", "--widen", "0")
     (row,) = json.loads((tmp_path / "tables" / "fgm-compare.json").read_bytes())["rows"]
     assert (row["rate"], row["rates"]) == (0.01, [0.000001, 0.01])
+
+
+def test_the_grid_of_rates_grows_outwards_and_the_report_warns_of_an_edge(
+    call, tmp_path, monkeypatch
+):
+    """Here the loss falls with the rate, so that the largest is always the best."""
+    asked = []
+
+    def run(task, setting, training, rate, seed):
+        asked.append(rate)
+        return {"setting": setting.text, "seed": seed, "rate": rate, "parameters": 1, "bytes": 0,
+                "workers": 4, "accuracy": 1.0, "validation": -rate}  # fmt: skip
+
+    monkeypatch.setattr(session, "run", run)
+    arguments = ["fgm", "compare", *TINY, "--no-plot", "--protocols", "sync"]
+    arguments[arguments.index("0.01")] = "0.01,0.02"
+    _, printed, _ = call(*arguments, "--out", tmp_path / "two")
+    assert sorted(set(asked)) == [0.01, 0.02, 0.04, 0.08]
+    assert "Rates at the edge of those that were tried" in printed
+    assert "- sync, k = 8: 0.08 of 0.01, 0.02, 0.04, 0.08\n" in printed
+    asked.clear()
+    _, printed, _ = call(*arguments, "--widen", "0", "--out", tmp_path / "none")
+    assert sorted(set(asked)) == [0.01, 0.02]
+    assert "- sync, k = 8: 0.02 of 0.01, 0.02\n" in printed
 
 
 def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
@@ -90,7 +115,12 @@ def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
     assert code == 0
     assert "Class 3 of digits comes at all workers" in printed
     assert "Class 3 of digits comes at 1 workers only" in printed
-    assert "rounds in the ramp / before" in printed
+    assert "rounds before | in the ramp | " in printed
+    (row,) = json.loads((tmp_path / "tables" / "fgm-drift-all.json").read_bytes())["rows"]
+    seen = row["runs"]
+    cell = f"| {sum(seen['ramp_rounds']):.0f} in {sum(seen['ramp_ticks']):.0f} |"
+    assert cell in " ".join(printed.split())
+    assert sum(seen["rounds"]) - sum(seen["quiet_rounds"]) - sum(seen["ramp_rounds"]) == 2
 
 
 def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
@@ -103,7 +133,9 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
     assert "16,681,165" in printed
     assert "Why the rows of the thesis cannot be reproduced" in printed
     assert "Table B.1" not in printed
-    assert call("fgm", "table", tmp_path / "tables" / "fgm-appendix.json")[1] == printed
+    file = tmp_path / "tables" / "fgm-appendix.json"
+    assert call("fgm", "table", file)[1] == printed
+    assert call("fgm", "plot", file, "--out", tmp_path)[1].strip().endswith("fgm-appendix.svg")
 
 
 @pytest.mark.parametrize(
@@ -116,6 +148,7 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
         (("--rates", "quick"), "rates is 'quick'"),
         (("--rates", "-1"), "rates must be positive"),
         (("--seeds", "0"), "seeds is 0"),
+        (("--widen", "-1"), "widen is -1"),
         (("--limit", "0"), "limit is 0"),
         (("--optimizer", "adamw"), "there is no optimizer adamw"),
         (("--warm-share", "0.9"), "warm_share is 0.9"),
@@ -200,22 +233,98 @@ def test_crimes_become_sequences_in_the_order_of_time(tmp_path):
     assert not torch.equal(task.train[0][0], task.train[0][1])
 
 
+def _runs(setting, accuracies, sent=(0, 0, 0), **more):
+    """Figures of runs with seeds from 0."""
+    return [
+        {"setting": setting, "workers": 2, "parameters": 1, "rate": 1, "seed": seed, "up": 1,
+         "cross_entropy": 1.0, "legacy": 1.0, "accuracy": accuracy, "bytes": sent[seed], "down": 1,
+         **more}
+        for seed, accuracy in enumerate(accuracies)
+    ]  # fmt: skip
+
+
 def test_intervals_are_students():
-    runs = [{"setting": "x", "workers": 2, "parameters": 1, "rate": 1, "accuracy": a}
-            for a in (1.0, 2.0, 3.0)]  # fmt: skip
-    row = row_of(runs, (1.0,))
+    row = row_of(_runs("x", (1.0, 2.0, 3.0)), (1.0,))
     assert row["accuracy"] == 2
     assert row["accuracy_interval"] == pytest.approx(4.30 * 1 / 3**0.5)
+    assert row["runs"]["accuracy"] == [1, 2, 3]
+    assert row_of(_runs("x", (1.0,)), (1.0,))["accuracy_interval"] is None
+
+
+def test_bytes_are_compared_seed_by_seed():
+    rows = [
+        row_of(_runs(*each), (1.0,))
+        for each in (
+            ("central", (90.0, 90.0, 90.0)),
+            ("sync", (90.0, 90.0, 90.0), (1000, 1000, 1000)),
+            ("fgm@5", (90.0, 90.0, 90.0), (100, 200, 400)),
+            ("gm@5", (89.0, 90.0, 91.0), (200, 600, 1600)),
+            ("fgm@5+int8", (90.0, 90.0, 90.0), (50, 100, 200)),
+            ("local-sgd@8", (89.6, 89.6, 89.6), (100, 100, 100)),
+            ("local-sgd@16", (89.4, 89.4, 89.4), (50, 50, 50)),
+        )
+    ]
+    found = {(each["setting"], each["against"]): each for each in pairs(rows)}
+    assert [*found] == [
+        ("fgm@5", "gm@5"), ("fgm@5", "central"), ("fgm@5", "local-sgd@8"),
+        ("fgm@5+int8", "fgm@5"),
+    ]  # fmt: skip
+    pair = found["fgm@5", "gm@5"]
+    assert (pair["ratios"], pair["ratio"]) == ([2, 3, 4], 3)
+    assert pair["ratio_interval"] == pair["accuracy_interval"] == pytest.approx(4.30 / 3**0.5)
+    printed = markdown(Report("x", {}, tuple(rows)))
+    assert "3.00 ± 2.48" in printed
+    assert "5.8 ± 9.5 x" in printed  # fewer than sync: the mean of 10, 5 and 2.5
+    old = [{name: value for name, value in row.items() if name != "runs"} for row in rows]
+    assert "chosen for" not in markdown(Report("x", {}, tuple(old)))
+    assert " 4.3 x |" in markdown(Report("x", {}, tuple(old)))  # of the means
+
+
+def test_a_run_that_diverges_is_one_cell():
+    runs = _runs("central", (10.0, 11.0, 12.0))
+    runs[1] |= {"cross_entropy": math.nan, "legacy": math.nan}
+    row = row_of(runs, (1.0,))
+    assert row["diverged"] == 1
+    assert "accuracy" not in row
+    printed = markdown(Report("x", {}, (row,)))
+    assert printed.count("diverged") == 1
+    assert "| diverged (1 of 3) |" in printed
+    assert "nan" not in printed
+
+
+def test_the_rate_of_rounds_says_what_stands_behind_it():
+    runs = _runs("fgm@1", (1.0, 1.0), (1, 1), quiet_rounds=1, quiet_ticks=50, ramp_rounds=10,
+                 ramp_ticks=50, accuracy_new=1.0, accuracy_known=1.0)  # fmt: skip
+    printed = markdown(Report("x", {}, (row_of(runs, (1.0,)),)))
+    # Clopper and Pearson of 20 in 22: 0.70839 to 0.98879
+    assert "| 2 in 100 | 20 in 100 | 10.0 (2.4 to 88.2) |" in " ".join(printed.split())
+    for run in runs:
+        run["quiet_rounds"] = 0
+    printed = markdown(Report("x", {}, (row_of(runs, (1.0,)),)))
+    assert "| 0 in 100 | 20 in 100 | ∞ (4.9 to ∞) |" in " ".join(printed.split())
+
+
+def test_texts_stand_beside_reviews_and_the_rest_beside_crimes():
+    row = row_of(_runs("fgm:cap@T0.5", (60.0,), (7,), workers=8), (1.0,)) | {"batch_size": 16}
+    row |= {"rounds": 3.0}
+    for thesis, table in (("SFCC", "B.4"), ("AFFR", "B.8")):
+        report = Report("x", {"beside": thesis}, (row,))
+        assert [line for line in appendix(report).splitlines() if line.startswith("Table")] == [
+            f"Table {table}: {thesis}, fgm, cap",
+        ]
+    pytest.importorskip("matplotlib")
+    assert sweeps(report, "svg").startswith(b"<?xml")
 
 
 def test_a_table_says_which_settings_lost_workers(call, tmp_path):
     arguments = [*TINY]
     arguments[arguments.index("0.01")] = "1e38"  # the models are soon not finite
     code, printed, _ = call(
-        *("fgm", "compare", *arguments, "--no-plot", "--out", tmp_path, "--optimizer", "sgd"),
-        *("--workers", "4", "--protocols", "local-sgd@4"),
+        *("fgm", "compare", *arguments, "--out", tmp_path, "--optimizer", "sgd"),
+        *("--workers", "4", "--protocols", "local-sgd@4,central"),
     )
     assert code == 0
+    assert printed.count("| diverged (2 of 2) |") == 2
     assert "Workers that were removed, as their models were not finite:" in printed
     assert "- local-sgd@4, k = 4: 8 of 8, over all seeds\n" in printed
 
@@ -246,6 +355,9 @@ def test_a_setting_may_name_a_bound_of_lc():
         "fgm-toronto-32",
         "fgm-workers",
         "fgm-codecs",
+        "fgm-periods",
+        "fgm-appendix",
+        "fgm-drift-seeds",
         "fgm-drift-all",
         "fgm-drift-some",
     ],
@@ -256,5 +368,5 @@ def test_published_tables_are_what_their_results_say(call, name):
     assert code == 0
     page = (PROJECT / "docs" / "distributed.md").read_text()
     rows = [line for line in printed.splitlines() if line.startswith("|")]
-    assert len(rows) >= 5
+    assert len(rows) >= (3 if name == "fgm-drift-seeds" else 5)
     assert not [row for row in rows if row not in page]

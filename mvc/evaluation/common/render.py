@@ -14,7 +14,8 @@ __all__ = ["grid", "picture", "pyplot"]
 def grid(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table with aligned columns: the first is text, the others are numbers."""
     cells = [[text.replace("|", "\\|") for text in row] for row in (titles, *rows)]
-    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    # a rule needs two characters: "-:"
+    first, *widths = (max(2, *map(len, column)) for column in zip(*cells, strict=True))
     head, *lines = (
         " | ".join((name.ljust(first), *map(str.rjust, values, widths))) for name, *values in cells
     )

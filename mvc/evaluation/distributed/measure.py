@@ -19,7 +19,7 @@ from mvc.distributed.protocols.base import Coordinator
 from mvc.distributed.protocols.named import Protocol, protocol_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, Threshold
 from mvc.distributed.simulator import Simulation
-from mvc.errors import WrongUsage
+from mvc.errors import CannotDistribute, WrongUsage
 from mvc.evaluation.distributed.tasks import Network, Task
 
 __all__ = ["CENTRAL", "Drifting", "Setting", "Training", "run"]
@@ -162,7 +162,11 @@ _OPTIMIZERS: dict[str, type[Sgd]] = {"adam": Adam, "sgd": Sgd}
 
 
 def run(task: Task, setting: Setting, training: Training, rate: float, seed: int) -> dict[str, Any]:
-    """The figures of one run as plain values. Equal arguments, equal figures on one machine."""
+    """The figures of one run as plain values. Equal arguments, equal figures on one machine.
+
+    If the next global model would not be finite, or all workers were removed because theirs were
+    not, the run has diverged: its cross-entropy is not a number.
+    """
     protocol = setting.protocol(rate, seed)
     random = np.random.default_rng([seed, 1])
     order = random.permutation(len(task.train[1]))
@@ -198,20 +202,28 @@ def run(task: Task, setting: Setting, training: Training, rate: float, seed: int
         optimizer.step(models, list(active), task.train[0][rows], task.train[1][rows])
         return ()
 
-    for tick in range(ticks):
-        simulation.tick(train)
-        if (tick + 1) % max(1, ticks // _CURVE) == 0:
-            curve.append(_point(task, simulation.coordinator, tick + 1, training))
-    counts = simulation.finish().counts
+    try:
+        for tick in range(ticks):
+            simulation.tick(train)
+            if (tick + 1) % max(1, ticks // _CURVE) == 0:
+                curve.append(_point(task, simulation.coordinator, tick + 1, training))
+        simulation.finish()
+        diverged = len(simulation.failures) == training.workers
+    except CannotDistribute:
+        diverged = True
+    counts, model = simulation.coordinator.counts, simulation.coordinator.reference
+    if diverged:
+        model = np.full_like(model, math.nan)
     held = tuple(each[validation] for each in task.train)
-    figures |= _figures(task, simulation.coordinator.reference, held)
+    figures |= _figures(task, model, held)
     figures |= {
         "bytes": counts.bytes, "up": counts.up, "down": counts.down, "rounds": counts.rounds,
         "subrounds": counts.subrounds, "balances": counts.balances, "ticks": ticks,
         "curve": curve, "rounds_at": rounds_at, "lost_workers": len(simulation.failures),
     }  # fmt: skip
     if training.drifting is not None:
-        figures |= _of_class(task, simulation.coordinator.reference, training.drifting.label)
+        figures |= _of_class(task, model, training.drifting.label)
+        figures |= _halves(rounds_at, ticks)
     return figures
 
 
@@ -320,6 +332,19 @@ def _point(task: Task, hub: Coordinator, tick: int, training: Training) -> dict[
         new = labels == training.drifting.label
         point |= {"new": 100 * float(right[new].float().mean())}
     return point
+
+
+def _halves(rounds_at: list[int], ticks: int) -> dict[str, int]:
+    """Rounds and ticks before the class comes and after. The average at the end is none of them:
+    it is made because the stream ends.
+    """
+    quiet = (ticks + 1) // 2
+    before = sum(tick < quiet for tick in rounds_at)
+    after = sum(quiet <= tick < ticks for tick in rounds_at)
+    return {
+        "quiet_rounds": before, "quiet_ticks": quiet,
+        "ramp_rounds": after, "ramp_ticks": ticks - quiet,
+    }  # fmt: skip
 
 
 def _of_class(task: Task, model: NDArray[Any], label: int) -> dict[str, float]:

@@ -13,17 +13,33 @@ from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, UnknownPath
 from mvc.evaluation.common.render import grid, picture, pyplot
 from mvc.evaluation.common.results import read_result
-from mvc.evaluation.distributed.thesis import REASONS, SETTINGS, TABLES
+from mvc.evaluation.distributed.thesis import REASONS, SETTINGS, TABLES, ThesisTable
 from mvc.io.files import FileSystem
 
-__all__ = ["Report", "appendix", "markdown", "plane", "read_report", "report_bytes", "row_of"]
+__all__ = [
+    "Report", "appendix", "markdown", "pairs", "plane", "read_report", "report_bytes", "row_of",
+    "sweeps",
+]  # fmt: skip
 
 _SCHEMA = "mvc.evaluation.fgm/1"
-_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)  # two-sided 95 %
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # two-sided 95 %
+_QUALITY = ("accuracy", "cross_entropy", "legacy", "accuracy_new", "accuracy_known")
 _MEANS = (
-    *("accuracy", "cross_entropy", "legacy", "bytes", "up", "down", "rounds", "subrounds"),
-    *("balances", "ticks", "accuracy_new", "accuracy_known", "quiet_rounds", "ramp_rounds"),
+    *_QUALITY,
+    *("bytes", "up", "down", "rounds", "subrounds", "balances", "ticks"),
+    *("quiet_rounds", "quiet_ticks", "ramp_rounds", "ramp_ticks"),
 )
+_DRIFT = (
+    "Rounds before the class comes and in the ramp are sums over seeds, in so many updates of a",
+    "worker; the average at the end of the stream is not counted. The rate in the ramp is a",
+    "multiple of that before, with an exact 95 % interval as if rounds were a Poisson process.",
+)
+_PAIRS = (
+    "",
+    "Pairs of runs with equal seeds: how many times the bytes of the first the other sends, and by",
+    "how many points the first's accuracy is higher.",
+)
+_NEAR = 0.5  # points of accuracy below central training
 
 
 @dataclass(frozen=True)
@@ -35,41 +51,116 @@ class Report:
     rows: tuple[dict[str, Any], ...]
 
 
-def row_of(runs: Sequence[Mapping[str, Any]], tuned: Sequence[float]) -> dict[str, Any]:
-    """Means of the runs of a setting, with half the width of their 95 % intervals."""
+def row_of(runs: Sequence[Mapping[str, Any]], tried: Sequence[float]) -> dict[str, Any]:
+    """Means of the runs of a setting, with half the width of their 95 % intervals.
+
+    ``tried``: the learning rates among which the runs' was chosen. If a run has diverged, the row
+    has no figures of quality.
+    """
     first = runs[0]
+    diverged = [not math.isfinite(run.get("cross_entropy", 0)) for run in runs]
     row: dict[str, Any] = {
         "setting": first["setting"],
         "workers": first["workers"],
         "parameters": first["parameters"],
         "rate": first["rate"],
-        "rates": list(tuned),
+        "rates": list(tried),
         "seeds": len(runs),
         "threshold": first.get("threshold", ""),
-        "curve": first.get("curve", []),
+        "curve": [] if any(diverged) else first.get("curve", []),
     }
+    if any(diverged):
+        row["diverged"] = sum(diverged)
     if lost := sum(run.get("lost_workers", 0) for run in runs):
         row["lost_workers"] = lost
+    row["runs"] = {"seed": [run.get("seed", at) for at, run in enumerate(runs)]}
     for name in _MEANS:
-        values = [float(run[name]) for run in runs if name in run]
-        if len(values) == len(runs):
-            row[name] = fmean(values)
-            row[f"{name}_interval"] = _interval(values)
+        if any(name not in run for run in runs) or (any(diverged) and name in _QUALITY):
+            continue
+        values = [float(run[name]) for run in runs]
+        row["runs"][name] = values
+        row[name], row[f"{name}_interval"] = _mean(values)
     return row
 
 
-def _interval(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float]) -> tuple[float, float | None]:
+    """The mean, and half the width of Student's 95 % interval, which one value does not have."""
     if len(values) < 2:
-        return math.nan
-    freedom = len(values) - 1
-    factor = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else 2.1
-    return factor * stdev(values) / math.sqrt(len(values))
+        return fmean(values), None
+    factor = _STUDENT[min(len(values) - 1, len(_STUDENT)) - 1]
+    return fmean(values), factor * stdev(values) / math.sqrt(len(values))
+
+
+def pairs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Bytes of other protocols as multiples of those of FGM or of a codec, seed by seed.
+
+    ``ratios`` are of runs with equal seeds, none for central training, which sends nothing;
+    ``accuracy`` is how much higher the first one's is, in points. Rows without figures of single
+    runs have no pairs.
+    """
+    found = []
+    for row in rows:
+        for other, why in _others(row, rows):
+            runs, theirs = row["runs"], other["runs"]
+            both = zip(theirs["bytes"], runs["bytes"], strict=True)
+            ratios = [a / b for a, b in both] if other["bytes"] else []
+            gains = [a - b for a, b in zip(runs["accuracy"], theirs["accuracy"], strict=True)]
+            pair = {name: row[name] for name in ("setting", "workers", "rate")}
+            pair |= {"against": other["setting"], "against_rate": other["rate"], "why": why}
+            pair |= {"seeds": runs["seed"], "ratios": ratios}
+            if ratios:
+                pair["ratio"], pair["ratio_interval"] = _mean(ratios)
+            pair["accuracy"], pair["accuracy_interval"] = _mean(gains)
+            found.append(pair)
+    return found
+
+
+def _others(
+    row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """With which rows one is compared, and why."""
+    alike = {
+        each["setting"]: each
+        for each in rows
+        if each.get("batch_size") == row.get("batch_size")
+        and each["workers"] == row["workers"]
+        and not each.get("diverged")
+        and each.get("runs", {}).get("seed") == row.get("runs", {}).get("seed", ())
+    }
+    if row["setting"] not in alike or not row["bytes"]:
+        return
+    plain, plus, codec = row["setting"].partition("+")
+    head, _, number = plain.partition("@")
+    name = head.partition(":")[0]
+    if codec and plain in alike:
+        yield alike[plain], "no codec"
+    if not name.startswith("fgm"):
+        return
+    simpler = ["gm", "gm-full", "gm-hedge"] if name == "fgm" else ["fgm"]
+    safe = head.removeprefix("fgm") if name == "fgm" else ""
+    for base in simpler:
+        other = f"{base}{safe}@{number}{plus}{codec}"
+        if other in alike:
+            yield alike[other], "equal threshold"
+    central = alike.get("central")
+    if central and not codec:
+        yield central, "accuracy"
+        periods = [
+            each
+            for setting, each in alike.items()
+            if setting.startswith("local-sgd@")
+            and "+" not in setting
+            and each["accuracy"] >= central["accuracy"] - _NEAR
+        ]
+        if periods:
+            yield min(periods, key=lambda each: each["bytes"]), "best period"
 
 
 def report_bytes(report: Report) -> bytes:
-    """The report as JSON."""
+    """The report as JSON, with the pairs of its rows."""
     values = {"title": report.title, "about": dict(report.about), "rows": list(report.rows)}
-    return json.dumps({"schema": _SCHEMA, **values}, indent=1).encode()
+    values |= {"pairs": pairs(report.rows)}
+    return json.dumps({"schema": _SCHEMA, **values}, indent=1, allow_nan=False).encode()
 
 
 def read_report(fs: FileSystem, file: Path) -> Report:
@@ -87,20 +178,37 @@ def read_report(fs: FileSystem, file: Path) -> Report:
 
 
 def markdown(report: Report) -> str:
-    """The report as a table, with thresholds in all three units below it."""
+    """The report as a table, with pairs of protocols and thresholds in all three units below it."""
     drift = any("accuracy_new" in row for row in report.rows)
     lines = [f"## {report.title}", "", ", ".join(f"{k} {v}" for k, v in report.about.items()), ""]
     titles = ["protocol", "k", "rate", "rounds", "sub-rounds", "balances", "kB up", "kB down"]
     titles += ["fewer than sync", "accuracy", "cross-entropy", "100-MSE"]
     if drift:
-        titles += ["new class", "other classes", "rounds in the ramp / before"]
-    base = {row["workers"]: row["bytes"] for row in report.rows if row["setting"] == "sync"}
+        titles += ["new class", "other classes", "rounds before", "in the ramp", "rate of rounds"]
+    base = {row["workers"]: row for row in report.rows if row["setting"] == "sync"}
     lines.append(grid(titles, (_line(row, base.get(row["workers"]), drift) for row in report.rows)))
-    lines += ["", "Intervals are 95 %, over seeds. Thresholds at the first model of seed 0:", ""]
-    for row in report.rows:
-        if row["threshold"]:
-            lines.append(f"- {row['setting']}, k = {row['workers']}: {row['threshold']}")
-    return "\n".join([*lines, *_losses(report)]) + "\n"
+    lines += ["", "Figures are means over seeds with 95 % intervals (Student's t)."]
+    if drift:
+        lines += _DRIFT
+    if found := pairs(report.rows):
+        titles = ["first", "k", "rate", "other", "its rate", "chosen for", "bytes", "accuracy"]
+        lines += [*_PAIRS, "", grid(titles, map(_pair, found))]
+    if thresholds := [row for row in report.rows if row["threshold"]]:
+        lines += ["", "Thresholds at the first model of seed 0:", ""]
+    lines += [f"- {row['setting']}, k = {row['workers']}: {row['threshold']}" for row in thresholds]
+    return "\n".join([*lines, *_edges(report), *_losses(report)]) + "\n"
+
+
+def _edges(report: Report) -> list[str]:
+    """Where a rate that was not tried might be better."""
+    edges = [
+        f"- {row['setting']}, k = {row['workers']}: {row['rate']:g} of "
+        + ", ".join(f"{rate:g}" for rate in row["rates"])
+        for row in report.rows
+        if len(row["rates"]) > 1 and row["rate"] in {min(row["rates"]), max(row["rates"])}
+    ]
+    said = "Rates at the edge of those that were tried: one further out might serve better."
+    return ["", said, "", *edges] if edges else []
 
 
 def _losses(report: Report) -> list[str]:
@@ -118,55 +226,144 @@ def _losses(report: Report) -> list[str]:
     )
 
 
-def _line(row: Mapping[str, Any], base: float | None, drift: bool) -> list[str]:
+def _line(row: Mapping[str, Any], base: Mapping[str, Any] | None, drift: bool) -> list[str]:
     def mean(name: str, digits: int) -> str:
-        if name not in row:
-            return ""
-        half = row[f"{name}_interval"]
-        return f"{row[name]:.{digits}f}" + ("" if math.isnan(half) else f" ± {half:.{digits}f}")
+        if "diverged" in row and name == "accuracy":
+            return f"diverged ({row['diverged']} of {row['seeds']})"
+        return _cell(row[name], row.get(f"{name}_interval"), digits) if name in row else ""
 
-    fewer = f"{base / row['bytes']:.1f} x" if base and row["bytes"] else ""
+    fewer = ""
+    if base and row["bytes"] and not {"diverged"} & {*base, *row}:
+        ratio, half = base["bytes"] / row["bytes"], None
+        if base.get("runs", {}).get("seed", 0) == row.get("runs", {}).get("seed", 1):
+            both = zip(base["runs"]["bytes"], row["runs"]["bytes"], strict=True)
+            ratio, half = _mean([a / b for a, b in both])
+        fewer = _cell(ratio, half, 1) + " x"
     cells = [row["setting"], str(row["workers"]), f"{row['rate']:g}"]
     cells += [mean("rounds", 1), mean("subrounds", 1), mean("balances", 1)]
     cells += [f"{row[name] / 1000:,.0f}" if name in row else "" for name in ("up", "down")]
     cells += [fewer, mean("accuracy", 2), mean("cross_entropy", 4), mean("legacy", 2)]
     if drift:
-        ratio = ""
-        if row.get("quiet_rounds"):
-            ratio = f"{row['ramp_rounds'] / row['quiet_rounds']:.1f}"
-        cells += [mean("accuracy_new", 1), mean("accuracy_known", 1), ratio]
+        cells += [mean("accuracy_new", 1), mean("accuracy_known", 1), *_rounds(row)]
     return cells
 
 
+def _cell(value: float, half: float | None, digits: int) -> str:
+    known = half is not None and not math.isnan(half)
+    return f"{value:.{digits}f}" + (f" ± {half:.{digits}f}" if known else "")
+
+
+def _pair(pair: Mapping[str, Any]) -> list[str]:
+    gain = _cell(pair["accuracy"], pair["accuracy_interval"], 2)
+    return [
+        *(pair["setting"], str(pair["workers"]), f"{pair['rate']:g}"),
+        *(pair["against"], f"{pair['against_rate']:g}", pair["why"]),
+        _cell(pair["ratio"], pair["ratio_interval"], 2) if pair["ratios"] else "",
+        gain if gain.startswith("-") else f"+{gain}",
+    ]
+
+
+def _rounds(row: Mapping[str, Any]) -> list[str]:
+    """Rounds before the class comes and in the ramp, and the ratio of their rates."""
+    if "quiet_ticks" not in row:
+        return ["", "", ""]
+    names = ("quiet_rounds", "quiet_ticks", "ramp_rounds", "ramp_ticks")
+    before, quiet, after, ramp = (round(row[name] * row["seeds"]) for name in names)
+    low, high = (share / (1 - share) if share < 1 else math.inf for share in _shares(after, before))
+    scale = quiet / ramp
+    ratio = f"{after / before * scale:.1f}" if before else "∞"
+    most = f"{high * scale:.1f}" if high < math.inf else "∞"
+    cell = f"{ratio} ({low * scale:.1f} to {most})" if before + after else ""
+    return [f"{before} in {quiet:,}", f"{after} in {ramp:,}", cell]
+
+
+def _shares(hits: int, others: int) -> tuple[float, float]:
+    """The exact 95 % interval (Clopper and Pearson) of a share of which this many were seen."""
+
+    def least(count: int, total: int) -> float:
+        """The share at which so many hits or more have a probability of 2.5 %."""
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            share = (low + high) / 2
+            tail = sum(
+                math.comb(total, seen) * share**seen * (1 - share) ** (total - seen)
+                for seen in range(count, total + 1)
+            )
+            low, high = (share, high) if tail < 0.025 else (low, share)
+        return low
+
+    total = hits + others
+    return least(hits, total) if hits else 0.0, 1 - least(others, total) if others else 1.0
+
+
 def appendix(report: Report) -> str:
-    """Our rows of the appendix's settings beside the thesis's, and why they differ."""
+    """Our rows of the appendix's settings beside the thesis's, and why they differ.
+
+    Texts stand beside its reviews (AFFR), everything else beside its crimes (SFCC).
+    """
     ours = {(row["setting"], row["workers"], row["batch_size"]): row for row in report.rows}
-    lines = [f"## {report.title}", ""]
+    lines = [f"## {report.title}", "", ", ".join(f"{k} {v}" for k, v in report.about.items()), ""]
     for number, table in TABLES.items():
-        rows = list(_beside(table.protocol, table.safe, table.rows, ours))
+        if table.data != report.about.get("beside", table.data):
+            continue
+        rows = list(_beside(table, ours))
         if any(row[-1] for row in rows):
             lines += [f"Table {number}: {table.data}, {table.protocol}, {table.safe}", ""]
-            columns = ["T", "b", "k", "rounds", "accuracy", "bytes", "2k models a round"]
-            columns += ["our rounds", "our accuracy", "our bytes"]
+            columns = ["T", "b", "k", "rounds", "100-MSE", "bytes", "2k models a round"]
+            columns += ["our rounds", "our accuracy", "our 100-MSE", "our bytes"]
             lines += [grid(columns, rows), ""]
     lines += ["Why the rows of the thesis cannot be reproduced:", ""]
     lines += [f"- {reason}" for reason in REASONS]
     return "\n".join([*lines, *_losses(report)]) + "\n"
 
 
-def _beside(
-    protocol: str, safe: str, rows: Sequence[tuple[int, int, float, int]], ours: Mapping[Any, Any]
-) -> Iterator[tuple[str, ...]]:
-    for (threshold, batch, workers), (rounds, _, accuracy, sent) in zip(
-        SETTINGS, rows, strict=True
+def _beside(table: ThesisTable, ours: Mapping[Any, Any]) -> Iterator[tuple[str, ...]]:
+    for (threshold, batch, workers), (rounds, _, quality, sent) in zip(
+        SETTINGS, table.rows, strict=True
     ):
-        found = ours.get((f"{protocol}:{safe}@T{threshold:g}", workers, batch))
-        own = ("", "", "")
-        if found is not None:
-            own = f"{found['rounds']:.0f}", f"{found['accuracy']:.2f}", f"{found['bytes']:,.0f}"
-        least = f"{sent / (2 * workers * 4 * 3041 * rounds):.2f}" if sent < 1e9 else ""
-        stated = (f"{threshold:g}", str(batch), str(workers), str(rounds), f"{accuracy:.2f}")
+        row = ours.get((f"{table.protocol}:{table.safe}@T{threshold:g}", workers, batch))
+        own: tuple[str, ...] = ("", "", "", "")
+        if row is not None:
+            good = [f"{row[name]:.2f}" if name in row else "diverged" for name in _QUALITY[:3:2]]
+            own = f"{row['rounds']:.0f}", *good, f"{row['bytes']:,.0f}"
+        least = f"{sent / (2 * workers * 4 * table.parameters * rounds):.2f}"
+        stated = (f"{threshold:g}", str(batch), str(workers), str(rounds), f"{quality:.2f}")
         yield (*stated, f"{sent:,}", least, *own)
+
+
+_SWEEPS = ("threshold T", "batch size", "workers")
+_SWEPT = (slice(0, 7), slice(7, 13), slice(13, 19))
+_DRAWN = {"accuracy": "accuracy (%)", "rounds": "rounds", "bytes": "bytes sent"}
+
+
+def sweeps(report: Report, form: str = "png") -> bytes:
+    """Accuracy, rounds and bytes over thresholds, batch sizes and workers, as in the thesis's
+    figures 4.3 to 4.12.
+    """
+    ours = {(row["setting"], row["workers"], row["batch_size"]): row for row in report.rows}
+    names = dict.fromkeys(row["setting"].partition("@")[0] for row in report.rows)
+    figure, panels = pyplot().subplots(3, 3, figsize=(12, 9), layout="constrained")
+    for column, (label, part) in enumerate(zip(_SWEEPS, _SWEPT, strict=True)):
+        for line, (metric, title) in enumerate(_DRAWN.items()):
+            panel = panels[line][column]
+            for number, name in enumerate(names):
+                points = [
+                    (setting[(0, 1, 2)[column]], row[metric])
+                    for setting in SETTINGS[part]
+                    if (row := ours.get((f"{name}@T{setting[0]:g}", setting[2], setting[1])))
+                    and metric in row
+                ]
+                at, values = zip(*points, strict=True) if points else ((), ())
+                panel.plot(at, values, marker="osv^"[number % 4], label=name, alpha=0.8)
+            panel.set(xlabel=label, ylabel=title if not column else "")
+            if column:
+                panel.set_xscale("log", base=2)
+            if line:
+                panel.set_yscale("log")
+            panel.grid(alpha=0.3)
+    panels[0][0].legend(fontsize=8)
+    figure.suptitle(report.title)
+    return picture(figure, form)
 
 
 def plane(report: Report, form: str = "png") -> bytes:
@@ -174,12 +371,14 @@ def plane(report: Report, form: str = "png") -> bytes:
     figure, (left, right) = pyplot().subplots(1, 2, figsize=(15, 6), layout="constrained")
     for number, row in enumerate(report.rows):
         color, label = f"C{number % 10}", f"{row['setting']}, k = {row['workers']}"
+        if "diverged" in row:
+            continue
         if not row["bytes"]:
             left.axhline(row["accuracy"], color="black", linewidth=0.8, label=label)
             continue
-        half = row["accuracy_interval"]
+        half = row.get("accuracy_interval")
         left.errorbar(
-            row["bytes"] / 1000, row["accuracy"], 0 if math.isnan(half) else half,
+            row["bytes"] / 1000, row["accuracy"], 0 if half is None or math.isnan(half) else half,
             fmt="os^v"[number // 10 % 4], color=color, label=label,
         )  # fmt: skip
         points = row.get("curve", [])
@@ -189,5 +388,5 @@ def plane(report: Report, form: str = "png") -> bytes:
     right.set(xscale="log", xlabel="kB sent so far", ylabel="accuracy (%), seed 0")
     for panel in (left, right):
         panel.grid(alpha=0.3)
-    left.legend(fontsize=6)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     return picture(figure, form)

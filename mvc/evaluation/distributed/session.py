@@ -38,7 +38,9 @@ _TUNED_ON = 2  # seeds
 @dataclass(frozen=True)
 class Session:
     """``rates``: learning rates of which the best is taken for each setting and number of workers,
-    by cross-entropy on samples held out of training, over the first two seeds.
+    by cross-entropy on samples held out of training, over the first two seeds. While the best of
+    several lies at an edge, the next rate outwards is tried, ``widen`` times at most. Central
+    training has ``central_rates``, or the same ones if that is empty.
     """
 
     fs: FileSystem
@@ -47,13 +49,19 @@ class Session:
     training: Training
     rates: Sequence[float]
     seeds: int = 5
+    widen: int = 2
+    central_rates: Sequence[float] = ()
     tell: Tell | None = None
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for values out of range."""
         if self.seeds < 1:
             raise WrongUsage(f"seeds is {self.seeds}: it must be at least 1")
-        if not self.rates or not all(0 < rate < math.inf for rate in self.rates):
+        if self.widen < 0:
+            raise WrongUsage(f"widen is {self.widen}: it must be at least 0")
+        if not self.rates or not all(
+            0 < rate < math.inf for rate in (*self.rates, *self.central_rates)
+        ):
             raise WrongUsage("rates must be positive numbers with commas, such as 0.003,0.01")
 
     def compare(self, settings: Sequence[str], workers: Sequence[int], *, plot: bool) -> str:
@@ -94,7 +102,9 @@ class Session:
                     training = replace(self.training, workers=workers, batch_size=batch)
                     cells.append((Setting(f"{name}@T{threshold:g}"), training))
         rows = replace(self, seeds=1)._rows("appendix", cells)
-        made = reports.Report(f"Settings of the appendix on {self.task.name}", self._about(), rows)
+        about = self._about() | {"beside": "AFFR" if self.task.network.words else "SFCC"}
+        del about["batch"], about["seeds"]
+        made = reports.Report(f"Settings of the appendix on {self.task.name}", about, rows)
         return self._write("fgm-appendix", made, reports.appendix, plot)
 
     def _checked(self, settings: Sequence[str]) -> list[Setting]:
@@ -112,21 +122,32 @@ class Session:
         for done, (setting, training) in enumerate(cells):
             if self.tell:
                 self.tell(f"{name}: {setting.text}, k = {training.workers}", done, len(cells))
-            rate = self._best_rate(setting, training)
+            rate, tried = self._best_rate(setting, training)
             runs = [self._run(setting, training, rate, seed) for seed in range(self.seeds)]
-            row = reports.row_of(runs, self.rates)
+            row = reports.row_of(runs, tried)
             rows.append(row | {"batch_size": training.batch_size, "epochs": training.epochs})
         return tuple(rows)
 
-    def _best_rate(self, setting: Setting, training: Training) -> float:
-        if len(self.rates) == 1:
-            return self.rates[0]
+    def _best_rate(self, setting: Setting, training: Training) -> tuple[float, list[float]]:
+        """The best rate, and all that were tried, from the smallest."""
+        central = setting.text == CENTRAL and self.central_rates
+        tried = sorted(set(central or self.rates))
+        if len(tried) == 1:
+            return tried[0], tried
 
         def loss(rate: float) -> float:
             seeds = range(min(_TUNED_ON, self.seeds))
             return fmean(self._run(setting, training, rate, seed)["validation"] for seed in seeds)
 
-        return min(self.rates, key=loss)
+        for _ in range(self.widen):
+            best = min(tried, key=loss)
+            if best == tried[0]:
+                tried.insert(0, float(f"{best * best / tried[1]:.6g}"))
+            elif best == tried[-1]:
+                tried.append(float(f"{best * best / tried[-2]:.6g}"))
+            else:
+                break
+        return min(tried, key=loss), tried
 
     def _run(self, setting: Setting, training: Training, rate: float, seed: int) -> dict[str, Any]:
         """The figures of a run, from its file if there is one."""
@@ -142,16 +163,12 @@ class Session:
         known = read_result(self.fs, file)
         if known is None:
             known = run(self.task, setting, training, rate, seed)
-            if training.drifting is not None and known["ticks"]:
-                half = known["ticks"] / 2
-                known["quiet_rounds"] = sum(tick < half for tick in known["rounds_at"])
-                known["ramp_rounds"] = sum(tick >= half for tick in known["rounds_at"])
             self.fs.make_dirs(file.parent)
             write_result(self.fs, file, {"run": parameters, **known})
         return known | {"workers": training.workers}
 
     def _about(self) -> dict[str, Any]:
-        training = self.training
+        training, central = self.training, self.central_rates
         return {
             "parameters": self.task.network.length,
             "training samples": len(self.task.train[1]),
@@ -161,6 +178,7 @@ class Session:
             f"{100 * training.warm_share:g} %",
             "optimizer": training.optimizer,
             "rates": "/".join(f"{rate:g}" for rate in self.rates),
+            **({"rates of central": "/".join(f"{rate:g}" for rate in central)} if central else {}),
             "seeds": self.seeds,
             "torch": torch.__version__,
             "processors": cpu_count(),
@@ -171,7 +189,7 @@ class Session:
     ) -> str:
         text = render(made)
         if plot:
-            write_table(self.fs, self.out, f"{name}.png", reports.plane(made))
+            write_table(self.fs, self.out, f"{name}.png", _drawn(name, made, "png"))
         write_table(self.fs, self.out, f"{name}.json", reports.report_bytes(made))
         write_table(self.fs, self.out, f"{name}.md", text.encode())
         return text
@@ -180,4 +198,8 @@ class Session:
 def draw(fs: FileSystem, file: Path, out: Path) -> Path:
     """Draws a report from its JSON; returns the picture in ``out``."""
     made = reports.read_report(fs, file)
-    return write_table(fs, out, f"{file.stem}.svg", reports.plane(made, "svg"))
+    return write_table(fs, out, f"{file.stem}.svg", _drawn(file.stem, made, "svg"))
+
+
+def _drawn(name: str, made: reports.Report, form: str) -> bytes:
+    return (reports.sweeps if "appendix" in name else reports.plane)(made, form)

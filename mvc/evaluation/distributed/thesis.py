@@ -35,6 +35,11 @@ class ThesisTable:
     safe: str
     rows: tuple[tuple[int, int, float, int], ...]
 
+    @property
+    def parameters(self) -> int:
+        """Numbers of the network that the bytes fit, not of the one that the text describes."""
+        return {"SFCC": 3041, "AFFR": 168_961}[self.data]
+
 
 SETTINGS: tuple[tuple[float, int, int], ...] = (
     (0.01, 16, 8),
