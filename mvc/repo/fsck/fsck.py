@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
 
+import numpy as np
+
 from mvc.adapters.views import extract
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, IoFailed, MvcError, ReadOnly
@@ -42,7 +44,8 @@ from mvc.store.journal.frames import Gap, Recorded
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.packs.records import Member, RecordHeader
-from mvc.store.recovery.recover import Recovery
+from mvc.store.recovery.recover import Recovery, Request
+from mvc.store.recovery.sequential import fill_where_sound
 from mvc.store.snapshot import INDEX, PACKS, Snapshot
 
 __all__ = ["FsckReport", "PackCheck", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
@@ -55,7 +58,7 @@ def fsck(context: Context, *, full: bool = False, progress: Progress | None = No
     recovered and hashed as well. ``progress`` counts bytes of packs, and with ``full`` raw bytes
     of objects. If damage is found while others rewrite the repository, or while the writer of the
     last entry takes it back after a failure, the check is repeated. Memory grows with the number
-    of objects.
+    of objects; ``full`` holds up to 1 GiB of the last versions as well.
     """
     return check(context, full=full, progress=progress)[0]
 
@@ -395,6 +398,7 @@ class PackCheck:
             )
 
 
+_HELD = 512 << 20  # bytes of the last versions in memory, and as many of the next one
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
 _NOTED = 10  # versions without weights that are named
 _NO_RECORD = "no sound record leads to it"
@@ -423,6 +427,7 @@ class _VersionCheck:
     )
     _verdicts: dict[bytes, str] = field(default_factory=dict)
     _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
+    _held: dict[bytes, memoryview] = field(default_factory=dict)  # verified; the last used is last
 
     def check(
         self, commits: Iterable[Commit], given_up: Mapping[ManifestId, Container[str]]
@@ -443,6 +448,8 @@ class _VersionCheck:
                     self.problems.append(Problem("manifest", str(commit.id), "", why, (commit.id,)))
             for entry in manifest.all_entries:
                 gone = entry.path in given_up.get(id_, ())
+                if self.full and not gone:
+                    self._recover(entry)
                 for blob, spec, name in _blobs(entry):
                     if not gone or blob == entry.skeleton:
                         self._blob(blob, spec, f"{entry.path}: {name}", holders)
@@ -481,6 +488,44 @@ class _VersionCheck:
             self.problems.append(Problem("manifest", str(id_), "", error.message, ids))
             return None
 
+    def _recover(self, entry: FileEntry) -> None:
+        """Recovers the contents of a file from those of earlier versions, and holds them.
+
+        Long chains cost one delta a version this way. For what fails its hash, ``_verdict`` finds
+        another path or says what is wrong.
+        """
+        fresh: list[Request] = []
+        names: dict[bytes, str] = {}
+        room = _HELD
+        for id_, spec, name in _blobs(entry):
+            room -= spec.nbytes
+            if room < 0:
+                break
+            if id_ in self._held:
+                self._held[id_] = self._held.pop(id_)
+            elif id_ not in self._verdicts and id_ not in names and self._is_reached(id_, spec):
+                fresh.append(Request(id_, spec, np.empty(spec.nbytes, np.uint8).data))
+                names[id_] = name
+        missed = {each.id for each in fill_where_sound(self.recovery, fresh, self._held)}
+        for each in fresh:
+            tensor = f"{entry.path}: {names[each.id]}"
+            if each.id in missed:
+                verdict = self._verdict(BlobId(each.id), each.spec, tensor, each.out)
+            else:
+                verdict = ""
+                self.recovered += each.spec.nbytes
+                self.tell(tensor)
+            self._verdicts[each.id] = verdict
+            if not verdict:
+                self._held[each.id] = each.out
+        size = sum(map(len, self._held.values()))
+        while size > _HELD:
+            size -= len(self._held.pop(next(iter(self._held))))
+
+    def _is_reached(self, id_: BlobId, spec: TensorSpec) -> bool:
+        """Whether sound payloads lead to every piece of an object."""
+        return all(self.objects.reach(id_, start) is not None for start, _ in pieces(spec))
+
     def _blob(self, id_: BlobId, spec: TensorSpec, tensor: str, holders: list[Commit]) -> None:
         if id_ not in self._verdicts:
             self._verdicts[id_] = self._verdict(id_, spec, tensor)
@@ -497,18 +542,22 @@ class _VersionCheck:
         if len(tensors) < _MOST_NAMED:
             tensors[tensor] = None
 
-    def _verdict(self, id_: BlobId, spec: TensorSpec, tensor: str) -> str:
-        """The message about a damaged object; empty if it is sound."""
-        lost = any(self.objects.reach(id_, start) is None for start, _ in pieces(spec))
-        if lost and not self.objects.is_whole(id_, spec.nbytes):
+    def _verdict(
+        self, id_: BlobId, spec: TensorSpec, tensor: str, out: memoryview | None = None
+    ) -> str:
+        """The message about a damaged object; empty if it is sound.
+
+        With ``full`` its bytes are in ``out`` then, if all of its pieces are reached.
+        """
+        if not self._is_reached(id_, spec) and not self.objects.is_whole(id_, spec.nbytes):
             return "" if self._proves_itself(id_, spec) else _NO_RECORD
         if not self.full:
             return ""
-        if len(self._buffer) < min(PIECE, spec.nbytes):
+        if out is None and len(self._buffer) < min(PIECE, spec.nbytes):
             self._buffer = memoryview(bytearray(min(PIECE, spec.nbytes)))
 
         def read(start: int, length: int) -> memoryview:
-            part = self._buffer[:length]
+            part = self._buffer[:length] if out is None else out[start : start + length]
             self.recovery.piece(id_, start, part)
             return part
 
@@ -540,7 +589,8 @@ class _VersionCheck:
             content = entry.contents[i]
             if self._verdicts[content.id]:
                 continue
-            whole = memoryview(self.recovery.blob(content.id, content.spec))
+            held = self._held.get(content.id)
+            whole = held or memoryview(self.recovery.blob(content.id, content.spec))
             for tensor, view in views:
                 sound = blob_id(tensor.spec, extract(whole, tensor.spec, view)) == tensor.id
                 self._verdicts[tensor.id] = "" if sound else "its storage holds other bytes"

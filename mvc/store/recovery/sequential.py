@@ -20,7 +20,7 @@ from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.recovery.recover import Recovery, Request
 
-__all__ = ["fill_sequentially"]
+__all__ = ["fill_sequentially", "fill_where_sound"]
 
 
 def fill_sequentially(
@@ -29,6 +29,18 @@ def fill_sequentially(
     """Fills every request's buffer with verified bytes; DamagedData if that cannot be done.
 
     ``held``: contents of objects by id; their owner may have modified them in the meantime.
+    """
+    missed = fill_where_sound(recovery, requests, held)
+    if missed:
+        recovery.fill(missed)
+
+
+def fill_where_sound(
+    recovery: Recovery, requests: Iterable[Request], held: Mapping[bytes, memoryview]
+) -> list[Request]:
+    """As ``fill_sequentially``, but returns the requests whose objects fail their hash.
+
+    These need another path: a payload or what is held is damaged, or the path has a transform.
     """
     wanted = list(requests)
     by_size: dict[int, set[bytes]] = {}
@@ -48,9 +60,7 @@ def fill_sequentially(
     with suppress(DamagedData):  # the hashes below find that, too
         walk_together(recovery.packs, grouped, recovery.pool)
     checks = [recovery.pool.submit(_is_whole, request) for request in wanted]
-    missed = [request for request, check in zip(wanted, checks, strict=True) if not check.result()]
-    if missed:
-        recovery.fill(missed)
+    return [request for request, check in zip(wanted, checks, strict=True) if not check.result()]
 
 
 def _routes(

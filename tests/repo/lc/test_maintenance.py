@@ -11,9 +11,11 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repack import super_steps
 from mvc.store.recovery import grouped
 from mvc.store.writing import object_writer
+from tests.fresh import open_quietly
 from tests.repo.lc.histories import bits, check, first, grow, moved, start
 
 
@@ -90,6 +92,50 @@ def test_what_nothing_leads_to_is_collected(tmp_path: Path) -> None:
         repo.gc(grace="0")
         assert stored(tmp_path) < before
         check(repo, kept)
+
+
+def test_a_full_fsck_decodes_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where branches grow by turns."""
+    with start(tmp_path) as repo:
+        _, state = grow(repo, first(), 2)
+        repo.branch("side")
+        for _ in range(5):
+            for branch in ("main", "side"):
+                repo.switch(branch)
+                _, state = grow(repo, state, 2)
+    decode, found = grouped.decode_shared, []
+
+    def counted(packs: Any, step: Any, **options: Any) -> Any:
+        found.append((step.pack, step.offset))
+        return decode(packs, step, **options)
+
+    monkeypatch.setattr(grouped, "decode_shared", counted)
+    with open_quietly(tmp_path) as repo:
+        assert repo.fsck(full=True).sound
+    assert len(found) == len(set(found)) > 20
+
+
+def test_a_full_fsck_names_the_versions_behind_a_damaged_step(tmp_path: Path) -> None:
+    with start(tmp_path) as repo:
+        made, _ = grow(repo, first(), 9)
+        reset = repo.commit(first(7), pipeline="lossless", options=CommitOptions(reset_point=True))
+        at = next(
+            step
+            for content in repo.manifest(list(made)[5]).entries[0].contents
+            for step in repo.context.store.graph.codings(content.id)
+            if step.header.group and step.member.base
+        )
+    pack = tmp_path / f".mvc/packs/{at.pack:08d}.pack"
+    data = bytearray(pack.read_bytes())
+    data[at.offset + at.header.body_at + 3] ^= 16
+    pack.write_bytes(data)
+    with open_quietly(tmp_path) as repo:
+        report = repo.fsck(full=True)
+        assert set(report.lost) == set(list(made)[5:])
+        assert report.lost == repo.fsck().lost
+        assert reset.id not in report.lost
 
 
 @pytest.mark.parametrize("joined", [False, True])
