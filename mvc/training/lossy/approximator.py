@@ -67,6 +67,7 @@ class Approximator:
         self._branch = branch
         self._held: dict[str, dict[BlobId, memoryview]] = {}
         self._waiting = 0  # versions since steps were last joined
+        self._considered = 0  # entries whose runs of steps were joined, or would have grown
         self._told = False  # of a failure to join
 
     def committed(self) -> None:
@@ -76,11 +77,13 @@ class Approximator:
         is told as a warning.
         """
         self._waiting += 1
-        if self._waiting < max(_DUE, self._context.store.snapshot.position.sequence // _SHARE):
+        entries = self._context.store.snapshot.position.sequence
+        if self._waiting < max(_DUE, entries // _SHARE):
             return
         self._waiting = 0
         try:
-            join(self._context)
+            join(self._context, since=self._considered)
+            self._considered = entries
         except (MvcError, MemoryError) as error:
             if not self._told:
                 self._told = True
