@@ -331,8 +331,8 @@ def test_a_run_goes_on_from_its_own_round_or_not_at_all(tmp_path: Path) -> None:
     with Repository.open(tmp_path) as repo:
         repo.commit(make().state_dict(), message="another", deploy="global")
     again = Team(tmp_path, protocol="sync")
-    again.run([Trainer(0, count=4), Trainer(1, count=4)], run="ours", resume="ours")
+    again.run([Trainer(0, count=4), Trainer(1, count=4)], run="ours", again=True)
     assert again.of("resumed")[0]["round"] == team.finished["round"]
     lost = Team(tmp_path, protocol="sync")
-    lost.run([Trainer(0, count=4), Trainer(1, count=4)], run="theirs", resume="theirs")
+    lost.run([Trainer(0, count=4), Trainer(1, count=4)], run="theirs", again=True)
     assert "no round of this training is left on global" in str(lost.failure)
