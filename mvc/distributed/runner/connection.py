@@ -125,7 +125,7 @@ class Connection:
                     work.wait(self._limit)
 
     def receive(self, most: int = MAX_FRAME) -> Frame:
-        """Waits for a frame. Raises ConnectionGone, and BadMessage if it is longer than ``most``."""
+        """Waits for a frame. Raises ConnectionGone; BadMessage if it is longer than ``most``."""
         head = torch.empty(_HEAD.size + _INLINE, dtype=torch.uint8)
         self._fill(head)
         raw = head.numpy().tobytes()

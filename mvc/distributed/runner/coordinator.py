@@ -38,7 +38,7 @@ from mvc.distributed.runner.connection import (
 from mvc.distributed.runner.global_models import GlobalModels, Round, alone
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
-from mvc.distributed.runner.settings import TOKEN, checked, protocol_of
+from mvc.distributed.runner.settings import TOKEN, check_worker_models, checked, protocol_of
 from mvc.distributed.runner.sockets import Traffic
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
@@ -123,11 +123,7 @@ class Service:
         self._settings = checked({**first.settings, **self._settings})
         self._timeout = float(self._settings.get("timeout", _TIMEOUT))
         protocol = self._protocol = protocol_of(self._settings)
-        if self._settings.get("worker_models") and protocol.rebalance is not None:
-            raise WrongUsage(
-                f"with {protocol.name} the coordinator does not know the models of workers",
-                hint="leave --worker-models out, or take another protocol",
-            )
+        check_worker_models(self._settings, protocol)
         if "log" in self._settings:  # where it cannot be written, nobody trains for nothing
             _write_log(Path(self._settings["log"]), [], {})
         target = self._settings.get("target", "global")
@@ -146,7 +142,7 @@ class Service:
             self._begun_with = start
             now = time.monotonic()
             away = set(range(self._workers)) - self._seats.keys()
-            self._missing = {worker: now for worker in away - self._refused.keys() - self._gone}
+            self._missing = dict.fromkeys(away - self._refused.keys() - self._gone, now)
             self._committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
@@ -196,6 +192,8 @@ class Service:
                 while True:
                     self._events.put(("frame", link, link.receive()))
             except BadMessage as error:
+                link.say(failed=error.message)
+                link.finish(0.0)
                 self._events.put(("misfit", link, error.message))
             except ConnectionGone:
                 self._events.put(("lost", link, None))
@@ -281,6 +279,8 @@ class Service:
                 f"no round of this training is left on {self._versions.target}",
                 hint="name another --target, or leave --resume out",
             )
+        if again is not None:
+            self._log.append(Event(HUB, "lost"))
         if found is not None:
             self._tell("resumed", round=found.number)
             return found
@@ -474,6 +474,7 @@ class Service:
         self._seats.pop(worker, None)
         self._missing.pop(worker, None)
         self._refused[worker] = reason
+        self._log.append(Event(HUB, "lost", (worker,)))
         self._tell("refused", worker=worker, reason=reason)
         if not self._seats and not self._missing:
             raise CannotDistribute(reason)

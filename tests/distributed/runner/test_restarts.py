@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from mvc.distributed.runner.participant import Participant
-from mvc.errors import CannotDistribute
+from mvc.distributed.simulator import parse_event
+from mvc.errors import BadMessage, CannotDistribute
 from mvc.repo.repository import Repository
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, ordinary
@@ -18,15 +20,20 @@ def some(count: int, batches: int = 4) -> list[Trainer]:
     return [Trainer(worker, count=batches) for worker in range(count)]
 
 
-@pytest.mark.parametrize(("gone", "why"), [({"2": "it failed"}, "it failed"), ({}, "not come back")])
+@pytest.mark.parametrize(
+    ("gone", "why"), [({"2": "it failed"}, "it failed"), ({}, "not come back")]
+)
 def test_who_cannot_come_is_not_waited_for(tmp_path: Path, gone: dict[str, str], why: str) -> None:
     assert Team(tmp_path, protocol="sync").run(some(3), run="ours") == [None] * 3
-    again = Team(tmp_path, protocol="sync", timeout=20 if gone else 1)
+    log = tmp_path / "log"
+    again = Team(tmp_path, protocol="sync", timeout=20 if gone else 1, log=str(log))
     job = {"run": "ours", "again": True, "gone": gone, "workers": 3}
     assert again.run(some(2, 6), ranks=[0, 1], **job) == [None, None]
     assert why in again.finished["refused"]["2"]
     assert again.finished["rounds"] == 6
     assert again.of("resumed")[0]["round"] == 4
+    with pytest.raises(BadMessage, match="the coordinator died or was removed in this run"):
+        parse_event(json.loads(log.read_text().splitlines()[0]))
 
 
 def test_one_worker_goes_on_alone_but_nobody_begins_alone(tmp_path: Path) -> None:
