@@ -35,7 +35,8 @@ that had nothing left to train on."""
 class Event:
     """A line of a log. ``process``: the worker's number, or HUB. ``did``: of a worker ``join``,
     ``update``, ``message`` or ``end``; of the coordinator ``batch`` with the senders in the order
-    in which it took one message of each, or ``remove`` with the worker.
+    in which it took one message of each, ``remove`` with the worker, or ``lost`` where a process
+    took with it what it did (with the worker; with nobody if it was the coordinator).
 
     As JSON: ``{"process": 2, "did": "update"}``, ``{"process": -1, "did": "batch", "of": [0, 2]}``.
     """
@@ -53,12 +54,19 @@ _WORKER_EVENTS = frozenset({"join", "update", "message", "end"})
 
 
 def parse_event(line: Any) -> Event:
-    """The event of parsed JSON. Raises BadMessage."""
+    """The event of parsed JSON. Raises BadMessage, also if the run cannot be replayed."""
     try:
         event = Event(int(line["process"]), str(line["did"]), tuple(map(int, line.get("of", ()))))
         known = event.did in ({"batch", "remove"} if event.process == HUB else _WORKER_EVENTS)
     except (TypeError, KeyError, ValueError, AttributeError):
         known = False
+    else:
+        if event.process == HUB and event.did == "lost":
+            who = f"worker {event.of[0]}" if event.of else "the coordinator"
+            raise BadMessage(
+                f"{who} died or was removed in this run: the log lacks what it did, so the run "
+                "cannot be replayed"
+            )
     if not known:
         raise BadMessage(f"no event of a run: {str(line)[:100]}")
     return event

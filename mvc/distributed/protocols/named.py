@@ -20,7 +20,7 @@ from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWork
 from mvc.distributed.safe import SAFE_FUNCTIONS
 from mvc.errors import WrongUsage
 
-__all__ = ["PROTOCOLS", "Protocol", "check_values", "protocol_named"]
+__all__ = ["PROTOCOLS", "Protocol", "check_values", "protocol_named", "takes"]
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def protocol_named(name: str, **options: Any) -> Protocol:
     """
     if name not in _KINDS:
         raise WrongUsage(f"there is no protocol {name}: it must be one of {', '.join(PROTOCOLS)}")
-    *_, preset, chosen = _KINDS[name]
+    preset, chosen = _KINDS[name][2], takes(name)
     given = {key: value for key, value in options.items() if value is not None}
     known = {field.name for field in fields(Protocol)}
     for key in given:
         if key not in known:
             raise WrongUsage(f"there is no option {key}")
-        if key not in chosen | _ALL:
+        if key not in chosen:
             raise WrongUsage(f"the protocol {name} takes no {key}")
     if "threshold" in chosen and "threshold" not in given:
         raise WrongUsage(
@@ -93,6 +93,11 @@ def protocol_named(name: str, **options: Any) -> Protocol:
     made = Protocol(name, **{**preset, **given})
     check_values(made)
     return made
+
+
+def takes(name: str) -> set[str]:
+    """The options that can be chosen for the protocol of this name."""
+    return _KINDS[name][3] | _ALL
 
 
 def check_values(made: Options) -> None:

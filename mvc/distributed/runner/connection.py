@@ -124,15 +124,15 @@ class Connection:
                 for work in [self._group.send([tensor], self._peer, 0) for tensor in tensors]:
                     work.wait(self._limit)
 
-    def receive(self) -> Frame:
-        """Waits for a frame. Raises ConnectionGone, and BadMessage if it is too long."""
+    def receive(self, most: int = MAX_FRAME) -> Frame:
+        """Waits for a frame. Raises ConnectionGone; BadMessage if it is longer than ``most``."""
         head = torch.empty(_HEAD.size + _INLINE, dtype=torch.uint8)
         self._fill(head)
         raw = head.numpy().tobytes()
         kind, step, length = _HEAD.unpack_from(raw)
         self.beside += 0 if kind == MESSAGE else length
-        if length > MAX_FRAME:
-            raise BadMessage(f"a frame has {length} bytes, more than {MAX_FRAME}")
+        if length > most:
+            raise BadMessage(f"a frame has {length} bytes, more than {most}")
         if length <= _INLINE:
             return Frame(kind, step, raw[_HEAD.size : _HEAD.size + length])
         body = torch.empty(length, dtype=torch.uint8)

@@ -35,14 +35,15 @@ from mvc.distributed.runner.connection import (
     connect,
     serve,
 )
-from mvc.distributed.runner.global_models import GlobalModels, Round
+from mvc.distributed.runner.global_models import GlobalModels, Round, alone
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
-from mvc.distributed.runner.settings import TOKEN, checked, protocol_of
+from mvc.distributed.runner.settings import TOKEN, check_worker_models, checked, protocol_of
 from mvc.distributed.runner.sockets import Traffic
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
+from mvc.limits import MAX_HELLO
 from mvc.repo.repository import Repository
 
 __all__ = ["Service"]
@@ -50,6 +51,7 @@ __all__ = ["Service"]
 _TIMEOUT = 120.0
 _LOOK = 0.05  # seconds between two looks for workers that come
 _LAST_WORDS = 30.0  # seconds that workers may take to end
+_RESUME = "--resume goes on from the last round"
 
 Tell = Callable[..., None]
 
@@ -79,7 +81,9 @@ class Service:
         self._events: queue.Queue[tuple[str, Connection, Any]] = queue.Queue()
         self._seats: dict[int, Seat] = {}
         self._missing: dict[int, float] = {}
-        self._refused: dict[int, str] = {}
+        gone = job.get("gone", {})  # workers that cannot come, and why; None: their part is done
+        self._gone = {int(worker) for worker in gone}
+        self._refused: dict[int, str] = {int(w): why for w, why in gone.items() if why is not None}
         self._held: list[m.Message] = []
         self._log: list[Event] = []
         self._traffic = Traffic()
@@ -114,21 +118,22 @@ class Service:
 
     def _train(self) -> None:
         self._gather()
-        layout = self._layout = self._seats[0].layout
-        self._settings = checked({**self._seats[0].settings, **self._settings})
+        first = self._seats[min(self._seats)]
+        layout = self._layout = first.layout
+        self._settings = checked({**first.settings, **self._settings})
         self._timeout = float(self._settings.get("timeout", _TIMEOUT))
         protocol = self._protocol = protocol_of(self._settings)
-        if self._settings.get("worker_models") and protocol.rebalance is not None:
-            raise WrongUsage(
-                f"with {protocol.name} the coordinator does not know the models of workers",
-                hint="leave --worker-models out, or take another protocol",
-            )
+        check_worker_models(self._settings, protocol)
         if "log" in self._settings:  # where it cannot be written, nobody trains for nothing
             _write_log(Path(self._settings["log"]), [], {})
-        with Repository.open(self._settings.get("repo", ".")) as repo:
+        target = self._settings.get("target", "global")
+        with (
+            Repository.open(self._settings.get("repo", ".")) as repo,
+            alone(repo, target),
+        ):
             self._versions = GlobalModels(
                 repo,
-                target=self._settings.get("target", "global"),
+                target=target,
                 branch=self._settings.get("branch"),
                 params={"run": self._job.get("run", ""), "protocol": protocol.name},
             )
@@ -136,7 +141,8 @@ class Service:
             self._carried: Carried = start.carried
             self._begun_with = start
             now = time.monotonic()
-            self._missing = {w: now for w in range(self._workers) if w not in self._seats}
+            away = set(range(self._workers)) - self._seats.keys()
+            self._missing = dict.fromkeys(away - self._refused.keys() - self._gone, now)
             self._committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
@@ -149,6 +155,8 @@ class Service:
                 workers=self._workers,
                 round=start.number,
             )
+            for worker in away - self._missing.keys():
+                self._machine.remove(worker)
             for worker in sorted(self._seats):
                 self._welcome(worker)
             while not self._machine.finished:
@@ -176,14 +184,16 @@ class Service:
         with suppress(ConnectionGone):
             link = Connection(connect(host, port, 10.0), f"gloo/{number}", 0, self._timeout)
             try:
-                said = link.receive().json()
-                token = str(said.get("token", ""))
-                if not compare_digest(token.encode(), os.environ.get(TOKEN, "").encode()):
-                    raise BadMessage("a process that does not belong to this run")
+                said = link.receive(MAX_HELLO).json()
+                token = str(said.get("token", "")).encode(errors="replace")
+                if not compare_digest(token, os.environ.get(TOKEN, "").encode()):
+                    raise BadMessage("this process does not belong to the run")
                 self._events.put(("hello", link, said))
                 while True:
                     self._events.put(("frame", link, link.receive()))
             except BadMessage as error:
+                link.say(failed=error.message)
+                link.finish(0.0)
                 self._events.put(("misfit", link, error.message))
             except ConnectionGone:
                 self._events.put(("lost", link, None))
@@ -201,10 +211,18 @@ class Service:
     # -- the beginning -------------------------------------------------------------------------
 
     def _gather(self) -> None:
-        """Waits for all workers. Raises CannotDistribute if they do not come or do not fit."""
+        """Waits for all workers that can come. Raises CannotDistribute if they do not, or misfit.
+
+        A training that has begun goes on without those that do not come in time.
+        """
         until = time.monotonic() + self._timeout
-        while len(self._seats) < self._workers:
+        wanted = set(range(self._workers)) - self._gone
+        while not wanted <= self._seats.keys():
             event = self._next(until)
+            if event is None and self._seats and self._job.get("again"):
+                late = wanted - self._seats.keys()
+                self._refused |= dict.fromkeys(late, "it did not come back")
+                break
             if event is None:
                 raise CannotDistribute(
                     f"{len(self._seats)} of {self._workers} workers came within "
@@ -216,11 +234,15 @@ class Service:
                 self._seat(link, said)
             elif (worker := self._of(link)) is not None:
                 del self._seats[worker]
-        first = self._seats[0].layout
-        for worker, seat in sorted(self._seats.items()):
-            if (difference := first.difference(seat.layout)) is not None:
+        if not self._seats:
+            why = next(iter(self._refused.values()), "all have ended")
+            raise CannotDistribute(f"no worker is left: {why}", hint=_RESUME)
+        first, *others = sorted(self._seats)
+        for worker in others:
+            difference = self._seats[first].layout.difference(self._seats[worker].layout)
+            if difference is not None:
                 raise CannotDistribute(
-                    f"worker {worker} trains another model than worker 0: {difference}"
+                    f"worker {worker} trains another model than worker {first}: {difference}"
                 )
 
     def _seat(self, link: Connection, said: Mapping[str, Any]) -> int | None:
@@ -229,6 +251,7 @@ class Service:
             worker = int(said["hello"])
             seat = Seat(link, ModelLayout.from_json(said["layout"]), dict(said["settings"]))
         except (KeyError, TypeError, ValueError, OverflowError, BadMessage):
+            link.say(failed="what this process says of itself cannot be read")
             return None
         reason = None
         if not 0 <= worker < self._workers:
@@ -246,12 +269,21 @@ class Service:
 
     def _start(self, layout: ModelLayout) -> Round:
         """The newest round of the repository if the training goes on, else worker 0's model."""
-        resume = self._job.get("resume")
-        if resume:
-            found = self._versions.newest(layout, None if resume is True else str(resume))
-            if found is not None:
-                self._tell("resumed", round=found.number)
-                return found
+        again, found = self._job.get("again"), None  # None: never before; True: it had begun
+        if again is not None:
+            found = self._versions.newest_of(str(self._job["run"]), layout)
+        if found is None and self._job.get("resume"):
+            found = self._versions.live(layout)
+        elif found is None and again:
+            raise CannotDistribute(
+                f"no round of this training is left on {self._versions.target}",
+                hint="name another --target, or leave --resume out",
+            )
+        if again is not None:
+            self._log.append(Event(HUB, "lost"))
+        if found is not None:
+            self._tell("resumed", round=found.number)
+            return found
         self._seats[0].link.say(give=True)
         vector = np.frombuffer(self._given(), np.float32)
         carried = layout.unpack(self._given())
@@ -442,6 +474,7 @@ class Service:
         self._seats.pop(worker, None)
         self._missing.pop(worker, None)
         self._refused[worker] = reason
+        self._log.append(Event(HUB, "lost", (worker,)))
         self._tell("refused", worker=worker, reason=reason)
         if not self._seats and not self._missing:
             raise CannotDistribute(reason)
@@ -477,7 +510,7 @@ class Service:
                 del self._missing[worker]
                 self._refused[worker] = "it did not come back"
         if not self._seats and not self._missing:
-            raise CannotDistribute("no worker is left", hint="--resume goes on from the last round")
+            raise CannotDistribute("no worker is left", hint=_RESUME)
         self._release()
 
     # -- the end -------------------------------------------------------------------------------

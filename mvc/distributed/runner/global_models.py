@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,16 +11,17 @@ import torch
 
 from mvc.dataclasses import dataclass
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
-from mvc.errors import CannotDistribute, NoDeployment, UnknownTarget
+from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
-from mvc.model.names import DEFAULT_STATE
+from mvc.model.names import DEFAULT_STATE, check_ref
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 
-__all__ = ["GlobalModels", "Round"]
+__all__ = ["GlobalModels", "Round", "alone"]
 
 _OWN = "model.coordinator.safetensors"
 _MEMORY = "memory."
+_SECONDS = 2.0  # longer than a coordinator that was told to end needs for it
 _KNOWN = ("round", "change")  # of the memory, what follows from the versions
 
 
@@ -41,6 +43,24 @@ class Round:
     memory: Mapping[str, Any]
 
 
+@contextmanager
+def alone(repo: Repository, target: str) -> Iterator[None]:
+    """Keeps other trainings off a target. Raises CannotDistribute if one is there.
+
+    The kernel drops the lock when the process ends, however it ends.
+    """
+    notice = f"training-{check_ref('target', target).replace('/', '%')}"
+    try:
+        lock = repo.context.store.fs.lock(repo.context.store.folder / notice, timeout=_SECONDS)
+    except Busy:
+        raise CannotDistribute(
+            f"another training deploys to {target} in this repository",
+            hint="wait until it has ended, or name another --target",
+        ) from None
+    with lock:
+        yield
+
+
 class GlobalModels:
     """Commits rounds onto a branch and deploys them; reads the newest one back."""
 
@@ -52,7 +72,7 @@ class GlobalModels:
         branch: str | None,
         params: Mapping[str, Any],
     ) -> None:
-        self._repo, self._target, self._params = repo, target, params
+        self._repo, self.target, self._params = repo, target, params
         self._branch = branch
 
     def commit(self, layout: ModelLayout, done: Round) -> CommitId:
@@ -76,7 +96,7 @@ class GlobalModels:
                 "bytes_down": done.down,
             },
             params=self._params,
-            deploy=self._target,
+            deploy=self.target,
             options=self._options(self._branch),
         )
         return result.id
@@ -99,30 +119,48 @@ class GlobalModels:
         new = branch is not None and branch not in {ref.name for ref in self._repo.branches()}
         return CommitOptions(branch=branch, new_branch=new)
 
-    def newest(self, layout: ModelLayout, run: str | None) -> Round | None:
-        """The round that is live on the target; None if nothing was ever deployed there.
+    def live(self, layout: ModelLayout) -> Round | None:
+        """The round that is live on the target; None if nothing is.
 
-        With ``run`` the newest round of this run, whatever else is live. Raises
-        CannotDistribute if there is none, it does not fit the layout or is no round of a training.
+        Raises CannotDistribute if it does not fit the layout or is no round of a training.
         """
         try:
-            commit = self._repo.live(target=self._target).commit
+            commit = self._repo.live(target=self.target).commit
         except (NoDeployment, UnknownTarget):
             return None
-        if run is not None:
-            commit = self._newest_of(run)
-        version = self._repo.version(commit)
         if _OWN not in self._repo.manifest(commit).by_path:
             raise CannotDistribute(
-                f"what is live on {self._target}, {commit.short}, is no round of a training",
+                f"what is live on {self.target}, {commit.short}, is no round of a training",
                 hint="name another --target, or leave --resume out",
             )
+        return self._round(layout, commit)
+
+    def newest_of(self, run: str, layout: ModelLayout) -> Round | None:
+        """The round of this run that was deployed last, whatever else is live; None without one."""
+        for commit in self._deployed():
+            if self._repo.version(commit).params.get("run") == run:
+                return self._round(layout, commit)
+        return None
+
+    def _deployed(self) -> Iterator[CommitId]:
+        """What was deployed to the target and not retracted, the newest first."""
+        if self.target in self._repo.targets():
+            for deployed in reversed(self._repo.deployments(self.target)):
+                if not deployed.retracted:
+                    yield deployed.commit
+
+    def _round(self, layout: ModelLayout, commit: CommitId) -> Round:
+        version = self._repo.version(commit)
         vector, carried = layout.split(self._repo.checkout(commit, path=DEFAULT_STATE))
         own = self._repo.checkout(commit, path=_OWN)
         number, (up, down) = int(own["round"]), own["bytes"].tolist()
-        before = vector
-        if number > 0:
-            before, _ = layout.split(self._repo.checkout(version.parents[0], path=DEFAULT_STATE))
+        before, earlier = vector, iter(self._deployed())
+        while number > 0 and next(earlier, commit) != commit:
+            pass
+        for each in earlier:  # others may have committed onto the branch in between
+            if self._repo.version(each).metrics.get("round") == number - 1:
+                before, _ = layout.split(self._repo.checkout(each, path=DEFAULT_STATE))
+                break
         memory: dict[str, Any] = {
             "round": number,
             "residual": 0.0,
@@ -137,13 +175,3 @@ class GlobalModels:
         subrounds = int(version.metrics["subrounds"])
         steps = own["steps"].tolist()
         return Round(number, vector, carried, steps, subrounds, up, down, memory)
-
-    def _newest_of(self, run: str) -> CommitId:
-        """The last deployment of a run's round; others may have deployed here since."""
-        for deployed in reversed(list(self._repo.deployments(self._target))):
-            if self._repo.version(deployed.commit).params.get("run") == run:
-                return deployed.commit
-        raise CannotDistribute(
-            f"no round of this training is left on {self._target}",
-            hint="name another --target, or leave --resume out",
-        )

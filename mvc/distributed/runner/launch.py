@@ -111,9 +111,11 @@ class _Run:
         self._failure: MvcError | None = None
         self._begun = False
         self._again: dict[int, bool] = {}  # workers started again, and whether they came back
+        self._gone: dict[int, str | None] = {}  # workers that come no more; None: they were done
+        self._meeting = False  # the coordinator was started again, and has not begun
 
     def __enter__(self) -> Self:
-        self._start_coordinator(resume=False)
+        self._start_coordinator()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -153,14 +155,18 @@ class _Run:
                 for worker in range(self._wanted.workers):
                     self._start_worker(worker)
         elif kind == "begins":
-            self._begun = True
+            self._begun, self._meeting = True, False
+        elif kind == "refused":
+            self._gone[event["worker"]] = str(event["reason"])
         elif kind == "finished":
             self._finished = dict(event)
             for worker, came in self._again.items():
                 if not came and worker in self._processes:  # it would wait for nobody
                     self._processes[worker].kill()
-        elif kind == "joined" and event["worker"] in self._again:
-            self._again[event["worker"]] = True
+        elif kind == "joined":
+            self._gone.pop(event["worker"], None)
+            if event["worker"] in self._again:
+                self._again[event["worker"]] = True
         if kind != "failed":
             self._tell(event)
 
@@ -176,7 +182,7 @@ class _Run:
             self._left -= 1
             self._tell({"event": "restarted", "worker": worker, "by": _signal(code)})
             if worker is None:
-                self._start_coordinator(resume=True)
+                self._start_coordinator(again=self._begun)
             else:
                 self._again[worker] = False
                 self._start_worker(worker)
@@ -185,6 +191,13 @@ class _Run:
             self._tell({"event": "lost", "worker": worker, "reason": f"it {_how(code)}"})
             return
         if worker is not None and (code == REFUSED or self._reported(worker)):
+            self._gone.setdefault(worker, f"worker {worker} {_how(code)}" if code else None)
+            if self._meeting and self._processes.keys() == {None}:
+                self._failure = CannotDistribute(
+                    f"no worker is left: worker {worker} {_how(code)}",
+                    hint="--resume goes on from the last round",
+                )
+                self._processes[None].kill()
             return
         who = "the coordinator" if worker is None else f"worker {worker}"
         self._failure = CannotDistribute(
@@ -199,11 +212,11 @@ class _Run:
             return self._begun
         return str(worker) in self._finished["refused"]
 
-    def _start_coordinator(self, *, resume: bool) -> None:
-        job = {**self._wanted.job, "port": self._port, "run": self._run}
-        job["workers"] = self._wanted.workers
-        if resume and self._begun:
-            job["resume"] = job.get("resume") or self._run
+    def _start_coordinator(self, **again: bool) -> None:
+        """``again``: whether the coordinator before this one had begun."""
+        job = {**self._wanted.job, **again, "port": self._port, "run": self._run}
+        job |= {"workers": self._wanted.workers, "gone": self._gone}
+        self._meeting = bool(again)
         self._processes[None] = CoordinatorProcess(job, self._events.put, self._token).process
 
     def _start_worker(self, worker: int) -> None:

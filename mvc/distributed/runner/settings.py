@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from mvc.distributed.protocols.named import PROTOCOLS, Protocol, check_values, protocol_named
+from mvc.distributed.protocols.named import PROTOCOLS, Protocol, check_values, protocol_named, takes
 from mvc.distributed.protocols.options import Options
 from mvc.distributed.safe import Threshold
-from mvc.errors import WrongUsage
+from mvc.errors import UnknownPath, WrongUsage
+from mvc.model.names import check_ref
 
-__all__ = ["PROTOCOLS", "TOKEN", "check_alone", "checked", "protocol_of"]
+__all__ = ["PROTOCOLS", "TOKEN", "check_alone", "check_worker_models", "checked", "protocol_of"]
 
 TOKEN = "MVC_RUN_TOKEN"  # noqa: S105 (its name)
 """A secret of one run, in the environment of its processes: who does not know it takes no part."""
@@ -52,11 +54,31 @@ def protocol_of(settings: Mapping[str, Any]) -> Protocol:
 
 def check_alone(settings: Mapping[str, Any]) -> None:
     """Raises WrongUsage for what is wrong whatever the script adds to the settings by ``join``."""
+    for kind in ("target", "branch"):
+        if kind in settings:
+            check_ref(kind, settings[kind])
+    if "log" in settings and not (folder := Path(settings["log"]).parent).is_dir():
+        raise UnknownPath(f"there is no folder {folder} for the log")
     if "protocol" in settings:
-        protocol_of(settings)
+        check_worker_models(settings, protocol_of(settings))
         return
     units = {name: settings[name] for name in _THRESHOLD if name in settings}
     if units.keys() <= {"rho", "rate"}:  # the script may name the other
         units = {"rho": 1.0, "rate": 1.0, **units}
     options = {name: settings[name] for name in _PROTOCOL & settings.keys()}
     check_values(Options("fgm", threshold=Threshold(**units), **options))
+    given = options.keys() | ({"threshold"} if settings.keys() & {*_THRESHOLD} else set())
+    if not any(given <= takes(name) for name in PROTOCOLS):
+        raise WrongUsage(
+            f"no protocol takes {', '.join(sorted(given))} together",
+            hint="--protocol chooses one; docs/distributed.md says what each takes",
+        )
+
+
+def check_worker_models(settings: Mapping[str, Any], protocol: Protocol) -> None:
+    """Raises WrongUsage if workers' models are wanted that the coordinator does not know."""
+    if settings.get("worker_models") and protocol.rebalance is not None:
+        raise WrongUsage(
+            f"with {protocol.name} the coordinator does not know the models of workers",
+            hint="leave --worker-models out, or take another protocol",
+        )

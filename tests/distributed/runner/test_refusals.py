@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,9 @@ from mvc.distributed.runner.connection import (
 from mvc.distributed.runner.launch import Dismissed
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.participant import Participant, join
+from mvc.distributed.runner.settings import TOKEN
 from mvc.distributed.safe import Threshold
+from mvc.distributed.simulator import parse_event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.repo.repository import Repository
 from tests.distributed.runner.small import Trainer, make
@@ -113,9 +119,11 @@ def test_numbers_that_are_not_finite_in_a_drift(tmp_path: Path) -> None:
                 with torch.no_grad():
                     trainer.model[0].bias[3] = float("nan")
 
-    team = Team(tmp_path, **FGM)
+    team = Team(tmp_path, log=str(tmp_path / "log"), **FGM)
     outcomes = team.run([Trainer(n) for n in range(3)], loop)
     assert [type(each) for each in outcomes] == [type(None), Dismissed, type(None)]
+    with pytest.raises(BadMessage, match=r"worker 1 died or was removed in this run: the log la"):
+        [parse_event(json.loads(line)) for line in (tmp_path / "log").read_text().splitlines()]
     text = "worker 1: its model holds numbers that are not finite after update 1"
     assert str(outcomes[1]).startswith(text)
     assert list(team.finished["refused"]) == ["1"]
@@ -282,7 +290,7 @@ def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
         join(make().requires_grad_(False))
 
 
-def test_a_long_frame_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_frame_is_not_received() -> None:
     store = serve("127.0.0.1", 0)
     ends: list[Connection] = []
     other = threading.Thread(
@@ -293,10 +301,9 @@ def test_a_long_frame_is_not_received(monkeypatch: pytest.MonkeyPatch) -> None:
     other.join()
     ends[0].send(CONTROL, bytes(200))
     assert len(link.receive().data) == 200
-    monkeypatch.setattr("mvc.distributed.runner.connection.MAX_FRAME", 100)
     ends[0].send(CONTROL, bytes(200))
     with pytest.raises(BadMessage, match="a frame has 200 bytes, more than 100"):
-        link.receive()
+        link.receive(100)
 
 
 def test_lost_link() -> None:
@@ -331,8 +338,64 @@ def test_a_run_goes_on_from_its_own_round_or_not_at_all(tmp_path: Path) -> None:
     with Repository.open(tmp_path) as repo:
         repo.commit(make().state_dict(), message="another", deploy="global")
     again = Team(tmp_path, protocol="sync")
-    again.run([Trainer(0, count=4), Trainer(1, count=4)], run="ours", resume="ours")
+    again.run([Trainer(0, count=4), Trainer(1, count=4)], run="ours", again=True)
     assert again.of("resumed")[0]["round"] == team.finished["round"]
     lost = Team(tmp_path, protocol="sync")
-    lost.run([Trainer(0, count=4), Trainer(1, count=4)], run="theirs", resume="theirs")
+    lost.run([Trainer(0, count=4), Trainer(1, count=4)], run="theirs", again=True)
     assert "no round of this training is left on global" in str(lost.failure)
+
+
+def test_strangers_end_neither_the_coordinator_nor_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lacks the secret of the run is told so; what it says counts nothing."""
+    monkeypatch.setenv(TOKEN, "secret")
+    layout = ModelLayout.of(make()).to_json()
+    hello = {"hello": 1, "layout": layout, "settings": {}}
+    foreign = "this process does not belong to the run"
+    unread = "a message of the runner cannot be read"
+    odd = "what this process says of itself cannot be read"
+    said: list[tuple[int, Any, str]] = [
+        (CONTROL, hello, foreign),
+        (CONTROL, {**hello, "token": ""}, foreign),
+        (CONTROL, {**hello, "token": "\ud800"}, foreign),
+        (CONTROL, {**hello, "token": ["secret"]}, foreign),
+        (CONTROL, b"", unread),
+        (CONTROL, b"[" * 200_000, unread),
+        (MODEL, bytes(100), unread),
+        (MESSAGE, m.Drift(1, 1, 0, 1, bytes(8)).to_bytes(), unread),
+        (99, bytes(53), unread),
+        (CONTROL, {"token": "secret"}, odd),
+        (CONTROL, {**hello, "token": "secret", "hello": float("inf")}, odd),
+        (CONTROL, {**hello, "token": "secret", "settings": 7}, odd),
+        (CONTROL, {**hello, "token": "secret", "hello": 2}, "there is no worker 2"),
+    ]
+    team = Team(tmp_path, protocol="sync", timeout=20)
+    tell, heard = team._tell, list[tuple[str, Connection]]()
+
+    def speak(port: int, what: tuple[int, Any, str]) -> tuple[str, Connection]:
+        kind, words, text = what
+        store = connect("127.0.0.1", port, 5)
+        link = Connection(store, f"gloo/{store.add('links', 1)}", 1, 5)
+        link.send(kind, words if isinstance(words, bytes) else json.dumps(words).encode())
+        link.finish(5)
+        return text, link
+
+    def first(event: str, **fields: Any) -> None:
+        if event == "begins" or (event == "joined" and not team.of("joined")):
+            port = team.of("listening")[0]["port"]
+            with socket.create_connection(("127.0.0.1", port)) as raw:
+                raw.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            few = said if event == "joined" else said[::6]
+            with ThreadPoolExecutor(5) as pool:
+                heard.extend(pool.map(partial(speak, port), few))
+        tell(event, **fields)
+
+    team._tell = first  # type: ignore[method-assign]
+    assert team.run([Trainer(0, count=4), Trainer(1, count=4)]) == [None, None]
+    assert team.finished["refused"] == {}
+    assert [event["worker"] for event in team.of("joined")] in ([0, 1], [1, 0])
+    assert len(heard) == len(said) + 3
+    assert all(text in link.receive().json()["failed"] for text, link in heard)
+    with Repository.open(tmp_path) as repo:
+        assert len(repo.deployments("global")) == 5
