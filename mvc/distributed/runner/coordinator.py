@@ -197,6 +197,8 @@ class Service:
                 self._events.put(("misfit", link, error.message))
             except ConnectionGone:
                 self._events.put(("lost", link, None))
+            finally:
+                link.finish(0)  # its thread would hold the connection for ever
 
     def _next(self, until: float | None) -> tuple[str, Connection, Any] | None:
         try:

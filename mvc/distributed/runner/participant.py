@@ -319,6 +319,7 @@ def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
             if frame.kind == FINAL or (frame.kind == CONTROL and _LAST & frame.json().keys()):
                 break
     inbox.put(None)
+    link.finish(0)  # its thread would hold the connection for ever
 
 
 # -- torchrun --------------------------------------------------------------------------------------
