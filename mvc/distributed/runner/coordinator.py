@@ -193,7 +193,6 @@ class Service:
                     self._events.put(("frame", link, link.receive()))
             except BadMessage as error:
                 link.say(failed=error.message)
-                link.finish(0.0)
                 self._events.put(("misfit", link, error.message))
             except ConnectionGone:
                 self._events.put(("lost", link, None))

@@ -353,37 +353,6 @@ def test_a_worker_that_died_between_two_words_to_the_store_blocks_nobody(tmp_pat
     assert team.run([Trainer(0, count=4), Trainer(1, count=4)]) == [None, None]
 
 
-@pytest.mark.parametrize("token", ["", "another", "\N{SNOWMAN}", None])
-def test_a_stranger_takes_no_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str | None
-) -> None:
-    monkeypatch.setenv(TOKEN, "secret")
-    team, gone = Team(tmp_path, protocol="sync"), threading.Event()
-    tell = team._tell
-
-    def stranger(port: int) -> None:
-        store = connect("127.0.0.1", port, 5)
-        link = Connection(store, f"gloo/{store.add('links', 1)}", 1, 5)
-        layout = ModelLayout.of(make()).to_json()
-        link.say(hello=1, token=token, layout=layout, settings={"target": "theirs"}, pid=1)
-        with pytest.raises(ConnectionGone):
-            link.receive()
-        gone.set()
-
-    def first(event: str, **fields: Any) -> None:
-        if event == "listening":
-            threading.Thread(target=stranger, args=(fields["port"],)).start()
-        tell(event, **fields)
-
-    team._tell = first  # type: ignore[method-assign]
-    assert team.run([Trainer(0, count=4), Trainer(1, count=4)]) == [None, None]
-    assert gone.wait(20)
-    assert len(team.of("joined")) == 2
-    assert team.finished["refused"] == {}
-    with Repository.open(tmp_path) as repo:
-        assert repo.targets() == ["global"]
-
-
 def test_a_run_goes_on_from_its_own_round_or_not_at_all(tmp_path: Path) -> None:
     team = Team(tmp_path, protocol="sync")
     team.run([Trainer(0, count=4), Trainer(1, count=4)], run="ours")
