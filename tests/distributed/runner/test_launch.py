@@ -245,6 +245,22 @@ def test_a_worker_that_fails_is_named_at_the_end(mvc: Mvc) -> None:
     assert done.err.endswith("without worker 1: worker 1 failed: ValueError: no such thing\n")
 
 
+@pytest.mark.long
+def test_a_removed_worker_is_neither_awaited_nor_forgotten_by_the_next_coordinator(
+    mvc: Mvc,
+) -> None:
+    command = ("train-distributed", SCRIPT, "--workers", 3, "--rho", 0.3, "--rate", 0.05)
+    script = ("--nan=1", "--decapitate=0:40", "--pause=0.01")
+    before = time.monotonic()
+    done = mvc(*command, "--timeout", 500, "--", *script, code=3)
+    assert time.monotonic() - before < 400  # it would wait for --timeout
+    assert "the coordinator was killed by SIGKILL; it starts again" in done.err
+    assert "trained to the end, but without worker 1: worker 1: its model holds num" in done.err
+    with Repository.open(mvc.folder) as repo:
+        rounds = [repo.version(each.commit).metrics["round"] for each in repo.deployments("global")]
+        assert rounds == list(range(len(rounds)))
+
+
 def test_a_script_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(UnknownPath, match=r"there is no file .*no\.py"):
         launch(Launch(str(tmp_path / "no.py"), (), 2, {}))
