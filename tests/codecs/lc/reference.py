@@ -51,9 +51,7 @@ class Reader:
             out.append((classes[which][0], row, classes[which][1]))
         return out
 
-    def joint(
-        self, coder: str, sizes: list[int]
-    ) -> list[list[tuple[int, list[int], list[bytes]]]]:
+    def joint(self, coder: str, sizes: list[int]) -> list[list[tuple[int, list[int], list[bytes]]]]:
         """The same, for each of the consecutive times."""
         times = self.uint()
         classes = [[self.table() for _ in range(times)] for _ in range(self.uint())]
