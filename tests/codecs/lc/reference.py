@@ -39,14 +39,7 @@ class Reader:
     def steps(self, coder: str, sizes: list[int]) -> list[tuple[int, list[int], list[bytes]]]:
         """For each member: kind of its class, symbols, and the numbers as bytes."""
         classes = [self.table() for _ in range(self.uint())]
-        members: list[int] = []
-        while len(members) < len(sizes):
-            length, which = self.uint(), self.uint()
-            members += [which] * length
-        counts = [
-            size // WIDTHS[classes[which][0] & 3]
-            for size, which in zip(sizes, members, strict=True)
-        ]
+        members, counts = self.members(sizes, [kind for kind, _ in classes])
         rows = []
         for i, (_, table) in enumerate(classes):
             own = sum(n for n, which in zip(counts, members, strict=True) if which == i)
@@ -57,6 +50,49 @@ class Reader:
             row, rows[which] = rows[which][:count], rows[which][count:]
             out.append((classes[which][0], row, classes[which][1]))
         return out
+
+    def joint(self, coder: str, sizes: list[int]) -> list[list[tuple[int, list[int], list[bytes]]]]:
+        """The same, for each of the consecutive times."""
+        times = self.uint()
+        classes = [[self.table() for _ in range(times)] for _ in range(self.uint())]
+        members, counts = self.members(sizes, [tables[0][0] for tables in classes])
+        rows = []
+        for i, tables in enumerate(classes):
+            own = sum(n for n, which in zip(counts, members, strict=True) if which == i)
+            limit = (0, 256, 4096)[self.byte()]
+            rows.append(self.letters(coder, own, limit, [len(table) for _, table in tables]))
+        assert self.at == len(self.data)
+        out: list[list[tuple[int, list[int], list[bytes]]]] = [[] for _ in range(times)]
+        for count, which in zip(counts, members, strict=True):
+            for t, (kind, table) in enumerate(classes[which]):
+                row, rows[which][t] = rows[which][t][:count], rows[which][t][count:]
+                out[t].append((kind, row, table))
+        return out
+
+    def letters(self, coder: str, own: int, limit: int, alphabets: list[int]) -> list[list[int]]:
+        """The symbols of a class, time after time."""
+        rows: list[list[int]] = []
+        while len(rows) < len(alphabets):
+            run = alphabets[len(rows) :][:1]
+            for k in alphabets[len(rows) + 1 :]:
+                if math.prod(run) * k > limit:
+                    break
+                run.append(k)
+            found = getattr(self, coder)(own, math.prod(run)) if own else []
+            for k in run:
+                rows.append([letter % k for letter in found])
+                found = [letter // k for letter in found]
+        return rows
+
+    def members(self, sizes: list[int], kinds: list[int]) -> tuple[list[int], list[int]]:
+        """The class of each member, and how many elements it has."""
+        members: list[int] = []
+        while len(members) < len(sizes):
+            length, which = self.uint(), self.uint()
+            members += [which] * length
+        return members, [
+            size // WIDTHS[kinds[which] & 3] for size, which in zip(sizes, members, strict=True)
+        ]
 
     def table(self) -> tuple[int, list[bytes]]:
         kind, count = self.byte(), self.uint()

@@ -81,11 +81,14 @@ def test_consecutive_steps_there_and_back(pipeline, steps, times, seed):
             row = rng.permutation(step.symbols)
             at.append(Step(np.where(row < len(table), row, 0), table, step.dtype, step.root))
         series.append(at)
-    data = b"".join(encode_joint(pipeline, series))
-    back = decode_joint(pipeline, memoryview(data), [step.nbytes for step in steps])
+    data, sizes = b"".join(encode_joint(pipeline, series)), [step.nbytes for step in steps]
+    back = decode_joint(pipeline, memoryview(data), sizes)
     assert len(back) == len(series)
     for ours, theirs in zip(series, back, strict=True):
         assert all(map(same, ours, theirs))
+    described = Reader(data).joint(pipeline.text.rpartition(" ")[2], sizes)
+    for ours, found in zip(series, described, strict=True):
+        check_described(ours, found)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -183,7 +186,12 @@ def test_joint_is_smaller_where_changes_repeat():
 @given(steps=models())
 def test_the_document_describes_the_bytes(coding, steps):
     pipeline = Pipeline.parse(f"expq | {coding}")
-    found = Reader(encoded(pipeline, steps)).steps(coding, [step.nbytes for step in steps])
+    check_described(
+        steps, Reader(encoded(pipeline, steps)).steps(coding, [step.nbytes for step in steps])
+    )
+
+
+def check_described(steps, found):
     for step, (kind, row, table) in zip(steps, found, strict=True):
         assert kind == DTYPES_BY_CODE.index(step.dtype) | 4 * step.root
         assert row == step.symbols.tolist()

@@ -130,7 +130,7 @@ def test_the_case_study(call, tmp_path, monkeypatch):
 
 def test_the_page_states_what_the_published_files_hold(call):
     files = sorted((PROJECT / "docs" / "results").glob("rework*.json"))
-    kinds = ("", "-adam", "-alexnet", "-buckets", "-overhead", "-sizes", "-uniform")
+    kinds = ("", "-adam", "-alexnet", "-buckets", "-momentum", "-overhead", "-sizes", "-uniform")
     assert sorted(file.stem for file in files) == [f"rework{kind}" for kind in kinds]
     printed = "".join(call("table", file)[1] for file in files)
     page = (PROJECT / "docs" / "rework.md").read_text()
