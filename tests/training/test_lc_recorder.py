@@ -11,12 +11,9 @@ import pytest
 import torch
 
 import mvc
-from mvc.codecs.lc.joint import encode_joint
 from mvc.errors import DamagedData, WrongUsage
 from mvc.repo.lossy import approximate as approximating
-from mvc.repo.repack import super_steps
 from mvc.serving.served_version import ServedVersion
-from mvc.store.recovery.grouped import decode_super_step
 from mvc.training.lossy import approximator
 from mvc.training.state.optimizers import bound_moments
 from tests.fresh import fresh_process, open_quietly
@@ -153,32 +150,11 @@ def test_steps_are_joined_in_the_background(
         assert "repack" in {operation.entry.operation for operation in repo.oplog()}
 
 
-def test_a_run_that_would_grow_is_tried_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried, filler = [], bytes(1 << 20)
-
-    def large(pipeline: Any, steps: Any) -> list[bytes]:
-        tried.append(b"|".join(step.symbols.tobytes() for at in steps for step in at))
-        return [*encode_joint(pipeline, steps), filler]
-
-    def without(pipeline: Any, data: memoryview, *more: Any) -> Any:
-        return decode_super_step(pipeline, data[: -len(filler)], *more)
-
-    monkeypatch.setattr(approximator, "_DUE", 8)
-    monkeypatch.setattr(super_steps, "encode_joint", large)
-    monkeypatch.setattr(super_steps, "decode_super_step", without)
-    with open_repo(tmp_path) as repo:
-        record(repo, momentum(), 26, "lc:x=2,huffman")
-    assert len(tried) >= 3
-    assert len(tried) == len(set(tried))
-
-
 @pytest.mark.parametrize("error", [MemoryError(), DamagedData("a bad record")])
 def test_a_failure_to_join_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fails(_: object, since: int) -> bool:
+    def fails(_: object) -> bool:
         raise error
 
     monkeypatch.setattr(approximator, "_DUE", 2)

@@ -117,16 +117,15 @@ class SuperSteps:
         return bool(self.joint or self.shortcuts)
 
 
-def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
+def join(context: Context, step: int = STEP) -> bool:
     """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
 
-    Runs that end with a version published before entry number ``since`` are left out. Raises as
-    ``repack``.
+    Raises as ``repack``.
     """
 
     def attempt() -> Recorded | None:
         found = survey(context, inventory(context.store.snapshot))
-        made = super_steps(found, step, since)
+        made = super_steps(found, step)
         if not made:
             return None
         plan = RewritePlan(
@@ -141,13 +140,13 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
     return retry_on_rewrite(context, attempt) is not None
 
 
-def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
+def super_steps(found: Survey, step: int) -> SuperSteps:
     """The super-steps of ``step`` versions that are not made yet and do not take more bytes.
 
-    Runs begin at every ``step``-th version of a line of descent, and end with one that entry
-    number ``since`` or a later one published. Raises DamagedData if a step cannot be decoded.
+    Runs begin at every ``step``-th version of a line of descent. Raises DamagedData if a step
+    cannot be decoded.
     """
-    return _Planner(found, step).plan(since)
+    return _Planner(found, step).plan()
 
 
 class _Planner:
@@ -175,10 +174,10 @@ class _Planner:
                     homes.setdefault(self._survey.numbers[commit.id], position)
         return homes
 
-    def plan(self, since: int) -> SuperSteps:
-        for i, version in enumerate(self._survey.versions if self._records else ()):
+    def plan(self) -> SuperSteps:
+        for i in range(len(self._survey.versions) if self._records else 0):
             generation = self._survey.generation(i)
-            if version.sequence >= since and generation and generation % self._step == 0:
+            if generation and generation % self._step == 0:
                 run = [n for back in range(self._step) if (n := self._back(i, back)) is not None]
                 self._join(i, [self._homes[n] for n in reversed(run)])
                 if generation % (self._step * _RUNS) == 0:

@@ -67,7 +67,6 @@ class Approximator:
         self._branch = branch
         self._held: dict[str, dict[BlobId, memoryview]] = {}
         self._waiting = 0  # versions since steps were last joined
-        self._considered = 0  # entries whose runs of steps were joined, or would have grown
         self._told = False  # of a failure to join
 
     def committed(self) -> None:
@@ -77,13 +76,11 @@ class Approximator:
         is told as a warning.
         """
         self._waiting += 1
-        entries = self._context.store.snapshot.position.sequence
-        if self._waiting < max(_DUE, entries // _SHARE):
+        if self._waiting < max(_DUE, self._context.store.snapshot.position.sequence // _SHARE):
             return
         self._waiting = 0
         try:
-            join(self._context, since=self._considered)
-            self._considered = entries
+            join(self._context)
         except (MvcError, MemoryError) as error:
             if not self._told:
                 self._told = True
