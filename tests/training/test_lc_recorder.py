@@ -13,6 +13,7 @@ import torch
 import mvc
 from mvc.errors import DamagedData, WrongUsage
 from mvc.repo.lossy import approximate as approximating
+from mvc.repo.repack.super_steps import SuperStep
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy import approximator
 from mvc.training.state.optimizers import bound_moments
@@ -150,11 +151,28 @@ def test_steps_are_joined_in_the_background(
         assert "repack" in {operation.entry.operation for operation in repo.oplog()}
 
 
+def test_a_run_that_would_grow_is_considered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+
+    def grown(self: SuperStep, _: object) -> tuple[bytes, list[bytes]]:
+        runs.append({record.header.members[i].id for chain in self.chains for record, i in chain})
+        return b"", [bytes(1 << 22)]
+
+    monkeypatch.setattr(approximator, "_DUE", 8)
+    monkeypatch.setattr(SuperStep, "encode", grown)
+    with open_repo(tmp_path) as repo:
+        record(repo, momentum(), 26)
+    assert runs
+    assert sum(map(len, runs)) == len(set().union(*runs))
+
+
 @pytest.mark.parametrize("error", [MemoryError(), DamagedData("a bad record")])
 def test_a_failure_to_join_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fails(_: object) -> bool:
+    def fails(_: object, since: int) -> bool:
         raise error
 
     monkeypatch.setattr(approximator, "_DUE", 2)
@@ -162,7 +180,9 @@ def test_a_failure_to_join_is_told_once(
     with open_repo(tmp_path) as repo:
         with pytest.warns(RuntimeWarning, match="not joined") as told:
             served = record(repo, momentum(), 6)
-        assert len([w for w in told if "not joined" in str(w.message)]) == 1
+        (text,) = [str(w.message) for w in told if "not joined" in str(w.message)]
+        assert "'mvc repack --super-step 8' joins them later" in text
+        assert "\n" not in text
         check(repo, served)
 
 

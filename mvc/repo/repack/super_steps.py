@@ -117,15 +117,16 @@ class SuperSteps:
         return bool(self.joint or self.shortcuts)
 
 
-def join(context: Context, step: int = STEP) -> bool:
+def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
     """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
 
-    Raises as ``repack``.
+    Only runs are considered that end in a version which operation ``since`` or a later one
+    published. Raises as ``repack``.
     """
 
     def attempt() -> Recorded | None:
         found = survey(context, inventory(context.store.snapshot))
-        made = super_steps(found, step)
+        made = super_steps(found, step, since)
         if not made:
             return None
         plan = RewritePlan(
@@ -140,13 +141,14 @@ def join(context: Context, step: int = STEP) -> bool:
     return retry_on_rewrite(context, attempt) is not None
 
 
-def super_steps(found: Survey, step: int) -> SuperSteps:
+def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
     """The super-steps of ``step`` versions that are not made yet and do not take more bytes.
 
-    Runs begin at every ``step``-th version of a line of descent. Raises DamagedData if a step
+    Runs begin at every ``step``-th version of a line of descent; those that end before operation
+    ``since`` are left alone. Raises DamagedData if a step
     cannot be decoded.
     """
-    return _Planner(found, step).plan()
+    return _Planner(found, step).plan(since)
 
 
 class _Planner:
@@ -174,8 +176,10 @@ class _Planner:
                     homes.setdefault(self._survey.numbers[commit.id], position)
         return homes
 
-    def plan(self) -> SuperSteps:
+    def plan(self, since: int) -> SuperSteps:
         for i in range(len(self._survey.versions) if self._records else 0):
+            if self._survey.versions[i].sequence < since:
+                continue
             generation = self._survey.generation(i)
             if generation and generation % self._step == 0:
                 run = [n for back in range(self._step) if (n := self._back(i, back)) is not None]

@@ -19,7 +19,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.approximate import approximate
 from mvc.repo.lossy.reduce import ProducedFile
-from mvc.repo.repack.super_steps import join
+from mvc.repo.repack.super_steps import STEP, join
 from mvc.repo.repository import Repository
 
 __all__ = ["Approximated", "Approximator"]
@@ -67,6 +67,7 @@ class Approximator:
         self._branch = branch
         self._held: dict[str, dict[BlobId, memoryview]] = {}
         self._waiting = 0  # versions since steps were last joined
+        self._considered = 0  # the operation before which runs were considered already
         self._told = False  # of a failure to join
 
     def committed(self) -> None:
@@ -79,13 +80,18 @@ class Approximator:
         if self._waiting < max(_DUE, self._context.store.snapshot.position.sequence // _SHARE):
             return
         self._waiting = 0
+        seen = self._context.store.snapshot.position.sequence
         try:
-            join(self._context)
+            join(self._context, since=self._considered)
+            self._considered = seen
         except (MvcError, MemoryError) as error:
             if not self._told:
                 self._told = True
                 why = str(error) or "not enough memory"
-                text = f"steps were not joined to super-steps, every version is stored: {why}"
+                text = (
+                    f"steps were not joined to super-steps ({why}); every version is stored, and"
+                    f" 'mvc repack --super-step {STEP}' joins them later"
+                )
                 warnings.warn(text, RuntimeWarning, 2)
 
     def approximated(

@@ -162,3 +162,14 @@ def test_an_interval_is_about_the_mean():
     assert found.value == 3
     assert 2.4 < found.low < 2.6 and 3.4 < found.high < 3.6
     assert str(mean_of([2, 2])) == "2.00 [2.00, 2.00]"
+
+
+def test_the_page_says_how_far_the_coders_are_from_the_entropy():
+    docs = Path(__file__).parents[3] / "docs"
+    page = (docs / "rework.md").read_text(encoding="utf-8")
+    groups = json.loads((docs / "results/rework-sizes.json").read_text(encoding="utf-8"))["groups"]
+    for group, name in zip(groups, ("MLR", "MF", "LeNet-5"), strict=True):
+        line = group["lines"][2]
+        entropy, ans, huffman = (line[key][0] for key in ("entropy", "ans", "E+P+H"))
+        row = f"| {name} | {entropy:.3%} | {ans:.3%} | {ans / entropy - 1:+.1%} | {huffman:.3%} |"
+        assert f"{row} {huffman / entropy:.2f} |".replace("%", " %") in page
