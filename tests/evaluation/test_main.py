@@ -161,6 +161,7 @@ PUBLISHED = {
     "presets": "evaluation.md",
     "steps": "frontier.md",
     "digits-4.6": "evaluation.md",
+    "mnist-4.26": "evaluation.md",
 }
 
 
