@@ -10,10 +10,10 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
-from tests.oracle import grid
+from tests.oracle import grid, steps
 
 MIB = 1 << 20
-FEATURES = "", "codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3", "entry-4"
+FEATURES = ",codings-2,commit-2,commit-3,compacted,entry-2,entry-3,entry-4,lc"
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -103,8 +103,7 @@ class Cursor:
         return forms[self.take(1)[0] if k else 0](k)
 
     def elided(self, k, width, coding, by="zstd"):  # words, zero where a bitmap has no mark
-        bitmap = np.frombuffer(self.stream(-(-k // 8), by), "u1")
-        marked = np.unpackbits(bitmap, count=k).astype(bool)
+        marked = grid.bits(self.stream(-(-k // 8), by))[:k].astype(bool)
         out = np.zeros(k, f"<u{width}")
         out[marked] = np.frombuffer(self.words(marked.sum(), width, coding), out.dtype)
         return out.tobytes()
@@ -149,9 +148,8 @@ class Cursor:
         cuts = [(at, min(step, size - at)) for at in range(0, size, step)]
         for _ in cuts[1:]:
             self.get("uint")  # the length of a chunk, which follows from its shape and streams
-        olds = [base and base[at : at + n] for at, n in cuts]
-        chunks = zip(cuts, olds, strict=True)
-        return width, b"".join(self.chunk(n, width, coding, o, reverse) for (_, n), o in chunks)
+        chunks = ((n, base and base[at : at + n]) for at, n in cuts)
+        return width, b"".join(self.chunk(n, width, coding, o, reverse) for n, o in chunks)
 
     def group(self, sizes, coding):  # the same, of every member
         widths, words = [], {}
@@ -182,7 +180,8 @@ class Cursor:
             m.payload = payloads.data if r.group else payloads.take(c.get("uint"))
             need(blake3(m.payload).digest(8) == (check or c.take(8)), f"a payload of {m.id.hex()}")
             r.members.append(m)
-        r.decoded = r.group and payloads.group([m.nbytes for m in r.members], m.coding)
+        read = steps.read if steps.adds(m.coding) else Cursor.group
+        r.decoded = r.group and read(payloads, [m.nbytes for m in r.members], m.coding)
         return r
 
 
@@ -222,9 +221,10 @@ def apply(record, member, base, reverse=False):  # base's piece to its piece, or
         extra = b"".join(m.id for m in record.members if m.kind == 1) if member.kind == 2 else b""
         return payload.patch(base or b"", extra[:MIB], size)
     bridge, _, names = coding.split(" | ")[0].partition(":")
-    base = base[:size].ljust(size, b"\0") if bridge == "resize" else base
-    base = cast(base, names) if bridge == "cast" else base
+    base = cast(base, names) if bridge == "cast" else base and base[:size].ljust(size, b"\0")
     held = record.group and record.decoded[record.members.index(member)]
+    if steps.adds(coding):
+        return steps.add(base, held)
     width, delta = held or payload.single(size, coding, base, reverse)
     return combine(base, delta, width, coding, reverse) if member.base else delta
 
@@ -271,7 +271,7 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
         features = set(text.removeprefix("mvc-repository 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        need(sound and features <= {*FEATURES}, "an unknown or damaged format")
+        need(sound and features <= {*FEATURES.split(",")}, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}

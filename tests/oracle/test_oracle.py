@@ -9,16 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import mvc.store.writing.full_or_delta
 from mvc.codecs.pipeline import Pipeline
 from mvc.repo.repository import Repository
-from tests.oracle import reader
+from tests.oracle import reader, steps
 from tests.oracle.holding import (
     Files,
     codings_of,
     commit_files,
     commit_states,
+    held_against,
     into,
     rng,
     series,
@@ -64,6 +66,36 @@ def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str, monkeypatch: pyt
     )  # a delta even where it saves nothing
     oracle = commit_states(tmp_path, *series(3), pipeline=pipeline)
     assert Pipeline.parse(pipeline).text in codings_of(oracle)
+
+
+@pytest.mark.parametrize(
+    "pipeline", ["x=2,huffman", "x=3,tensor", "budget=0.2", "uniform,budget=0.4"]
+)
+def test_approximate_steps_alone_and_joined(tmp_path: Path, pipeline: str):
+    states = series(5)
+    for state in states:
+        w = np.asarray(state["w"])
+        state |= {"half": w.astype(np.float16), "wide": w.astype(np.float64)}
+        state |= {"brain": torch.from_numpy(w).bfloat16()}
+        state |= {"optimizer": {"state": {0: {"exp_avg_sq": torch.from_numpy(w * w)}}}}
+    with Repository.init(tmp_path) as repo:
+        for state in states:
+            repo.commit(state, pipeline=f"lc:{pipeline}")
+    oracle = held_against(tmp_path)
+    kinds = {
+        member[0]
+        for found in into(oracle).values()
+        for record, m in found
+        if steps.adds(m.coding)
+        for member in record.decoded
+    }
+    assert kinds == {0, 1, 2, 3, 4}
+    with Repository.open(tmp_path) as repo:
+        joined = repo.repack(super_step=4).plan.joined
+    (tmp_path / "out").rename(tmp_path / "before")
+    oracle = held_against(tmp_path)
+    assert joined or pipeline != "x=2,huffman"
+    assert any(c.startswith("joint:4 | ") for c in codings_of(oracle)) == bool(joined)
 
 
 def test_idle_rows_make_sparse_streams(tmp_path: Path):

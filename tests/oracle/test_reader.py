@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from tests.oracle import grid, reader
+from tests.oracle import grid, reader, steps
 from tests.oracle.holding import commit_files, commit_states, rng, series
 from tests.oracle.reader import Cursor
 
@@ -21,7 +21,7 @@ LINES = 350
 
 
 def test_the_reader_is_short_and_imports_nothing_of_mvc():
-    texts = [Path(part.__file__).read_text(encoding="utf-8") for part in (reader, grid)]
+    texts = [Path(part.__file__).read_text(encoding="utf-8") for part in (reader, grid, steps)]
     assert len(texts[0].splitlines()) <= LINES
     assert max(len(line) for text in texts for line in text.splitlines()) <= 100
     imported = set()
@@ -30,7 +30,7 @@ def test_the_reader_is_short_and_imports_nothing_of_mvc():
             imported |= {alias.name.split(".")[0] for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             assert not node.level
-            own = [alias.name for alias in node.names] == ["grid"]
+            own = [alias.name for alias in node.names] == ["grid", "steps"]
             imported |= set() if own else {str(node.module).split(".")[0]}
     assert imported <= ALLOWED
     assert not {"importlib", "subprocess", "runpy"} & imported
@@ -42,7 +42,9 @@ def test_the_reader_loads_without_mvc():
         "found = runpy.run_path(sys.argv[1]);"
         "assert 'Repository' in found and not [m for m in sys.modules if m.startswith('mvc.')]"
     )
-    root = str(Path(__file__).parents[2])  # the reader's other half is tests.oracle.grid
+    root = str(
+        Path(__file__).parents[2]
+    )  # the reader's other parts are tests.oracle.grid and .steps
     subprocess.run([sys.executable, "-I", "-c", code, reader.__file__, root], check=True)
 
 
