@@ -146,7 +146,6 @@ class Participant:
             if frame.kind == FINAL:
                 self._layout.write(self._model, np.frombuffer(frame.data, np.float32))
                 last = True
-        self._link.finish(_LAST_WORDS)
         self._finish()
         if not last:
             raise CannotDistribute(
@@ -232,13 +231,17 @@ class Participant:
 
     def _leave(self, reason: str) -> None:
         self._link.say(leave=reason[:1000])
-        self._link.finish(_LAST_WORDS)
         self._finish()
 
     def _finish(self) -> None:
         self._closed = True
         atexit.unregister(self._abandon)
-        self._reader.join(_LAST_WORDS)  # gloo aborts a process that ends while a thread receives
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Ends the connection's threads: gloo aborts a process that ends while one is inside it."""
+        self._link.finish(_LAST_WORDS)
+        self._reader.join(_LAST_WORDS)
 
     # -- coming and coming back ------------------------------------------------------------------
 
@@ -293,6 +296,7 @@ class Participant:
         while True:
             frame = self._inbox.get()
             if frame is None:
+                self._hang_up()
                 raise ConnectionGone("the coordinator has gone")
             if frame.kind == MODEL:
                 layout.write_carried(self._model, layout.unpack(frame.data))
