@@ -107,6 +107,8 @@ def check_values(made: Options) -> None:
         raise WrongUsage(f"there is no safe function {made.safe}: it must be one of {known}")
     if made.every < 1:
         raise WrongUsage(f"every is {made.every}: it must be at least 1")
+    if made.seed < 0:
+        raise WrongUsage(f"seed is {made.seed}: it must be at least 0")
     for name, value, most in (
         ("barrier", made.barrier, 1.0),
         ("rebalance", 0.5 if made.rebalance is None else made.rebalance, 1.0),

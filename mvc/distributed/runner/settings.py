@@ -28,6 +28,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_TEXTS + _RUN, (str,)),
     "worker_models": (bool,),
 }
+_YEAR = 366 * 24 * 3600.0  # seconds
 _PROTOCOL = {*_NUMBERS, *_WHOLE, *_TEXTS} - {*_THRESHOLD, "timeout", "protocol"}
 
 
@@ -40,6 +41,8 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
         kinds = _KINDS[name]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             raise WrongUsage(f"the setting {name} cannot be {value!r}")
+    if not 0 < found.get("timeout", 1) <= _YEAR:
+        raise WrongUsage(f"timeout is {found['timeout']:g}: it must be a number of seconds")
     return found
 
 

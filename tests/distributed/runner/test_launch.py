@@ -202,6 +202,8 @@ def test_refusals_of_the_command(mvc: Mvc) -> None:
         (("--radius", 1, "--target", "a b"), 3, "'a b'"),
         (("--radius", 1, "--branch", "a b"), 3, "'a b'"),
         (("--radius", 1, "--log", "/no/such/log"), 3, "there is no folder /no/such for the log"),
+        (("--seed", -1), 2, "seed is -1: it must be at least 0"),
+        (("--timeout", "nan"), 2, "timeout is nan: it must be a number of seconds"),
         (("--protocol", "fgm"), 2, "or --rho with --rate"),
         (("--protocol", "fgm", "--rho", 1), 2, "--rate"),
         (("--radius", 1, "--repo", "/nonexist"), 3, "/nonexist"),
