@@ -70,20 +70,20 @@ def retraining(
 def with_weights(
     session: Session,
     revs: Sequence[Rev | None],
-    write: Callable[[], _T],
+    act: Callable[[], _T],
     *,
     retrain: bool,
     trust: bool,
     anyway: bool,
 ) -> _T:
-    """What ``write`` gives. With ``retrain``, weights of these versions that it lacks are trained.
+    """What ``act`` gives. With ``retrain``, weights of these versions that it lacks are trained.
 
-    ``write`` is called before anything is trained, so it has refused by then what it refuses: files
-    that are in the way, a folder that cannot be written.
+    ``act`` is called before anything is trained, so it has refused by then what it refuses: files
+    that are in the way, a folder that cannot be written, a script that fails.
     """
     _refuse_alone(retrain, trust, anyway)
     try:
-        done = write()
+        done = act()
     except WeightsDropped:
         if not retrain:
             raise
@@ -92,7 +92,7 @@ def with_weights(
             session.out.note(_STORED)
         return done
     with retraining(session, revs, retrain=True, trust=trust, anyway=anyway):
-        return write()
+        return act()
 
 
 def _refuse_alone(retrain: bool, trust: bool, anyway: bool) -> None:

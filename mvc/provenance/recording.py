@@ -157,6 +157,11 @@ class Run:
         service, optimizer = self._service, self._optimizer
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise WrongUsage("the optimizer is none of torch", hint="pass others to the service")
+        if inspect.isclass(service):
+            raise WrongUsage(
+                f"service is the class {service.__qualname__}: called, it makes an object",
+                hint="pass a function of a module, train(model, ...), or an object of the class",
+            )
         train = getattr(service, "train", None)
         if not inspect.isroutine(service) and callable(train):
             value = describer.value(service, "service")

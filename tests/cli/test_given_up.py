@@ -77,6 +77,8 @@ def test_nothing_is_trained_for_a_place_that_takes_no_file(
     said = gone("checkout", "HEAD", "-o", "taken.safetensors/a", *WITH, code=3).err
     assert "taken.safetensors" in said
     assert "given up" not in said
+    Path("net.py").write_text("def model():\n    return made_up\n")
+    assert "made_up" in gone("probe", "net.py", "--rev", "HEAD", *WITH, code=2).err
     gone("switch", "-c", "side", "HEAD~1", "-f")
     Path("model.safetensors").write_bytes(b"mine")
     assert "model.safetensors" in gone("switch", "main", *WITH, code=3).err

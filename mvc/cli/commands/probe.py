@@ -10,7 +10,7 @@ import click
 from mvc.cli.completing import complete_files, complete_revisions
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import retrain_options, retraining
+from mvc.cli.retraining import retrain_options, with_weights
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -115,25 +115,26 @@ def command(
         return made
 
     given = None if shape is None else _tensor(shape)
-    with (
-        retraining(session, [rev], retrain=retrain, trust=trust_code, anyway=anyway),
-        script.running(),
-    ):
-        if seed is not None:
-            seed_all(seed)
-        found = probe(
-            make,
-            script.value("inputs") if given is None else given,
-            target=script.value("target"),
-            loss=script.get("loss"),
-            optimizer=script.get("optimizer"),
-            training=training,
-            against=against,
-            only=None if only is None else [each.strip() for each in only.split(",")],
-            seed=seed,
-            threads=threads,
-            deterministic=deterministic or None,
-        )
+
+    def run() -> Probe:
+        with script.running():
+            if seed is not None:
+                seed_all(seed)
+            return probe(
+                make,
+                script.value("inputs") if given is None else given,
+                target=script.value("target"),
+                loss=script.get("loss"),
+                optimizer=script.get("optimizer"),
+                training=training,
+                against=against,
+                only=None if only is None else [each.strip() for each in only.split(",")],
+                seed=seed,
+                threads=threads,
+                deterministic=deterministic or None,
+            )
+
+    found = with_weights(session, [rev], run, retrain=retrain, trust=trust_code, anyway=anyway)
     if save is not None:
         found.save(save)
         session.out.note(f"wrote the run to {printable(str(save))}")

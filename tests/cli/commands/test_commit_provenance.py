@@ -56,6 +56,11 @@ def takes_nothing(model):
     pass
 
 
+class Service:
+    def __init__(self, model, optimizer, data):
+        pass
+
+
 number = 3
 """
 
@@ -187,6 +192,8 @@ def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
     assert "name the one file that the training made" in refused.err
     refused = commit(trained, "--data", "a=numbers.txt", code=2)
     assert "several data sets have names" in refused.err
+    refused = commit(trained, "--no-verify", name=":Service", code=2)
+    assert "service is the class Service" in refused.err
     Path("json.py").write_text(FINETUNE)
     refused = trained("commit", "model.safetensors", "--provenance", "json.py", code=2)
     assert "another module is called json" in refused.err
