@@ -302,6 +302,10 @@ def test_the_rate_of_rounds_says_what_stands_behind_it():
         run["quiet_rounds"] = 0
     printed = markdown(Report("x", {}, (row_of(runs, (1.0,)),)))
     assert "| 0 in 100 | 20 in 100 | ∞ (4.9 to ∞) |" in " ".join(printed.split())
+    for run in runs:
+        run |= {"quiet_rounds": 300, "ramp_rounds": 600}
+    printed = markdown(Report("x", {}, (row_of(runs, (1.0,)),)))
+    assert "| 600 in 100 | 1200 in 100 | 2.0 (1.8 to 2.2) |" in " ".join(printed.split())
 
 
 def test_texts_stand_beside_reviews_and_the_rest_beside_crimes():

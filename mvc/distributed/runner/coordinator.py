@@ -273,18 +273,22 @@ class Service:
         again, found = self._job.get("again"), None  # None: never before; True: it had begun
         if again is not None:
             found = self._versions.newest_of(str(self._job["run"]), layout)
-        if found is None and self._job.get("resume"):
-            found = self._versions.live(layout)
-        elif found is None and again:
+        if found is None and again:
             raise CannotDistribute(
                 f"no round of this training is left on {self._versions.target}",
                 hint="name another --target, or leave --resume out",
             )
-        if again is not None:
+        if found is None and self._job.get("resume"):
+            found = self._versions.live(layout)
+        if again:
             self._log.append(Event(HUB, "lost"))
         if found is not None:
             self._tell("resumed", round=found.number)
             return found
+        if 0 not in self._seats:
+            raise CannotDistribute(
+                "worker 0, whose model all begin with, is gone", hint="start the training again"
+            )
         self._seats[0].link.say(give=True)
         vector = np.frombuffer(self._given(), np.float32)
         carried = layout.unpack(self._given())

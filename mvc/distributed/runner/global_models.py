@@ -154,12 +154,11 @@ class GlobalModels:
         vector, carried = layout.split(self._repo.checkout(commit, path=DEFAULT_STATE))
         own = self._repo.checkout(commit, path=_OWN)
         number, (up, down) = int(own["round"]), own["bytes"].tolist()
-        before, earlier = vector, iter(self._deployed())
-        while number > 0 and next(earlier, commit) != commit:
-            pass
-        for each in earlier:  # others may have committed onto the branch in between
-            if self._repo.version(each).metrics.get("round") == number - 1:
-                before, _ = layout.split(self._repo.checkout(each, path=DEFAULT_STATE))
+        before, earlier = vector, version
+        while number > 0 and earlier.parents:  # others may have committed onto the branch, too
+            (parent, *_), earlier = earlier.parents, self._repo.version(earlier.parents[0])
+            if earlier.metrics.get("round") == number - 1:
+                before, _ = layout.split(self._repo.checkout(parent, path=DEFAULT_STATE))
                 break
         memory: dict[str, Any] = {
             "round": number,

@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -316,12 +316,16 @@ class Participant:
 
 def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
     """Puts what arrives into the inbox; None at the end."""
-    with suppress(ConnectionGone, BadMessage):
+    try:
         while True:
             frame = link.receive()
             inbox.put(frame)
             if frame.kind == FINAL or (frame.kind == CONTROL and _LAST & frame.json().keys()):
                 break
+    except ConnectionGone:
+        pass
+    except BadMessage as error:
+        link.say(leave=error.message[:1000])
     inbox.put(None)
     link.finish(0)  # its thread would hold the connection for ever
 

@@ -265,7 +265,7 @@ def _pair(pair: Mapping[str, Any]) -> list[str]:
 
 def _rounds(row: Mapping[str, Any]) -> list[str]:
     """Rounds before the class comes and in the ramp, and the ratio of their rates."""
-    if "quiet_ticks" not in row:
+    if not row.get("quiet_ticks") or not row.get("ramp_ticks"):
         return ["", "", ""]
     names = ("quiet_rounds", "quiet_ticks", "ramp_rounds", "ramp_ticks")
     before, quiet, after, ramp = (round(row[name] * row["seeds"]) for name in names)
@@ -283,17 +283,23 @@ def _shares(hits: int, others: int) -> tuple[float, float]:
     def least(count: int, total: int) -> float:
         """The share at which so many hits or more have a probability of 2.5 %."""
         low, high = 0.0, 1.0
+        ways = [_log_ways(total, seen) for seen in range(count, total + 1)]
         for _ in range(50):
             share = (low + high) / 2
+            hit, miss = math.log(share), math.log1p(-share)
             tail = sum(
-                math.comb(total, seen) * share**seen * (1 - share) ** (total - seen)
-                for seen in range(count, total + 1)
+                math.exp(each + seen * hit + (total - seen) * miss)
+                for seen, each in enumerate(ways, start=count)
             )
             low, high = (share, high) if tail < 0.025 else (low, share)
         return low
 
     total = hits + others
     return least(hits, total) if hits else 0.0, 1 - least(others, total) if others else 1.0
+
+
+def _log_ways(total: int, chosen: int) -> float:
+    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
 
 
 def appendix(report: Report) -> str:
