@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+from tests.prepared import forking, prepared
 from tests.variables import put_aside
+
+__all__ = ["forking", "prepared"]
 
 put_aside()
 
