@@ -1,10 +1,17 @@
-"""For all tests: variables that mvc must not see; hypothesis measures no time.
+"""For all tests: variables that mvc must not see; hypothesis measures no time; compiled modules.
 
-A busy machine would fail by chance.
+A busy machine would fail by chance if hypothesis did. Compiled modules are kept, also where
+PYTHONDONTWRITEBYTECODE is set: else each of some hundred processes would compile mvc again.
 """
 
 from __future__ import annotations
 
+import compileall
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 from tests.prepared import forking, prepared
@@ -16,3 +23,13 @@ put_aside()
 
 settings.register_profile("mvc", deadline=None)
 settings.load_profile("mvc")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    compileall.compile_dir(Path(__file__).parents[1] / "mvc", quiet=2)
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before

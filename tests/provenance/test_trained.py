@@ -15,6 +15,9 @@ from mvc.errors import CannotRecord, RetrainingDiffers, WeightsDropped, WrongUsa
 from tests.provenance.trainings import Conv, shift
 
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
+
 @pytest.fixture
 def model(repo: mvc.Repository) -> Iterator[Conv]:
     before = torch.get_num_threads()

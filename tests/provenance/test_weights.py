@@ -34,6 +34,9 @@ from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
 
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
