@@ -14,7 +14,6 @@ import mvc
 from mvc.errors import CannotRecord, RetrainingDiffers, WeightsDropped, WrongUsage
 from tests.provenance.trainings import Conv, shift
 
-
 pytestmark = pytest.mark.usefixtures("prepared")
 
 

@@ -33,7 +33,6 @@ from tests.frameworks.need import need
 from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
 
-
 pytestmark = pytest.mark.usefixtures("prepared")
 
 

@@ -12,7 +12,6 @@ import mvc as library
 from tests.cli.program import Mvc
 from tests.provenance.trainings import Conv, nothing, shift
 
-
 pytestmark = pytest.mark.usefixtures("prepared")
 
 
