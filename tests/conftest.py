@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.prepared import forking, prepared
 from tests.variables import put_aside
+
+__all__ = ["forking", "prepared"]
 
 put_aside()
 

@@ -17,6 +17,8 @@ from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
 from tests.provenance.trainings import Conv, shift
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 WITH = ("--retrain", "--trust-code")
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -418,6 +419,7 @@ def _go_on(world: World) -> None:
 
 
 def main(how: str, folder: Path, seed: int, *numbers: str) -> None:
+    import_module("mvc.provenance.weights")  # and torch: no fork of this process is to import it
     run(lambda send: warm_up(folder / "warm"))
     warm_up(folder / "warm-parent")
     if how == "random":

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def give_up(root: Path) -> None:
 
 
 def main(root: Path) -> None:
+    import_module("mvc.provenance.weights")  # and torch, before anybody commits
     warm_up(root.parent / "warm")
     Repository.init(root).close()
     committing, giving_up = fork(lambda send: commit(root)), fork(lambda send: give_up(root))

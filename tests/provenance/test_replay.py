@@ -138,6 +138,7 @@ def test_an_lstm_with_tied_weights_and_a_generator_of_numpy(
     assert same(repo.retrain(trust=True).state, model)
 
 
+@pytest.mark.usefixtures("prepared")
 def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
     repo: mvc.Repository, images: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
     assert same(repo.retrain(trust=True).state, model)
 
 
+@pytest.mark.usefixtures("prepared")
 def test_a_loader_with_worker_processes(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
     loader = mvc.made(
@@ -192,6 +194,7 @@ with mvc.Repository.open(sys.argv[1]) as repo:
 """
 
 
+@pytest.mark.usefixtures("prepared")
 def test_one_process_of_torchrun_and_no_process_group(
     repo: mvc.Repository, images: Path, tmp_path: Path
 ) -> None:
@@ -294,6 +297,7 @@ def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("prepared")
 def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
     repo.add_data(images, reference=True)
@@ -333,6 +337,7 @@ def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path)
     assert not left_behind(repo)
 
 
+@pytest.mark.usefixtures("prepared")
 def test_other_weights_are_never_returned_and_the_distance_is_told(repo: mvc.Repository) -> None:
     model, optimizer = conv(repo)
     with (
@@ -406,6 +411,7 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("prepared")
 def test_a_training_that_fails_says_why(repo: mvc.Repository, tmp_path: Path) -> None:
     model, _ = conv(repo)
     with repo.provenance(model, service=fails_elsewhere, verify=False) as run:

@@ -14,6 +14,8 @@ import mvc
 from mvc.errors import CannotRecord, RetrainingDiffers, WeightsDropped, WrongUsage
 from tests.provenance.trainings import Conv, shift
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 
 @pytest.fixture
 def model(repo: mvc.Repository) -> Iterator[Conv]:

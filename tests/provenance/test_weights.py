@@ -33,6 +33,8 @@ from tests.frameworks.need import need
 from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:

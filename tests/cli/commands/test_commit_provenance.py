@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from mvc.api import Repository
 from tests.cli.program import Mvc
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 FINETUNE = """
 import torch
 from torch import nn

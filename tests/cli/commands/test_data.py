@@ -12,6 +12,8 @@ import mvc as library
 from tests.cli.program import Mvc
 from tests.provenance.trainings import Conv, nothing, shift
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 
 def test_data_sets_are_added_listed_and_shown(mvc: Mvc) -> None:
     assert mvc("data").out == ""

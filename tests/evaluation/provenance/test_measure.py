@@ -22,6 +22,8 @@ from mvc.evaluation.provenance.measure import measure, runs
 from mvc.provenance.environment import capture
 from tests.evaluation.provenance.tiny import FS, TINY
 
+pytestmark = pytest.mark.usefixtures("prepared")
+
 WHOLE = 4 * 66_856 + 4 * 2 * 64 + 8  # bytes of all tensors
 UPDATE = 4 * 65_000  # bytes of the last layer
 
