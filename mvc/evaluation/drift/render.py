@@ -126,7 +126,7 @@ def _row(line: Line, role: str) -> tuple[str, ...]:
         *(line.name, str(line.interval)),
         *(_each(cell.ratio, _ratio), _number(stated.ratio)),
         *(_each(cell.accuracy, _points), _number(stated.accuracy, "+.2f")),
-        _each(cell.saved, "{:g}".format),
+        _each(cell.saved, "{:.4g}".format),
         *(_each(cell.delta_bytes, _megabytes), _megabytes_of(cell, "full_bytes")),
         _megabytes_of(cell, "other_bytes"),
     )

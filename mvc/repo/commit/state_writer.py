@@ -10,6 +10,7 @@ parent (``BaseFinder``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import field
 
@@ -92,8 +93,7 @@ class StateWriter:
         specs = [content.spec for content in parsed.contents]
         ids: dict[int, BlobId] = {}
         total = sum(spec.nbytes for spec in specs)
-        # Masters before their copies in lower precision.
-        for i in sorted(range(len(specs)), key=lambda i: -DTYPES[specs[i].dtype].itemsize):
+        for i in _in_turn(specs, total):
             ids[i] = self._content(parsed, i, path, names[i], last)
             self.copies.add(parsed, i, ids[i])
             self.raw_bytes += specs[i].nbytes
@@ -263,6 +263,19 @@ class StateWriter:
         out = self._old.take(link.nbytes)
         self._recovery.piece(link.id, start, out)
         return out
+
+
+def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
+    """The contents in the order in which they are stored.
+
+    Masters come before their copies in lower precision. Where all are encoded before anything is
+    waited for, the largest come first: they are encoded while others are hashed.
+    """
+    at_once = total <= PIECE
+    return sorted(
+        range(len(specs)),
+        key=lambda i: (-DTYPES[specs[i].dtype].itemsize, -specs[i].nbytes if at_once else 0),
+    )
 
 
 @dataclass(frozen=True, slots=True)
