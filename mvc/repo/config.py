@@ -324,9 +324,11 @@ def _flat(
         name = f"{prefix}{part}"
         section = any(key.startswith(f"{name}.") for key in KEYS)
         if not isinstance(part, str) or "." in part or depth > 8:
+            one = f"{part}" if f"{prefix}{part}" in KEYS else "store.max_chain"
+            first, _, rest = one.partition(".")
             raise InvalidConfig(
-                f"{where}: {_shown(part)} is not the name of a setting",
-                hint="write 'store.max_chain' as 'store:' with 'max_chain:' indented below it",
+                f"{where}: {_shown(part)} is not the name of a setting in a file",
+                hint=f"write '{one}' as '{first}:' with '{rest}:' indented below it",
             )
         if isinstance(value, dict):
             if not section:  # an unknown one is not entered

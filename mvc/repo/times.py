@@ -57,15 +57,18 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
 
     Accepts ISO 8601 (date; or date and time with up to nine fraction digits; ``Z`` or an
     offset), ``10:00`` (today), ``yesterday 10:00``, ``last tuesday 10:00`` (before today), without
-    a time these are whole days of 24 hours ago; ``now``, ``2 hours ago``, and epoch digits: up to
-    11 are seconds, up to 14 milliseconds, else nanoseconds. Raises InvalidTime.
+    a time these are whole days of 24 hours ago; ``now``, ``2 hours ago``, a date as eight digits
+    (``20261120``), and other digits since 1970: up to 11 are seconds, up to 14 milliseconds, else
+    nanoseconds. Raises InvalidTime.
     """
     word = text.strip().lower()
     if len(word) > _MAX_TEXT:
         raise _unreadable(text)
     if word == "now":
         return check_moment(now_ns, text)
-    if word.isascii() and word.isdigit():
+    if word.isascii() and word.isdigit() and len(word) == len("20261120"):
+        text = f"{word[:4]}-{word[4:6]}-{word[6:]}"
+    elif word.isascii() and word.isdigit():
         unit = _SECOND if len(word) <= 11 else 1_000_000 if len(word) <= 14 else 1
         return check_moment(int(word) * unit, text)
     if word.endswith(" ago"):

@@ -149,7 +149,7 @@ class Snapshot:
         behind = [gap for gap in self.gaps if gap.start.offset > offset]
         if behind:
             raise DamagedData(
-                f"it is not known {what}: {behind[-1]} is lost, which may have changed it",
+                f"it is not known {what}: {behind[-1].told}, which may have changed it",
                 hint=LOST,
             )
 
@@ -160,7 +160,7 @@ class Snapshot:
         """
         if self.gaps:
             raise DamagedData(
-                f"nothing can be written: {self.gaps[0]} is lost, and what is written now "
+                f"nothing can be written: {self.gaps[0].told}, and what is written now "
                 "may contradict it",
                 hint=LOST,
             )

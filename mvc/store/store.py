@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import AlreadyARepository, UnknownRevision
+from mvc.errors import AlreadyARepository, IoFailed, UnknownRevision
 from mvc.ids import CommitId
 from mvc.io.clock import Clock, check_now
 from mvc.io.files import TEMPORARY, FileSystem
@@ -62,7 +62,13 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
         fs.write_atomic(fresh / JOURNAL, encode_entry(first, GENESIS)[0])
         fs.write_atomic(fresh / FORMAT, format_line())
         fs.sync_dir(fresh)
-        fs.replace(fresh, folder)
+        try:
+            fs.replace(fresh, folder)
+        except IoFailed as error:
+            if fs.stat(folder / FORMAT) is None:
+                raise
+            # Another process was faster.
+            raise AlreadyARepository(f"there is a repository already: {folder}") from error
         fs.sync_dir(parent)
     except BaseException:
         for name in (FORMAT, JOURNAL, CONFIG, GITIGNORE):

@@ -78,6 +78,21 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, named: str) ->
     assert named in caught.value.message and str(file) in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("store.layout: 5\n", "write 'store.layout' as 'store:' with 'layout:' indented"),
+        ("a.b: 5\n", "write 'store.max_chain' as 'store:' with 'max_chain:' indented"),
+    ],
+)
+def test_dotted_names_are_written_nested(tmp_path: Path, text: str, hint: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidConfig) as caught:
+        load(file)
+    assert hint in (caught.value.hint or "")
+
+
 def test_repeated_references_do_not_swell(tmp_path: Path) -> None:
     rows = ["a0: &a0 [x, x]"] + [
         f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)

@@ -1,8 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mvc.errors import AlreadyARepository, DamagedData, NotARepository
+from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
 
 
@@ -52,3 +54,20 @@ def test_init_twice_says_that_it_can_be_used(folder: Path) -> None:
     with pytest.raises(AlreadyARepository) as caught:
         Repository.init(folder.parent)
     assert "as it is" in (caught.value.hint or "")
+
+
+def test_of_two_that_make_a_repository_at_once_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = FileSystem.replace
+
+    def late(fs: FileSystem, src: Path, dst: Path, **how: Any) -> None:
+        monkeypatch.undo()
+        Repository.init(tmp_path).close()
+        replace(fs, src, dst, **how)
+
+    monkeypatch.setattr(FileSystem, "replace", late)
+    with pytest.raises(AlreadyARepository):
+        Repository.init(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".mvc"]
+    Repository.open(tmp_path).close()

@@ -40,6 +40,7 @@ def ns(*fields: int, nanoseconds: int = 0) -> int:
         ("2026-11-20T10:00:00.5Z", ns(2026, 11, 20, 10, nanoseconds=SECOND // 2)),
         ("2026-11-20T10:00:00.123456789Z", ns(2026, 11, 20, 10, nanoseconds=123456789)),
         ("1960-01-01T00:00:00.25Z", ns(1960, 1, 1, nanoseconds=SECOND // 4)),
+        ("20261120", ns(2026, 11, 20)),
         ("now", NOW),
         (" Now ", NOW),
         ("yesterday", NOW - 86_400 * SECOND),
@@ -134,7 +135,7 @@ def test_the_systems_zone() -> None:
         "2026-11-20T10:00+25:00", "2026-11-20T10:00+10:60", "2 hours", "hours ago", " ago",
         "2 parsecs ago", "2026-11-20T10:00:00.1234567890Z", "٢٠٢٦-١١-٢٠", "9" * 20, "-5",
         "2500-01-01T00:00Z", "0001-01-01", "9" * 15 + " weeks ago", "x" * 5000, "1e5 hours ago",
-        "2026-11-20T10:00Z\n--", "tomorrow", "²", "1..5 hours ago",
+        "2026-11-20T10:00Z\n--", "tomorrow", "20261320", "12345678", "²", "1..5 hours ago",
     ],
 )  # fmt: skip
 def test_what_is_no_time_is_refused(text: str) -> None:

@@ -124,7 +124,7 @@ def _rebuild(session: Session) -> None:
         loss = error.message
     else:
         if lost := lost_end(context):
-            loss = f"{lost} is lost, and nothing stands behind it"
+            loss = f"{lost.told}, and nothing stands behind"
             session.close()
     if loss is not None:
         session.out.warn(f"{loss}; they are given up, and the index is rebuilt")

@@ -329,13 +329,15 @@ class _Ranked:
     def sizes(self, most: int) -> NDArray[np.float64]:
         """About the bytes for 1, 2, ... ``most`` buckets: entropy of the symbols, and table."""
         counts = self.counts.astype(np.float64)
+        if not len(counts):  # nothing has changed
+            return np.zeros(most)
         kept = np.cumsum(counts)
         rest = self.group.entries - kept
         bits = _self_information(self.group.entries) - np.cumsum(_self_information(counts))
         bits -= _self_information(rest)
         bits += np.arange(1, len(counts) + 1) * 8 * self.group.kind.width
         filled: NDArray[np.float64] = np.pad(bits / 8, (0, most - len(bits)), "edge")
-        return filled if len(bits) else np.zeros(most)
+        return filled
 
     def least(self, error: float) -> int:
         """How many buckets keep the relative error of the group's delta within ``error``.

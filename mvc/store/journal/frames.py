@@ -108,6 +108,12 @@ class Gap:
         """The numbers of the entries that are lost."""
         return range(self.start.sequence, self.after.sequence)
 
+    @property
+    def told(self) -> str:
+        """What is lost, as a clause."""
+        one = self.after.sequence - 1 <= self.start.sequence
+        return f"{self} {'is' if one else 'are'} lost"
+
     def __str__(self) -> str:
         first, last = self.start.sequence, self.after.sequence - 1
         named = f"entry {first}" if first >= last else f"entries {first} to {last}"

@@ -179,6 +179,24 @@ def test_other_dtypes_and_wrong_pairs():
         quantise(Pipeline.parse("vsol"), [], [])
 
 
+@pytest.mark.parametrize(
+    "text",
+    [f"expq:{how} | promote:{what} | ans" for how in ("mean", "mean,tensor")
+     for what in ("3", "budget=0.05", "error=0.1")]
+    + ["uniform:budget=0.05 | ans", "uniform:error=0.1 | ans"],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_table_in_which_nothing_changed(dtype, text):
+    before, after = drifting(10_000)
+    olds = [(raw(before, "float32"), "float32"), (raw(before, dtype), dtype)]
+    news = [(raw(after, "float32"), "float32"), olds[1]]
+    changed, frozen = quantise(Pipeline.parse(text), olds, news)
+    assert error(changed, before, after) < 0.9
+    state = bytearray(olds[1][0])
+    frozen.apply(memoryview(state))
+    assert state == olds[1][0]
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("budget", ["0.003", "0.02", "0.05", "0.2"])
 @pytest.mark.parametrize(

@@ -53,6 +53,17 @@ def test_the_error_does_not_add_up(tmp_path: Path) -> None:
     assert max(errors[20:]) < 2 * max(errors[1:20])
 
 
+@pytest.mark.parametrize("frozen", [torch.float16, torch.float32])
+def test_frozen_weights_stay_as_they_are(tmp_path: Path, frozen: torch.dtype) -> None:
+    with start(tmp_path) as repo:
+        state = {"head": torch.randn(50, 50), "backbone": torch.randn(50, 50).to(frozen)}
+        repo.commit(state)
+        state["head"] += 1e-3 * torch.randn(50, 50)
+        for pipeline in ("lc", "expq:mean,tensor | promote:budget=0.05 | ans"):
+            stored = repo.commit(state, pipeline=pipeline).state
+            assert torch.equal(stored["backbone"], state["backbone"])
+
+
 def test_tied_weights_stay_equal(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         shared = torch.randn(300)
