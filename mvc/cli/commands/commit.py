@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import click
@@ -27,6 +27,7 @@ from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
+_OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
 @verb("commit", 'mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod')
@@ -184,6 +185,11 @@ def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]
             word = session.out.paint(f"{path.kind:9}", _STYLES.get(path.kind, "changed"))
             was = f" (was {printable(path.renamed_from)})" if path.renamed_from else ""
             session.out.line(f" {word} {printable(path.path)}{was}")
+        is_model = PurePosixPath(path.path).suffix.lower() in _OF_TENSORS
+        if path.kind == "added" and is_model and done.entries[path.path].format == "opaque":
+            session.out.note(
+                f"{printable(path.path)} is kept whole, as bytes: mvc cannot tell its tensors apart"
+            )
     for name, version in same_as.items():
         session.out.note(f"{printable(name)} is what it was in {session.named(version)}")
 

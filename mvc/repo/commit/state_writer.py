@@ -157,9 +157,10 @@ class StateWriter:
             self._unproven[i] = name
         self.writer.begin(id_)
         made = parsed.steps.get(i) if parsed.steps and master is None else None
+        recovered = isinstance(base, StoredBase)
         for start, length in pieces(spec):
-            if borrowed is not None:
-                self._room(length)
+            if borrowed is not None:  # then only what is recovered takes room
+                self._room(length if recovered else 0)
             part = data[start : start + length]
             if made is None:
                 self.writer.put(id_, spec, start, part, base, memory)
@@ -260,6 +261,7 @@ class StateWriter:
             held = self._last.older(self._name, link, start)
             if held is not None:
                 return held
+        self._since_flush += link.nbytes
         out = self._old.take(link.nbytes)
         self._recovery.piece(link.id, start, out)
         return out

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import re
 
+import torch
+
 
 def test_one_line_says_what_happened(mvc) -> None:
     mvc.write(1)
@@ -155,3 +157,13 @@ def test_params_are_shown_by_show_and_diff(mvc) -> None:
     assert found["params"] == {"data": ["a=b", None], "lr": ["0.1", "0.2"]}
     assert mvc("diff", "HEAD", "--json").json["params"] == {}
     assert "a param is NAME=VALUE" in mvc("commit", "-a", "--param", "lr", code=2).err
+
+
+def test_a_model_whose_tensors_cannot_be_named_is_told(mvc) -> None:
+    torch.save({"a\nb": torch.ones(3)}, mvc.folder / "odd.pt")
+    torch.save({"a": torch.ones(3)}, mvc.folder / "usual.pt")
+    made = mvc("commit", "odd.pt", "usual.pt")
+    assert "odd.pt is kept whole, as bytes" in made.err
+    assert "usual.pt is" not in made.err
+    torch.save({"a\nb": torch.zeros(3)}, mvc.folder / "odd.pt")
+    assert "odd.pt" not in mvc("commit", "-a").err  # once is enough
