@@ -138,6 +138,12 @@ def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
 
 _NAMED, _DELTA, _FORWARD, _MANIFEST = 1, 2, 4, 8
 _WORDS = DIGEST_SIZE // BASE_BYTES
+_AT_ONCE = 1 << 16  # ids that are looked up together
+
+
+def _joined(one: Integers, other: Integers) -> NDArray[np.int32]:
+    """Numbers of nodes in half of their bytes: there are two for each delta."""
+    return np.concatenate((one, other), dtype=np.int32, casting="same_kind")
 
 
 class StorageGraph:
@@ -311,6 +317,12 @@ class StorageGraph:
     def numbers(self, ids: bytes | bytearray) -> Integers:
         """The numbers of many objects, whose ids follow each other in ``ids``."""
         wanted = _words(ids).reshape(-1, _WORDS)
+        parts = range(0, len(wanted), _AT_ONCE)
+        return np.concatenate(
+            [np.empty(0, np.int64), *(self._found(wanted[at : at + _AT_ONCE]) for at in parts)]
+        )
+
+    def _found(self, wanted: NDArray[np.uint64]) -> Integers:
         found = np.full(len(wanted), -1)
         places = np.searchsorted(self._prefixes, wanted[:, 0])
         left = np.flatnonzero(places < len(self._prefixes))
@@ -412,12 +424,13 @@ class StorageGraph:
         depths = np.zeros(len(self._pieces), np.int64)
         sources = np.full(len(self._pieces), -1)
         costs[self.node[full]], sources[self.node[full]] = seconds[full], full
-        origins = np.concatenate((self.base_node[forth], self.node[back]))
-        targets = np.concatenate((self.node[forth], self.base_node[back]))
+        targets = _joined(self.node[forth], self.base_node[back])
         prices = np.concatenate((seconds[forth], seconds[back]))
+        origins = _joined(self.base_node[forth], self.node[back])
         order = np.argsort(origins, kind="stable")
+        begins = np.searchsorted(origins[order], np.arange(len(costs) + 1, dtype=np.int32))
         targets, prices = targets[order], prices[order]
-        begins = np.searchsorted(origins[order], np.arange(len(costs) + 1))
+        del origins, order
         changed = np.flatnonzero(np.isfinite(costs))
         while len(changed):
             counts = begins[changed + 1] - begins[changed]
