@@ -232,15 +232,14 @@ class _Held:
         parts = np.bincount(manifest, ~pieces.full[slot], count)
         self.full = parts[versions] == 0
         ends = np.searchsorted(manifest, np.arange(count + 1))
-        seconds = {
-            number: timing.version(
+        seconds = np.zeros(count)
+        for number in np.flatnonzero(held).tolist():
+            seconds[number] = timing.version(
                 pieces.works(slot[ends[number] : ends[number + 1]].tolist()),
                 contents.files[number],
                 contents.raw[number],
             )
-            for number in np.flatnonzero(held).tolist()
-        }
-        self.seconds = [seconds[number] for number in versions.tolist()]
+        self.seconds = array("d", seconds[versions].tobytes())
         _, at, where = np.unique(slot, return_index=True, return_inverse=True)
         self._reuses = np.bincount(manifest, manifest[at][where] != manifest, count) > 0
         self._numbers = {id_: i for i, id_ in enumerate(states)}
