@@ -279,8 +279,9 @@ class StorageGraph:
         return column(self._sizes)
 
     def price(self, seconds: NDArray[np.float64]) -> None:
-        """Sets what each row takes to decode. Call it before paths are asked for."""
+        """Sets what each row takes to decode, and finds the cheapest paths."""
         self._seconds = array("d", seconds.tobytes())
+        self._paths = self._search(self.sound, seconds)
 
     def _place_of(self, keys: Integers) -> Integers:
         places = np.searchsorted(self._pieces, keys)
