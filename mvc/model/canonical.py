@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mvc.errors import DamagedData
+from mvc.model.layout import Field
 
-__all__ = ["Reader", "Writer", "encode_uint"]
+__all__ = ["Reader", "Writer", "encode_uint", "signed"]
 
 _MAX_UINT_BYTES = 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
@@ -33,6 +34,11 @@ def encode_uint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+def signed(value: int) -> int:
+    """The signed integer that a zigzagged one stands for."""
+    return value >> 1 if not value & 1 else -((value + 1) >> 1)
 
 
 class Writer:
@@ -74,13 +80,15 @@ class Writer:
 class Reader:
     """Reads what ``Writer`` wrote; ``DamagedData`` for anything else.
 
-    ``what`` names the value in messages.
+    ``what`` names the value in messages. ``fields``: where those stand that were read as free: any
+    other value of as many bytes would do.
     """
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
         self._at = 0
         self._what = what
+        self.fields: list[Field] = []
 
     def fail(self, why: str) -> DamagedData:
         return DamagedData(f"{self._what} is damaged: {why} at byte {self._at}")
@@ -107,23 +115,21 @@ class Reader:
     def _long_uint(self, limit: int) -> int:
         """Any number; IndexError where the bytes end within it."""
         data, at, value, shift = self._data, self._at, 0, 0
-        for step in range(_MAX_UINT_BYTES):
-            byte = data[at]
-            at += 1
+        for byte in data[at : at + _MAX_UINT_BYTES]:
             value |= (byte & 0x7F) << shift
+            shift += 7
             if byte < 0x80:
-                if step and byte == 0:
+                if shift > 7 and byte == 0:
                     raise self.fail("a number has redundant bytes")
                 if value > limit:
                     raise self.fail(f"a number exceeds {limit}")
-                self._at = at
+                self._at = at + shift // 7
                 return value
-            shift += 7
+        data[at + _MAX_UINT_BYTES - 1]  # IndexError
         raise self.fail("a number is longer than 64 bits")
 
     def sint(self) -> int:
-        value = self.uint()
-        return value >> 1 if not value & 1 else -((value + 1) >> 1)
+        return signed(self.uint())
 
     def raw(self, length: int) -> bytes:
         end = self._at + length
@@ -144,6 +150,20 @@ class Reader:
 
     def text(self, limit: int) -> str:
         return self.blob(limit).decode("utf-8", "surrogateescape")  # accepts all bytes
+
+    def free_uint(self, limit: int = (1 << 64) - 1) -> int:
+        begin = self._at
+        value = self.uint(limit)
+        self.fields.append((begin, self._at, True))
+        return value
+
+    def free_raw(self, length: int) -> bytes:
+        self.fields.append((self._at, self._at + length, False))
+        return self.raw(length)
+
+    def free_blob(self, limit: int) -> bytes:
+        """A byte string of which the length alone is not free."""
+        return self.free_raw(self.uint(limit))
 
     def count(self, limit: int) -> int:
         """A number of things that take at least one byte each."""

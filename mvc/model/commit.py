@@ -7,7 +7,7 @@ stored is inside, so that repacking never changes an id.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
@@ -24,8 +24,9 @@ from mvc.limits import (
     MAX_PARAMS,
     MAX_PIPELINE_TEXT,
 )
-from mvc.model.canonical import Reader, Writer
+from mvc.model.canonical import Reader, Writer, signed
 from mvc.model.hashing import digest
+from mvc.model.layout import Forms, number
 
 __all__ = ["Commit"]
 
@@ -104,26 +105,30 @@ class Commit:
     @classmethod
     def decode(cls, data: bytes) -> Commit:
         """Raises DamagedData unless ``data`` is exactly what ``encoded`` gives."""
+        if (found := _forms.read(data)) is not None:
+            found.__dict__["encoded"] = data
+            return found
         reader = Reader(data, "a commit")
         if len(data) > MAX_COMMIT:
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
         version = reader.uint()
         if version not in (_PLAIN, _WITH_PARAMS, _WITH_NEEDS):
             raise reader.fail("its version is unknown")
-        manifest, root = ManifestId(reader.raw(32)), Root(reader.raw(32))
-        parents = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
+        manifest, root = ManifestId(reader.free_raw(32)), Root(reader.free_raw(32))
+        parents = tuple(CommitId(reader.free_raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
         author = reader.text(MAX_NAME_BYTES)
-        time_ns, zone, message = reader.sint(), reader.sint(), reader.text(MAX_MESSAGE)
+        time_ns, zone = signed(reader.free_uint()), reader.sint()
+        message = _text(reader.free_blob(MAX_MESSAGE))
         if not -_DAY < zone < _DAY:
             raise reader.fail("its zone is further from UTC than a day")
         metrics: dict[str, float] = {}
         for name in _names(reader, MAX_METRICS):
-            metrics[name] = _FLOAT.unpack(reader.raw(8))[0]
+            metrics[name] = _FLOAT.unpack(reader.free_raw(8))[0]
         pipeline, code = reader.text(MAX_PIPELINE_TEXT), reader.text(MAX_NAME_BYTES)
         params: dict[str, str] = {}
         if version >= _WITH_PARAMS:
             for name in _names(reader, MAX_PARAMS):
-                params[name] = reader.text(MAX_NAME_BYTES)
+                params[name] = _text(reader.free_blob(MAX_NAME_BYTES))
         needs: tuple[CommitId, ...] = ()
         attached: tuple[str, ...] = ()
         if version >= _WITH_NEEDS:
@@ -138,7 +143,31 @@ class Commit:
             raise reader.fail(_OTHER_FORM)
         # The reader accepts one form of each field, and the order of names was checked.
         commit.__dict__["encoded"] = data
+        _forms.add(data, reader.fields, commit)
         return commit
+
+
+def _like(known: Commit, fields: Sequence[bytes]) -> Commit:
+    """The commit with these fields that is like another one in all else."""
+    field = iter(fields).__next__
+    return Commit(
+        ManifestId(field()),
+        Root(field()),
+        tuple([CommitId(field()) for _ in known.parents]),
+        known.author,
+        signed(number(field())),
+        known.zone_minutes,
+        _text(field()),
+        {name: _FLOAT.unpack(field())[0] for name in known.metrics},
+        known.pipeline,
+        known.code,
+        {name: _text(field()) for name in known.params},
+        known.needs,
+        known.attached,
+    )
+
+
+_forms = Forms(_like)
 
 
 def _names(reader: Reader, most: int) -> Iterator[str]:
@@ -148,8 +177,12 @@ def _names(reader: Reader, most: int) -> Iterator[str]:
         name = reader.blob(MAX_NAME_BYTES)
         if previous is not None and name <= previous:
             raise reader.fail(_OTHER_FORM)
-        yield name.decode("utf-8", "surrogateescape")
+        yield _text(name)
         previous = name
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _as_bytes(name: str) -> bytes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
@@ -29,6 +29,7 @@ from mvc.limits import (
 )
 from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
+from mvc.model.layout import Layout
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import ATTACHED, attached_path, check_key, check_path
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
@@ -240,11 +241,8 @@ class Shape:
         self.specs, self.skeletons = tuple(specs), tuple(skeletons)
         self.raw = sum(entry.size for entry in manifest.all_entries)
         self.files = len(manifest.all_entries)
-        self._size = len(data)
-        self._objects = [(begin, end) for begin, end, is_object in spans if is_object]
-        edges = [0, *(at for begin, end, _ in spans for at in (begin, end)), len(data)]
-        self._between = list(zip(edges[::2], edges[1::2], strict=True))
-        self._fixed = self._without_ids(data)
+        self._layout = Layout(data, [(begin, end, False) for begin, end, _ in spans])
+        self._objects = [is_object for _, _, is_object in spans]
 
     def ids(self, data: bytes) -> bytes | None:
         """The ids of the objects that ``data`` names, 32 bytes each, in the order of ``specs``.
@@ -252,12 +250,8 @@ class Shape:
         None if ``data`` differs from a manifest of this shape in more than ids. Otherwise it is
         as canonical as that one: no rule looks at an id.
         """
-        if len(data) != self._size or self._without_ids(data) != self._fixed:
-            return None
-        return b"".join([data[begin:end] for begin, end in self._objects])
-
-    def _without_ids(self, data: bytes) -> bytes:
-        return b"".join([data[begin:end] for begin, end in self._between])
+        fields = self._layout.read(data)
+        return None if fields is None else b"".join(compress(fields, self._objects))
 
 
 def _write_entry(writer: Writer, entry: FileEntry, *, with_path: bool) -> None:

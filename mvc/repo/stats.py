@@ -18,7 +18,7 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.maintenance.inventory import Contents, Inventory, inventory
-from mvc.repo.maintenance.storage_graph import Integers, StorageGraph, column
+from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
@@ -153,16 +153,12 @@ def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np
 
     One is estimated of those that are alike: in coding, size, degree of compression and spec.
     """
-    graph, record, specs = found.graph, found.records_by_row, contents.known_specs
-    objects, sizes, stored = graph.numbers(contents.ids), graph.sizes, column(found.payloads)
-    numbers = np.full(len(graph) + 1, len(specs))  # the last one stands for what is not stored
-    numbers[objects] = column(contents.specs)
+    graph, specs = found.graph, contents.known_specs
+    numbers = np.full(len(graph) + 1, len(specs), np.int32)  # the last one: what is not stored
+    numbers[graph.numbers(contents.ids)] = column(contents.specs)
     spec = numbers[graph.object]
-    raw, total = (np.bincount(record, each)[record] for each in (sizes, stored))
-    share = np.where(column(found.groups)[record], total * sizes / np.maximum(raw, 1), stored)
-    degree = np.rint(2 * np.log2(np.maximum(share, 1) / np.maximum(sizes, 1)))
-    key = np.zeros(len(sizes), np.int64)
-    for each in (column(found.kinds), sizes, spec, degree):
+    key = np.zeros(len(spec), np.int64)
+    for each in (column(found.kinds), graph.sizes, spec, _degrees(found)):
         _, part = np.unique(each, return_inverse=True)
         key = key * (part.max(initial=0) + 1) + part
     _, first, alike = np.unique(key, return_index=True, return_inverse=True)
@@ -172,6 +168,15 @@ def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np
         for coding in [found.coding(row)]
     ]
     return np.array(seconds)[alike]
+
+
+def _degrees(found: Inventory) -> NDArray[np.int16]:
+    """By row of the graph: how far a payload is compressed, in steps of a factor of 1.4."""
+    record, sizes, stored = found.records_by_row, found.graph.sizes, column(found.payloads)
+    raw, total = (np.bincount(record, each)[record] for each in (sizes, stored))
+    share = np.where(column(found.groups)[record], total * sizes / np.maximum(raw, 1), stored)
+    degree = np.rint(2 * np.log2(np.maximum(share, 1) / np.maximum(sizes, 1)))
+    return np.asarray(degree, np.int16)
 
 
 class _Groups:
@@ -220,10 +225,7 @@ class _Held:
         objects = graph.numbers(contents.ids)  # by slot
         named = objects[slot[skeleton & held[manifest]]]
         self.bytes = _bytes_in_packs(found, named[named >= 0])
-        # Each content of a manifest counts once.
-        keys = (manifest * len(objects) + slot)[~skeleton & held[manifest]]
-        _, first = np.unique(keys, return_index=True)
-        manifest, slot = np.divmod(keys[np.sort(first)], max(1, len(objects)))
+        manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
         pieces = _Pieces(graph, contents, objects, groups)
         self.tensors = _distinct(objects, np.unique(slot), contents)
         deltas = np.zeros(count, np.int64)
@@ -232,18 +234,19 @@ class _Held:
         parts = np.bincount(manifest, ~pieces.full[slot], count)
         self.full = parts[versions] == 0
         ends = np.searchsorted(manifest, np.arange(count + 1))
-        seconds = {
-            number: timing.version(
+        seconds = np.zeros(count)
+        for number in np.flatnonzero(held).tolist():
+            seconds[number] = timing.version(
                 pieces.works(slot[ends[number] : ends[number + 1]].tolist()),
                 contents.files[number],
                 contents.raw[number],
             )
-            for number in np.flatnonzero(held).tolist()
-        }
-        self.seconds = [seconds[number] for number in versions.tolist()]
+        self.seconds = array("d", seconds[versions].tobytes())
         _, at, where = np.unique(slot, return_index=True, return_inverse=True)
         self._reuses = np.bincount(manifest, manifest[at][where] != manifest, count) > 0
-        self._numbers = {id_: i for i, id_ in enumerate(states)}
+        numbers = found.history.numbers
+        self._at = np.full(len(numbers), -1, np.int32)  # by version: where it is among the states
+        self._at[[numbers[id_] for id_ in states]] = np.arange(len(states))
         self.recipes: dict[CommitId, tuple[float, CommitId | None]] = {}
         self._found, self._states, self._pieces = found, states, pieces
         self._versions, self._manifest, self._slot = versions, manifest, slot
@@ -269,7 +272,9 @@ class _Held:
             if base is None:
                 return seconds
             at = base
-        return seconds + (self.seconds[self._numbers[at]] if at in self._numbers else 0.0)
+        number = self._found.history.numbers.get(at)
+        place = -1 if number is None else int(self._at[number])
+        return seconds + (0.0 if place < 0 else self.seconds[place])
 
     def by_version(self, weight: float | None) -> dict[CommitId, VersionStats]:
         """The figures of every version that is not forgotten."""
@@ -313,6 +318,13 @@ def _bytes_in_packs(found: Inventory, skeletons: Integers) -> Integers:
     heads = (homes[graph.entry[first_rows]], _KINDS.index("metadata"))
     np.add.at(sums, heads, column(found.heads).astype(np.int64))
     return sums
+
+
+def _once(manifest: Integers, slot: Integers, which: Flags, slots: int) -> tuple[Integers, ...]:
+    """Manifests and slots of the mentions ``which``, each content of a manifest but once."""
+    keys = (manifest * slots + slot)[which]
+    _, first = np.unique(keys, return_index=True)
+    return np.divmod(keys[np.sort(first)], max(1, slots))
 
 
 def _furthest(groups: Integers, depths: Integers) -> Integers:

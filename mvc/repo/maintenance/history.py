@@ -44,13 +44,13 @@ class History:
         self._refs: dict[str, tuple[int | None, int]] = {}  # value, position of its entry
         self._deployed: set[int] = set()
         self._times, self._sequences = array("q"), array("q")
-        self._names: list[tuple[int, ...]] = []  # by entry
+        self._names, self._name_ends = array("q"), array("q", [0])  # by entry
         self._plain = bytearray()  # by entry
         self._marked: set[int] = set()  # positions of entries that say what became of weights
 
     def take(self, recorded: Recorded) -> None:
         """Adds the next entry."""
-        entry, position = recorded.entry, len(self._names)
+        entry, position = recorded.entry, len(self._times)
         if entry.operation == "gc":
             self.fresh.clear()
         for commit in entry.commits:
@@ -84,7 +84,8 @@ class History:
             self.removals.append(position)
         self._times.append(entry.time_ns)
         self._sequences.append(recorded.sequence)
-        self._names.append(tuple(map(self._number, names_of(entry))))
+        self._names.extend(map(self._number, names_of(entry)))
+        self._name_ends.append(len(self._names))
         special = entry.forgotten or entry.weights or entry.removed is not None
         self._plain.append(bool(entry.commits and moved and not special))
 
@@ -111,7 +112,11 @@ class History:
         """Whether an entry does no more than publish versions and move branches to them, and
         all versions that it names are ``among`` these.
         """
-        return bool(self._plain[position]) and all(n in among for n in self._names[position])
+        return bool(self._plain[position]) and all(n in among for n in self._named(position))
+
+    def _named(self, position: int) -> array[int]:
+        """The versions that an entry made, moved a ref from or to."""
+        return self._names[self._name_ends[position] : self._name_ends[position + 1]]
 
     def is_newest(self, name: str, position: int) -> bool:
         """Whether an entry is the last that changed a ref."""
@@ -146,9 +151,9 @@ class History:
         roots = set(self._deployed)
         roots.update(value for value, _ in self._refs.values() if value is not None)
         if cutoff_ns is not None:
-            for time_ns, names in zip(self._times, self._names, strict=True):
+            for position, time_ns in enumerate(self._times):
                 if time_ns >= cutoff_ns:
-                    roots.update(names)
+                    roots.update(self._named(position))
         return self._closure(roots)
 
     def _closure(self, roots: Iterable[int]) -> set[int]:

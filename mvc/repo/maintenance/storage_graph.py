@@ -119,7 +119,7 @@ class Reachability:
                 waiting.extend(self._edges.get(piece, ()))
 
 
-Integers = NDArray[np.int64]
+Integers = NDArray[np.signedinteger[Any]]
 """Numbers of rows, objects or nodes; -1 where there is none."""
 Flags = NDArray[np.bool_]
 
@@ -138,6 +138,12 @@ def _words(data: bytes | bytearray) -> NDArray[np.uint64]:
 
 _NAMED, _DELTA, _FORWARD, _MANIFEST = 1, 2, 4, 8
 _WORDS = DIGEST_SIZE // BASE_BYTES
+_AT_ONCE = 1 << 16  # ids that are looked up together
+
+
+def _short(numbers: Integers) -> Integers:
+    """The same in half of the bytes: so many rows that it would be too few do not fit in memory."""
+    return numbers.astype(np.int32)
 
 
 class StorageGraph:
@@ -205,7 +211,7 @@ class StorageGraph:
         self.entry: Integers = column(self._entries)
         self._number_objects()
         bases = _words(self._bases)
-        self.base: Integers = np.where(self.delta, self._resolved(bases), -1)
+        self.base: Integers = _short(np.where(self.delta, self._resolved(bases), -1))
         self._bases = bytearray()
         self.sound: Flags = ~named & (~self.delta | (self.base >= 0))
         published = self.entry[self._first_rows]
@@ -224,12 +230,12 @@ class StorageGraph:
         is_new = np.ones(len(ids), np.bool_)
         is_new[1:] = (ids[1:] != ids[:-1]).any(axis=1)
         first = order[is_new]  # the sort is stable: each object's earliest row
-        by_age = np.argsort(first)
+        by_age = _short(np.argsort(first))
         numbers = np.empty_like(by_age)
         numbers[by_age] = np.arange(len(by_age))
-        self.object: Integers = np.empty_like(order)
+        self.object: Integers = np.empty(len(order), np.int32)
         self.object[order] = numbers[np.cumsum(is_new) - 1]
-        self._first_rows = first[by_age]
+        self._first_rows = _short(first[by_age])
         self._ids = bytearray()
         # By id: the ids, their first bytes, their objects; the other way round ``_places``.
         self._sorted = ids[is_new]
@@ -258,12 +264,14 @@ class StorageGraph:
         starts = column(self._starts)
         self._offsets = np.unique(starts)
         part = np.searchsorted(self._offsets, starts)
-        keys = np.where(coded, self.object * len(self._offsets) + part, -1)
-        base_keys = np.where(self.base >= 0, self.base * len(self._offsets) + part, -1)
+        keys = np.where(coded, len(self._offsets) * self.object.astype(np.int64) + part, -1)
+        base_keys = np.where(
+            self.base >= 0, len(self._offsets) * self.base.astype(np.int64) + part, -1
+        )
         self._pieces = np.unique(np.concatenate((keys, base_keys)))
         self._pieces = self._pieces[self._pieces >= 0]
-        self.node: Integers = self._place_of(keys)
-        self.base_node: Integers = self._place_of(base_keys)
+        self.node: Integers = _short(self._place_of(keys))
+        self.base_node: Integers = _short(self._place_of(base_keys))
 
     @property
     def sizes(self) -> NDArray[np.uint64]:
@@ -271,8 +279,9 @@ class StorageGraph:
         return column(self._sizes)
 
     def price(self, seconds: NDArray[np.float64]) -> None:
-        """Sets what each row takes to decode. Call it before paths are asked for."""
+        """Sets what each row takes to decode, and finds the cheapest paths."""
         self._seconds = array("d", seconds.tobytes())
+        self._paths = self._search(self.sound, seconds)
 
     def _place_of(self, keys: Integers) -> Integers:
         places = np.searchsorted(self._pieces, keys)
@@ -311,6 +320,12 @@ class StorageGraph:
     def numbers(self, ids: bytes | bytearray) -> Integers:
         """The numbers of many objects, whose ids follow each other in ``ids``."""
         wanted = _words(ids).reshape(-1, _WORDS)
+        parts = range(0, len(wanted), _AT_ONCE)
+        return np.concatenate(
+            [np.empty(0, np.int64), *(self._found(wanted[at : at + _AT_ONCE]) for at in parts)]
+        )
+
+    def _found(self, wanted: NDArray[np.uint64]) -> Integers:
         found = np.full(len(wanted), -1)
         places = np.searchsorted(self._prefixes, wanted[:, 0])
         left = np.flatnonzero(places < len(self._prefixes))
@@ -412,12 +427,13 @@ class StorageGraph:
         depths = np.zeros(len(self._pieces), np.int64)
         sources = np.full(len(self._pieces), -1)
         costs[self.node[full]], sources[self.node[full]] = seconds[full], full
-        origins = np.concatenate((self.base_node[forth], self.node[back]))
         targets = np.concatenate((self.node[forth], self.base_node[back]))
         prices = np.concatenate((seconds[forth], seconds[back]))
+        origins = np.concatenate((self.base_node[forth], self.node[back]))
         order = np.argsort(origins, kind="stable")
+        begins = np.searchsorted(origins[order], np.arange(len(costs) + 1, dtype=np.int32))
         targets, prices = targets[order], prices[order]
-        begins = np.searchsorted(origins[order], np.arange(len(costs) + 1))
+        del origins, order
         changed = np.flatnonzero(np.isfinite(costs))
         while len(changed):
             counts = begins[changed + 1] - begins[changed]

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
-from mvc.store.packs.records import RecordHeader
 
 __all__ = [
     "BLOB",
@@ -127,11 +126,10 @@ def _pack_keys(entry: Entry, at: bytes) -> Iterator[bytes]:
         yield PACK + pack.to_bytes(4, "big") + at
 
 
-def blob_keys(offset: int, headers: Iterable[RecordHeader]) -> Iterator[bytes]:
-    """A key for every object in an entry's records."""
-    for header in headers:
-        for id_ in {member.id for member in header.members}:
-            yield BLOB + id_[:ID_BYTES] + number(offset)
+def blob_keys(objects: Iterable[bytes], offset: int) -> list[bytes]:
+    """A key for every object in an entry's records; ``objects``: the first bytes of their ids."""
+    at = number(offset)
+    return [BLOB + each + at for each in objects]
 
 
 def edge_key(base_offset: int, offset: int) -> bytes:

@@ -23,7 +23,7 @@ from mvc.store.index.index import Meta
 from mvc.store.index.runs import RunReader
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.reader import JournalReader
-from mvc.store.packs.reader import RecordReader
+from mvc.store.packs.reader import Placed, RecordReader
 
 __all__ = ["INDEX", "IndexReader", "IndexThresholds"]
 
@@ -143,21 +143,21 @@ class IndexReader:
         known: dict[bytes, int] | None = {} if len(self._unread) > 1 else None
         fresh: list[bytes] = []
         for offset in self._unread:
-            fresh.extend(self._object_keys(offset, self._records, known))
+            fresh.extend(self._object_keys(offset, self._records.of_entry(offset), known))
         self._unread.clear()
         self._add_to_tail(fresh)
 
     def _object_keys(
-        self, offset: int, records: RecordReader, known: dict[bytes, int] | None
+        self, offset: int, records: Iterable[Placed], known: dict[bytes, int] | None
     ) -> Iterator[bytes]:
         """Blob and edge keys of an entry; ``known`` has the objects of entries not indexed yet."""
-        headers = [header for _, _, header in records.of_entry(offset)]
-        yield from keys.blob_keys(offset, headers)
-        members = [member for header in headers for member in header.members]
+        members = [member for _, _, header in records for member in header.members]
+        objects = {member.id[: keys.ID_BYTES] for member in members}
+        yield from keys.blob_keys(objects, offset)
         bases = {m.base for m in members if m.base and not m.coding.forward_only}
         if known is not None:
-            for member in members:
-                known.setdefault(member.id[:8], offset)
+            for each in objects:
+                known.setdefault(each, offset)
         found = set()
         for base in bases:
             at = known.get(base) if known is not None else None
@@ -378,9 +378,9 @@ class IndexReader:
             torn = recorded.copies < 2 and recorded.after.offset >= end
             if torn or recorded.after.offset > end:
                 break  # the next writer completes the second copy, which needs it as the tip
-            self._journal.remember(recorded)
             batch.extend(keys.entry_keys(recorded))
-            batch.extend(self._object_keys(recorded.offset, records, known))
+            found = records.of(recorded.entry)
+            batch.extend(self._object_keys(recorded.offset, found, known))
             count, last = count + 1, recorded.after
             if count % self._thresholds.batch == 0:
                 if not self._extend(batch, last):

@@ -8,7 +8,7 @@ that an answer, "not there" included, is checked from the directory's hash down.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, overload
 
 import zstandard
@@ -28,7 +28,6 @@ _MAX_DIRECTORY = 1 << 28
 _MAX_KEY = 4096
 _LONG = 128  # from here on a length takes more than one byte
 _CACHED_BLOCKS = 1024  # some 8 KiB each
-_LENGTHS = [bytes((length,)) for length in range(_LONG)]
 
 
 class Block(NamedTuple):
@@ -122,10 +121,6 @@ def _read_keys(raw: bytes) -> Sequence[bytes]:
     return found
 
 
-def _length(key: bytes) -> bytes:
-    return _LENGTHS[len(key)] if len(key) < _LONG else encode_uint(len(key))
-
-
 def block_check(data: bytes) -> bytes:
     return blake3(data).digest(_CHECK)
 
@@ -144,28 +139,25 @@ def _verified(data: bytes, check: bytes, limit: int) -> bytes:
         raise DamagedData("a block of the index does not decode") from error
 
 
-def build_run(keys: Iterable[bytes], put: Callable[[bytes, bytes], object]) -> Directory:
+def build_run(keys: Sequence[bytes], put: Callable[[bytes, bytes], object]) -> Directory:
     """Cuts sorted, distinct ``keys`` into blocks, handing (hash, bytes) of each to ``put``."""
     compressor = zstandard.ZstdCompressor(level=1)
     blocks: list[Block] = []
-    waiting: list[bytes] = []
-    count = 0
-
-    def flush() -> None:
-        body = b"".join([_length(key) + key for key in waiting])
-        data = compressor.compress(encode_uint(len(waiting)) + body)
-        blocks.append(Block(waiting[0], block_check(data)))
+    for begin in range(0, len(keys), BLOCK_KEYS):
+        part = keys[begin : begin + BLOCK_KEYS]
+        data = compressor.compress(encode_uint(len(part)) + _body(part))
+        blocks.append(Block(part[0], block_check(data)))
         put(blocks[-1].check, data)
-        waiting.clear()
+    return Directory(tuple(blocks), len(keys))
 
-    for key in keys:
-        waiting.append(key)
-        count += 1
-        if len(waiting) == BLOCK_KEYS:
-            flush()
-    if waiting:
-        flush()
-    return Directory(tuple(blocks), count)
+
+def _body(keys: Sequence[bytes]) -> bytes:
+    """Each key after its length; most blocks have keys of one length."""
+    lengths = set(map(len, keys))
+    if len(lengths) == 1:
+        length = encode_uint(lengths.pop())
+        return length + length.join(keys)
+    return b"".join([encode_uint(len(key)) + key for key in keys])
 
 
 class RunReader:

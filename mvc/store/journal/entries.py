@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mvc.dataclasses import dataclass
 from mvc.ids import CommitId
 from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
-from mvc.model.canonical import Reader, Writer
+from mvc.model.canonical import Reader, Writer, signed
 from mvc.model.commit import Commit
+from mvc.model.layout import Forms, number
 
 __all__ = [
     "Deployment",
@@ -32,6 +33,7 @@ __all__ = [
 # one each ("entry-3", "entry-4").
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED = 1, 2, 3, 4
 _MANY = 1_000_000
+_FAR = 1 << 62  # bytes
 _T = TypeVar("_T")
 
 RefValue = CommitId | str | None
@@ -197,14 +199,16 @@ class Entry:
     @classmethod
     def decode(cls, data: bytes, where: str) -> Entry:
         """Raises DamagedData unless ``data`` is canonical."""
+        if (found := _forms.read(data)) is not None:
+            return found
         reader = Reader(data, where)
         version = reader.uint()
         if version not in (_PLAIN, _MAINTAINED, _RELINKED, _WEIGHED):
             raise reader.fail("its version is unknown")
-        operation, time_ns = reader.text(MAX_REF_BYTES), reader.uint()
+        operation, time_ns = reader.text(MAX_REF_BYTES), reader.free_uint()
         note = reader.text(MAX_COMMIT)
         regions = _many(reader, _read_region)
-        commits = _many(reader, lambda reader: Commit.decode(reader.blob(MAX_COMMIT)))
+        commits = _many(reader, lambda reader: Commit.decode(reader.free_blob(MAX_COMMIT)))
         refs = _many(reader, lambda reader: _read_change(reader, commits))
         deployments = _many(reader, lambda reader: _read_deployment(reader, commits))
         retractions = _many(
@@ -213,7 +217,7 @@ class Entry:
         removed = None
         if count := reader.uint(_MANY):
             removed = tuple(reader.text(MAX_NAME_BYTES) for _ in range(count - 1))
-        marks = _many(reader, lambda reader: reader.raw(8))
+        marks = _many(reader, lambda reader: reader.free_raw(8))
         forgotten: tuple[Forgotten, ...] = ()
         undoes = None
         if version >= _MAINTAINED:
@@ -239,7 +243,50 @@ class Entry:
         )
         if made.version != version:
             raise reader.fail("it is written in a longer form than it needs")
+        if version == _PLAIN and _names_own(made) and made.encoded == data:
+            _forms.add(data, reader.fields, made)
         return made
+
+
+def _names_own(entry: Entry) -> bool:
+    """Whether an entry publishes one commit, and names no other but its first parent."""
+    values = {value for change in entry.refs for value in (change.old, change.new)}
+    values.update(deployment.commit for deployment in entry.deployments)
+    own = {None, *(id_ for c in entry.commits for id_ in (c.id, *c.parents[:1]))}
+    return len(entry.commits) == 1 and values <= own
+
+
+def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
+    """The entry with these fields that is like another one in all else."""
+    field = iter(fields).__next__
+    time_ns = number(field())
+    regions = [Region(r.pack, number(field(), _FAR), number(field(), _FAR)) for r in known.regions]
+    (old,), new = known.commits, Commit.decode(field())
+    if len(new.parents) != len(old.parents):
+        raise ValueError("what it names as the parent is something else")
+    ids: dict[Any, Any] = {old.id: new.id, None: None}
+    ids.update(zip(old.parents[:1], new.parents[:1], strict=True))
+    deployments = []
+    for each in known.deployments:
+        at, previous = signed(number(field())), number(field())
+        deployments.append(
+            Deployment(each.target, at, ids[each.commit], previous - 1 if previous else None)
+        )
+    return Entry(
+        known.operation,
+        time_ns,
+        known.note,
+        tuple(regions),
+        (new,),
+        tuple([RefChange(each.name, ids[each.old], ids[each.new]) for each in known.refs]),
+        tuple(deployments),
+        known.retractions,
+        known.removed,
+        tuple([field() for _ in known.marks]),
+    )
+
+
+_forms = Forms(_like)
 
 
 def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
@@ -249,7 +296,7 @@ def _many(reader: Reader, read: Callable[[Reader], _T]) -> tuple[_T, ...]:
 
 
 def _read_region(reader: Reader) -> Region:
-    return Region(reader.uint(1 << 32), reader.uint(1 << 62), reader.uint(1 << 62))
+    return Region(reader.uint(1 << 32), reader.free_uint(_FAR), reader.free_uint(_FAR))
 
 
 def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
@@ -341,9 +388,9 @@ def _read_value(reader: Reader, commits: Sequence[Commit]) -> RefValue:
 
 
 def _read_deployment(reader: Reader, commits: Sequence[Commit]) -> Deployment:
-    target, time_ns = reader.text(MAX_REF_BYTES), reader.sint()
+    target, time_ns = reader.text(MAX_REF_BYTES), signed(reader.free_uint())
     commit = _read_value(reader, commits)
-    previous = reader.uint()
+    previous = reader.free_uint()
     if not isinstance(commit, CommitId):
         raise reader.fail("a deployment names no commit")
     return Deployment(target, time_ns, commit, previous - 1 if previous else None)

@@ -10,7 +10,7 @@ from typing import Any
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem, ReadFile
 from mvc.io.handles import ReadAhead
-from mvc.store.journal.entries import Region
+from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.reader import CACHED_ENTRIES, JournalReader
 from mvc.store.packs.records import (
     CHECK_SIZE,
@@ -254,15 +254,19 @@ class RecordReader:
         """The sound records of the entry at byte ``offset``; a damaged one hides no other."""
         found = self._found.get(offset)
         if found is None:
-            found = [
-                (region.pack, at, header)
-                for region in self._journal.entry(offset).entry.regions
-                for at, header in self._packs.sound_records(region, self._report)
-            ]
+            found = self.of(self._journal.entry(offset).entry)
             if len(self._found) > CACHED_ENTRIES:
                 self._found.clear()
             self._found[offset] = found
         return found
+
+    def of(self, entry: Entry) -> list[Placed]:
+        """As ``of_entry``, but read anew."""
+        return [
+            (region.pack, at, header)
+            for region in entry.regions
+            for at, header in self._packs.sound_records(region, self._report)
+        ]
 
     def ahead(self) -> RecordReader:
         """A reader for one pass over many entries in order; damage is noted here."""

@@ -16,8 +16,10 @@ from blake3 import blake3
 
 from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
+from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
 from mvc.model.canonical import Reader, Writer
+from mvc.model.layout import Forms, number
 from mvc.types import Bytes
 
 __all__ = [
@@ -44,7 +46,6 @@ _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
 """A base is named by the first bytes of its id: the first object published with them."""
 
-_NAMED = 33  # flags and id
 _ALL_FLAGS = 15
 BLOB, MANIFEST = 1, 2
 _KINDS = (BLOB, MANIFEST)
@@ -234,28 +235,49 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     end = PREFIX_SIZE + header_size
     if len(data) != end + CHECK_SIZE or blake3(data[:end]).digest(CHECK_SIZE) != data[end:]:
         raise DamagedData(f"the header of a record in {where} does not match its checksum")
-    reader = Reader(data[PREFIX_SIZE:end], f"a record header in {where}")
+    header = data[PREFIX_SIZE:end]
+    members = _forms.read(header)
+    if members is not None and members[-1].at + members[-1].stored == body_size:
+        return RecordHeader(members, False, header_size, body_size)
+    reader = Reader(header, f"a record header in {where}")
     group = bool(reader.uint(1))
     codings = [Coding(reader.text(MAX_PIPELINE_TEXT)) for _ in range(reader.count(256))]
     group_check = reader.raw(PAYLOAD_CHECK) if group else b""
-    members: list[Member] = []
+    found: list[Member] = []
     at = 0
-    uint, raw = reader.uint, reader.raw  # a long history has millions of members
+    uint, raw = reader.uint, reader.free_raw  # a long history has millions of members
     for _ in range(reader.count(MAX_TENSORS)):
-        named = raw(_NAMED)
-        flags, id_, nbytes = named[0], named[1:], uint(1 << 62)
+        flags, id_, nbytes = reader.raw(1)[0], raw(DIGEST_SIZE), uint(1 << 62)
         if flags > _ALL_FLAGS or flags & 3 not in _KINDS:
             raise reader.fail("an object's kind is unknown")
         start = uint(1 << 62) if flags & 8 else 0
         if not codings:
             raise reader.fail("an object has no coding")
         coding = codings[uint(len(codings) - 1)]
-        base = raw(BASE_BYTES) if flags & 4 else b""
-        stored = body_size if group else uint(body_size)
+        base = raw(BASE_BYTES if flags & 4 else 0)
+        stored = body_size if group else reader.free_uint(body_size)
         check = group_check if group else raw(PAYLOAD_CHECK)
-        members.append(Member(flags & 3, id_, start, nbytes, coding, base, at, stored, check))
+        found.append(Member(flags & 3, id_, start, nbytes, coding, base, at, stored, check))
         at += 0 if group else stored
     reader.end()
-    if not members or (not group and at != body_size):
+    if not found or (not group and at != body_size):
         raise reader.fail("its payloads do not fill its body")
-    return RecordHeader(tuple(members), group, header_size, body_size)
+    members = tuple(found)
+    if not group:
+        _forms.add(header, reader.fields, members)
+    return RecordHeader(members, group, header_size, body_size)
+
+
+def _like(known: tuple[Member, ...], fields: Sequence[bytes]) -> tuple[Member, ...]:
+    """Members with these fields that are like others in all else."""
+    found, at = [], 0
+    for (kind, _, start, nbytes, coding, *_), id_, base, size, check in zip(
+        known, fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=True
+    ):
+        stored = number(size)
+        found.append(Member(kind, id_, start, nbytes, coding, base, at, stored, check))
+        at += stored
+    return tuple(found)
+
+
+_forms = Forms(_like)
