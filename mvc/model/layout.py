@@ -55,6 +55,7 @@ class Forms(Generic[_V]):
     def __init__(self, make: Callable[[_V, Sequence[bytes]], _V]) -> None:
         self._make = make
         self._known: dict[int, tuple[Layout, _V]] = {}
+        self._credit = _MOST  # layouts that may be learned before one of them is of use
 
     def read(self, data: bytes) -> _V | None:
         """The value; None if it is of an unknown form, or damaged."""
@@ -63,13 +64,16 @@ class Forms(Generic[_V]):
         if found is None or fields is None:
             return None
         try:
-            return self._make(found[1], fields)
+            value = self._make(found[1], fields)
         except ValueError:
             return None
+        self._credit += 1
+        return value
 
     def add(self, data: bytes, fields: Sequence[Field], value: _V) -> None:
-        """Makes known what was read from ``data``, unless that is long."""
-        if len(data) <= _LONGEST:
+        """Makes known what was read from ``data``, unless that is long or learning does not pay."""
+        if len(data) <= _LONGEST and self._credit > 0:
+            self._credit -= 1
             if len(self._known) >= _MOST:
                 self._known.clear()
             self._known[len(data)] = Layout(data, fields), value
