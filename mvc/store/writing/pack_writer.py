@@ -2,15 +2,18 @@
 
 A writer holds the pack's lock from its first byte until its journal entry is written. So once
 the lock is free, bytes after the committed end belong to no commit. The next writer of that
-pack cuts them off, after it has proven from the journal where the committed bytes end.
+pack cuts them off, after it has proven from the journal where the committed bytes end. A writer
+that fails before anything is durable cuts off itself what it has written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from mvc.errors import IoFailed
+from mvc.errors import IoFailed, MvcError
 from mvc.io.files import FileLock, FileSystem, WriteFile
 from mvc.limits import PACK_TARGET
 from mvc.store.journal.entries import Region
@@ -21,6 +24,15 @@ from mvc.types import Bytes
 __all__ = ["PackWriter"]
 
 _TRIES = 64
+
+
+class _Held(NamedTuple):
+    """A pack that is written to, and where it ended before."""
+
+    lock: FileLock
+    file: WriteFile
+    number: int
+    start: int
 
 
 class PackWriter:
@@ -37,18 +49,21 @@ class PackWriter:
         self._fs = fs
         self._folder = folder
         self._ends = ends
-        self._held: list[tuple[FileLock, WriteFile]] = []
+        self._held: list[_Held] = []
         self._file: WriteFile | None = None
         self._regions: list[Region] = []
         self._number = 0
         self._start = 0
         self._created = False
+        self._durable = False  # then an entry may name what was written
         self.made: list[int] = []
 
     def __enter__(self) -> PackWriter:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        if kind is not None and not self._durable:
+            self._take_back()
         self.close()
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
@@ -74,6 +89,7 @@ class PackWriter:
         if self._created:
             self._fs.sync_dir(self._folder)
             self._created = False
+        self._durable = True
         return tuple(self._regions)
 
     def cut(self) -> tuple[Region, ...]:
@@ -86,9 +102,22 @@ class PackWriter:
         """Unlocks every pack; call it only after the journal entry is written."""
         self._file = None
         while self._held:
-            lock, file = self._held.pop()
-            file.close()
-            lock.release()
+            held = self._held.pop()
+            held.file.close()
+            held.lock.release()
+
+    def _take_back(self) -> None:
+        """Gives the disk back what was appended. No entry can name it, as it is not durable.
+
+        The lock is held since the pack was opened, so all that lies behind is this writer's. If it
+        fails, the next writer of the pack cuts it off.
+        """
+        for held in self._held:
+            with suppress(MvcError):
+                if held.number in self.made:
+                    self._fs.unlink(held.file.path)
+                else:
+                    held.file.truncate(held.start)
 
     def _finish_region(self) -> None:
         if self._file is not None and self._file.position > self._start:
@@ -137,7 +166,7 @@ class PackWriter:
         if file is None:
             lock.release()
             return None
-        self._held.append((lock, file))
+        self._held.append(_Held(lock, file, number, file.position))
         self._file, self._number = file, number
         self._start = file.position
         return file

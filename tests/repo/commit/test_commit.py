@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,13 @@ import torch
 from safetensors.numpy import save_file
 
 import mvc
-from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, WrongUsage
+from mvc.errors import (
+    InvalidConfig,
+    NothingToCommit,
+    SourceChanged,
+    StorageFull,
+    WrongUsage,
+)
 from mvc.repo.commit import state_writer as last_module
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing.object_writer import ObjectWriter
@@ -315,3 +323,31 @@ def test_without_a_delta_stage_no_base_is_read(tmp_path):
         reads.append(sum(each.startswith("read") and each.endswith(".pack") for each in seen))
     one, every = reads
     assert every <= one + 5
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_commit_that_finds_no_space_gives_back_what_it_took(tmp_path, monkeypatch, first):
+    """Else the disk stays full, and not even a rollback could be recorded."""
+    random = np.random.default_rng(0)
+    write, room = os.pwritev, 500_000
+
+    def full(descriptor: int, views: list, offset: int) -> int:
+        nonlocal room
+        if room <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(descriptor, [memoryview(view)[:room] for view in views][:1], offset)
+        room -= count
+        return count
+
+    with mvc.Repository.init(tmp_path) as repo:
+        made = None if first else repo.commit({"w": random.standard_normal(100)}).id
+        packs = tmp_path / ".mvc" / "packs"
+        before = {file.name: file.read_bytes() for file in packs.iterdir()}
+        monkeypatch.setattr(os, "pwritev", full)
+        with pytest.raises(StorageFull):
+            repo.commit({"w": random.standard_normal(200_000)})
+        monkeypatch.undo()
+        assert {file.name: file.read_bytes() for file in packs.iterdir()} == before
+        last = repo.commit({"w": random.standard_normal(100)}).id
+        assert [entry.id for entry in repo.log()] == ([last] if first else [last, made])
+        assert repo.fsck(full=True).sound
