@@ -214,6 +214,29 @@ def test_size_and_time_are_kept(series: Series) -> None:
     series.check()
 
 
+def test_removing_what_was_added_leaves_the_bytes_of_before(tmp_path: Path) -> None:
+    made = Series(tmp_path / "r", 0, "skip:4")
+    model = torch.nn.Sequential(torch.nn.Linear(30, 20), torch.nn.BatchNorm1d(20))
+    adam = torch.optim.Adam(model.parameters())
+    data = torch.from_numpy(made.random.standard_normal((18, 8, 30)).astype(np.float32))
+    with mvc.Recorder(made.repo, model, adam) as recorder:
+        for batch in data:
+            adam.zero_grad()
+            model(batch).square().mean().backward()
+            adam.step()
+            recorder.step()
+    first = present_metrics(made.repo.context)
+    added = [id_ for id_ in ("HEAD~3", "HEAD~7") if made.repo.repack(add=[id_]).plan.full_added]
+    assert len(added) == 2
+    one = made.repo.repack(remove=added[:1], dry_run=True).plan
+    assert one.after.bytes < one.before.bytes
+    done = made.repo.repack(remove=added)
+    assert done.plan.full_removed and not done.plan.deltas_added
+    assert done.now is not None and done.now.reset_points == first.reset_points
+    assert done.now.bytes == pytest.approx(first.bytes, rel=0.01)
+    assert not made.repo.fsck(full=True).problems
+
+
 def test_what_cannot_be_removed(series: Series) -> None:
     with pytest.raises(Unattainable, match="is no reset point"):
         series.repo.repack(remove=[series.ids[4]])

@@ -366,8 +366,8 @@ def added(problem: RepackProblem) -> Selection:
 def removed(problem: RepackProblem) -> Selection:
     """All stored codings without the full records that only the versions to remove need.
 
-    Missing deltas are added. Raises Unattainable if a version cannot be recovered then, or if
-    its recovery would take longer than the settings allow.
+    Missing deltas are added only if the stored ones do not do. Raises Unattainable if a version
+    cannot be recovered then, or if its recovery would take longer than the settings allow.
     """
     numbers = _numbers(problem, problem.goal.remove)
     versions, today = problem.versions(full=False)
@@ -385,12 +385,27 @@ def removed(problem: RepackProblem) -> Selection:
             "no delta leads to it from another reset point",
             hint="keep one of them, or add another reset point first",
         )
-    chosen = problem.with_edges(versions, layout, complete=False)
     needed = {id_ for i in layout.sources for id_ in _blobs(problem, i)}
     gone = {id_ for i in numbers for id_ in _blobs(problem, i)} - needed
-    chosen.drop([o for o in chosen if o.base is None and o.id in gone])
-    chosen.complete()
-    _check_bound(problem, layout_metrics(problem.costs, chosen))
+    asked, bound = {problem.survey.versions[i].commit for i in numbers}, problem.goal.bound
+
+    def rest(chosen: Selection) -> tuple[LayoutMetrics, Selection]:
+        chosen.drop([o for o in chosen if o.base is None and o.id in gone])
+        chosen.complete()
+        return layout_metrics(problem.costs, chosen), chosen
+
+    def fails(after: LayoutMetrics) -> tuple[bool, int]:
+        late = bound is not None and after.worst_seconds > bound
+        return late, len(asked.intersection(after.reset_points))
+
+    # The layout's edges are of whole versions. Where deltas of single tensors have other bases
+    # (skips, groups), the stored ones may lead everywhere though no edge is stored as a whole.
+    after, chosen = rest(of_store(problem.costs))
+    if any(fails(after)):
+        edged = rest(problem.with_edges(versions, layout, complete=False))
+        if fails(edged[0]) < fails(after):
+            after, chosen = edged
+    _check_bound(problem, after)
     return chosen
 
 
