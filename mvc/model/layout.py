@@ -55,7 +55,7 @@ class Forms(Generic[_V]):
     def __init__(self, make: Callable[[_V, Sequence[bytes]], _V]) -> None:
         self._make = make
         self._known: dict[int, tuple[Layout, _V]] = {}
-        self._credit = _MOST  # layouts that may be learned before one of them is of use
+        self._credit = float(_MOST)  # layouts to learn; more for each that is of use
 
     def read(self, data: bytes) -> _V | None:
         """The value; None if it is of an unknown form, or damaged."""
@@ -72,7 +72,8 @@ class Forms(Generic[_V]):
 
     def add(self, data: bytes, fields: Sequence[Field], value: _V) -> None:
         """Makes known what was read from ``data``, unless that is long or learning does not pay."""
-        if len(data) <= _LONGEST and self._credit > 0:
+        self._credit += _RETRY
+        if len(data) <= _LONGEST and self._credit >= 1:
             self._credit -= 1
             if len(self._known) >= _MOST:
                 self._known.clear()
@@ -80,6 +81,7 @@ class Forms(Generic[_V]):
 
 
 _LONGEST, _MOST = 1 << 16, 64
+_RETRY = 1 / 16  # a layout is learned for so many values that had none of use
 
 
 @lru_cache(maxsize=4096)  # times and sizes recur

@@ -162,6 +162,7 @@ PUBLISHED = {
     "steps": "frontier.md",
     "digits-4.6": "evaluation.md",
     "mnist-4.26": "evaluation.md",
+    "texts-4.26": "evaluation.md",
 }
 
 

@@ -157,7 +157,7 @@ class StateWriter:
             self._unproven[i] = name
         self.writer.begin(id_)
         made = parsed.steps.get(i) if parsed.steps and master is None else None
-        recovered = isinstance(base, StoredBase)
+        recovered = made is not None or isinstance(base, StoredBase)
         for start, length in pieces(spec):
             if borrowed is not None:  # then only what is recovered takes room
                 self._room(length if recovered else 0)
