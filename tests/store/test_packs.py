@@ -9,6 +9,7 @@ import pytest
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem
+from mvc.io.handles import WriteFile
 from mvc.store.journal.entries import Region
 from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_numbers, pack_path
 from mvc.store.packs.records import BLOB, Coding, Member, encode_header, payload_check
@@ -82,6 +83,25 @@ def test_leftovers_of_an_interrupted_commit_are_cut_off(tmp_path: Path, ends: En
         ends.commit(packs.sync())
     assert path.stat().st_size == ends.claimed(1)
     assert b"never" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+def test_a_pack_is_unlocked_even_if_taking_back_fails(
+    tmp_path: Path, ends: Ends, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    def fails(file: WriteFile, size: int) -> None:
+        raise error("injected")
+
+    with writer(tmp_path, ends) as packs:
+        packs.append(*record(b"kept"))
+        ends.commit(packs.sync())
+    failing = writer(tmp_path, ends)  # a caller may keep the error, and so the writer
+    with monkeypatch.context() as patch, pytest.raises((ValueError, error)), failing:
+        failing.append(*record(b"taken back"))
+        patch.setattr(WriteFile, "truncate", fails)
+        raise ValueError("the commit fails")
+    with writer(tmp_path, ends) as packs:
+        assert packs.append(*record(b"next")) == (1, ends.claimed(1))
 
 
 def test_a_new_pack_without_any_entry_is_begun_anew(tmp_path: Path, ends: Ends) -> None:

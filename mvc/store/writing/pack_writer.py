@@ -62,9 +62,11 @@ class PackWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        if kind is not None and not self._durable:
-            self._take_back()
-        self.close()
+        try:
+            if kind is not None and not self._durable:
+                self._take_back()
+        finally:
+            self.close()
 
     def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
         """Writes one record; returns (pack, offset). Not durable before ``sync``."""
@@ -113,7 +115,7 @@ class PackWriter:
         fails, the next writer of the pack cuts it off.
         """
         for held in self._held:
-            with suppress(MvcError):
+            with suppress(MvcError, MemoryError):
                 if held.number in self.made:
                     self._fs.unlink(held.file.path)
                 else:

@@ -325,11 +325,11 @@ def test_without_a_delta_stage_no_base_is_read(tmp_path):
     assert every <= one + 5
 
 
-@pytest.mark.parametrize("first", [False, True])
-def test_a_commit_that_finds_no_space_gives_back_what_it_took(tmp_path, monkeypatch, first):
+@pytest.mark.parametrize(("first", "room"), [(False, 500_000), (True, 500_000)])
+def test_a_commit_that_finds_no_space_gives_back_what_it_took(tmp_path, monkeypatch, first, room):
     """Else the disk stays full, and not even a rollback could be recorded."""
     random = np.random.default_rng(0)
-    write, room = os.pwritev, 500_000
+    write = os.pwritev
 
     def full(descriptor: int, views: list, offset: int) -> int:
         nonlocal room
