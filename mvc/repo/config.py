@@ -324,7 +324,7 @@ def _flat(
         name = f"{prefix}{part}"
         section = any(key.startswith(f"{name}.") for key in KEYS)
         if not isinstance(part, str) or "." in part or depth > 8:
-            one = f"{part}" if f"{prefix}{part}" in KEYS else "store.max_chain"
+            one = str(part) if f"{prefix}{part}" in KEYS else "store.max_chain"
             first, _, rest = one.partition(".")
             raise InvalidConfig(
                 f"{where}: {_shown(part)} is not the name of a setting in a file",

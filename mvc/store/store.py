@@ -44,8 +44,9 @@ GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it al
 def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: bytes) -> None:
     """Makes an empty repository in ``parent``, atomically; AlreadyARepository if there is one."""
     folder = parent / FOLDER
+    already = AlreadyARepository(f"there is a repository already: {folder}")
     if fs.stat(folder) is not None:
-        raise AlreadyARepository(f"there is a repository already: {folder}")
+        raise already
     now = check_now(clock.now_ns())
     fresh = parent / f"{FOLDER}.new-{os.urandom(4).hex()}"
     fs.make_dir(fresh)
@@ -68,7 +69,7 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
             if fs.stat(folder / FORMAT) is None:
                 raise
             # Another process was faster.
-            raise AlreadyARepository(f"there is a repository already: {folder}") from error
+            raise already from error
         fs.sync_dir(parent)
     except BaseException:
         for name in (FORMAT, JOURNAL, CONFIG, GITIGNORE):

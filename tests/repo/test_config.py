@@ -46,6 +46,14 @@ def test_later_sources_win(tmp_path: Path) -> None:
     assert got["python.keep_base"] == ("auto", "default")
 
 
+def refused(file: Path, text: str) -> InvalidConfig:
+    """The error for a file of this text."""
+    file.write_text(text)
+    with pytest.raises(InvalidConfig) as caught:
+        load(file)
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -71,11 +79,8 @@ def test_later_sources_win(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, named: str) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(text)
-    with pytest.raises(InvalidConfig) as caught:
-        load(file)
-    assert named in caught.value.message and str(file) in caught.value.message
+    message = refused(tmp_path / "config.yaml", text).message
+    assert named in message and str(tmp_path / "config.yaml") in message
 
 
 @pytest.mark.parametrize(
@@ -86,11 +91,7 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, text: str, named: str) ->
     ],
 )
 def test_dotted_names_are_written_nested(tmp_path: Path, text: str, hint: str) -> None:
-    file = tmp_path / "config.yaml"
-    file.write_text(text)
-    with pytest.raises(InvalidConfig) as caught:
-        load(file)
-    assert hint in (caught.value.hint or "")
+    assert hint in (refused(tmp_path / "config.yaml", text).hint or "")
 
 
 def test_repeated_references_do_not_swell(tmp_path: Path) -> None:
