@@ -7,9 +7,9 @@ which is the class of this module.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 

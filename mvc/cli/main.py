@@ -11,7 +11,6 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import NoReturn
 
 import click
@@ -19,7 +18,8 @@ import click
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import asdict
 from mvc.errors import MvcError
 
 __all__ = ["Failure", "describe", "main", "report", "run"]
@@ -98,8 +98,7 @@ def _tolerate_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """What the program says of an error; ``kind`` is a stable word for programs."""
 
     kind: str

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import WrongUsage
 from mvc.io import mounts
 from mvc.io.os_errors import sync_failure, translate
@@ -35,8 +35,7 @@ _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
 _ZEROS = memoryview(bytes(_LARGE))
 
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
+class FileIdentity(Struct, frozen=True):
     """What tells whether a file is still the same: times in ns since 1970, size in bytes."""
 
     size: int

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import Busy, IoFailed, MvcError, WouldOverwrite
 from mvc.io.files import TEMPORARY, FileIdentity, FileLock, FileSystem, WriteFile
 
@@ -37,8 +37,7 @@ _NAMED = 10  # files in a message
 _LOCK_SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """One file. ``temporary`` is renamed to ``name``; if it is empty, ``name`` is deleted.
 
     ``before`` is what stood at ``name``: size, mtime and ctime in ns, inode; empty for nothing.

@@ -6,19 +6,17 @@ that every blob has a spec.
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import lru_cache
 from math import prod
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
 
 __all__ = ["DTYPES", "DType", "TensorSpec", "shared_spec"]
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(Struct, frozen=True):
     """``itemsize`` in bytes; ``width``: bytes of the unsigned integers that deltas act on."""
 
     name: str
@@ -49,8 +47,7 @@ DTYPES = {row.name: row for row in _ROWS}
 """The closed table of dtypes, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Struct, frozen=True):
     """dtype name and shape of one tensor; the empty shape is a scalar."""
 
     dtype: str

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from blake3 import blake3
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import (
     CannotRecord,
     CannotRetrain,
@@ -57,8 +57,7 @@ _URL = re.compile(r"https?://[!-~]{1,2000}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(Struct, frozen=True):
     """``files`` have so many ``nbytes``. ``source``: the path or URL of a reference, else None."""
 
     name: str
@@ -68,8 +67,7 @@ class DataSet:
     source: str | None = None
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     size: int
     hash: str
 
@@ -172,8 +170,7 @@ def of_version(context: Context, name: str, version: CommitId) -> DataSet:
 # -- in a training -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Used:
+class Used(Struct, frozen=True):
     """The data sets of a training. ``places``: where each lies on this machine, by name.
 
     ``argument``: what the service is given as ``data``.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 

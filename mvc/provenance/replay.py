@@ -21,7 +21,7 @@ from blake3 import blake3
 
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,
@@ -56,8 +56,7 @@ _CALL = 200  # characters of a call
 _ENDING = 10  # seconds in which a process that is done may end its own children
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
     or if its dtype or shape differs, too.
     """
@@ -66,8 +65,7 @@ class Difference:
     distance: Distance | None
 
 
-@dataclass(frozen=True, repr=False)
-class Retrained:
+class Retrained(Struct, frozen=True):
     """A version that was made again; its root was verified.
 
     ``state`` is that of ``path``, as ``checkout`` returns it. ``replayed``: the versions that were

@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import CannotRecord
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
@@ -34,8 +34,7 @@ _SCRIPT = {"__main__", "__mp_main__"}
 """What the script that runs is called, also in a process that multiprocessing has started."""
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """``files``: bytes by attached name (``code/nets/resnet.py``).
 
     ``packages``: versions of the installed packages that the files import, by distribution name.
@@ -201,8 +200,7 @@ _KNOWN: WeakKeyDictionary[Any, dict[tuple[object, ...], _Search]] = WeakKeyDicti
 # -- where modules lie -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """``kind``: standard, installed or project. ``folders``: where a package's modules lie."""
 
     kind: str

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot
@@ -19,8 +19,7 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and a description of the current step."""
 
 
-@dataclass
-class Context:
+class Context(Struct):
     """``root`` is the folder that contains ``.mvc``.
 
     ``finished``: the files that were replaced to complete checkouts whose process was killed.

@@ -5,10 +5,10 @@ Opens and wires; every verb is a function in a module of its own.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.repo import attached
@@ -28,8 +27,7 @@ __all__ = ["Stats", "VersionStats", "by_version", "stats"]
 _KINDS = ("full", "delta", "metadata")
 
 
-@dataclass(frozen=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """Figures of a repository. Sizes are bytes, times estimated seconds.
 
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
@@ -66,8 +64,7 @@ class Stats:
     price: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VersionStats:
+class VersionStats(Struct, frozen=True):
     """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.
 
     ``deltas`` lead from a full record, stored with the version ``base``, to the version's

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 

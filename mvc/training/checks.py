@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
@@ -37,8 +36,7 @@ Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class RecorderOptions:
+class RecorderOptions(Struct, frozen=True):
     """Options of a Recorder; its docstring explains each of them."""
 
     deploy: str | None = None

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +23,7 @@ import torch
 
 from mvc.adapters.python.arrays import tensor_spec
 from mvc.adapters.structure import MAX_DEPTH, part_name
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.errors import UnsupportedTensor
 
 __all__ = ["MODES", "Item", "Queue", "Slot", "measure"]
@@ -161,8 +160,7 @@ def _text(place: _Place) -> str:
     return ".".join(part_name(key) for key in place)
 
 
-@dataclass
-class Item:
+class Item(Struct):
     """A step whose state is staged. ``called_ns``: when ``step`` took it, in ns since 1970.
 
     ``data`` is its batch, for a lossy pipeline. ``awaited``: the caller waits for its production

@@ -5,9 +5,9 @@ Most of its time goes to hashing, compression and writing, which release the GIL
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from mvc.adapters.python.state import HashedState, from_state

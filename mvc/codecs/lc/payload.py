@@ -27,7 +27,7 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.lc import Coder
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import DamagedData, WrongUsage
 
 __all__ = ["decode_steps", "encode_steps"]
@@ -37,8 +37,7 @@ _ROOT = 4
 _MOST_SYMBOLS = 1 << 16
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """What the members of a class have in common: dtype, scale, and the bytes of the table."""
 
     dtype: str

@@ -20,7 +20,6 @@ from typing import ClassVar
 from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.sparse import OPTIONS
 from mvc.codecs.stages.base import CODINGS_2, DELTAS, WORDS, Kind, Stage, whole
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline
 
 
@@ -112,8 +111,7 @@ class PlanesOfJoined(PlanesOfAll):
     feature = CODINGS_2
 
 
-@dataclass(frozen=True)
-class Sparse(Stage):
+class Sparse(Stage, frozen=True):
     """Positions and values of the words that are not zero, of every tensor by itself."""
 
     options: frozenset[str]

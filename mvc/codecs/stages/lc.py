@@ -17,7 +17,6 @@ from typing import ClassVar, Literal
 
 from mvc.codecs.stages.base import LC, Kind, Stage, number, plain, read_options, whole
 from mvc.codecs.stages.codings import Planes, Zstd
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline
 
 PREFIX = "lc:"
@@ -44,8 +43,7 @@ class Quantiser(Stage):
         return Planes("planes")
 
 
-@dataclass(frozen=True)
-class ExpQ(Quantiser):
+class ExpQ(Quantiser, frozen=True):
     """Buckets by sign and exponent. ``mean``: the representative is the bucket's mean."""
 
     mean: bool
@@ -60,8 +58,7 @@ class ExpQ(Quantiser):
         return cls(_text(name, said), "mean" in said, "tensor" in said)
 
 
-@dataclass(frozen=True)
-class Promote(Stage):
+class Promote(Stage, frozen=True):
     """Keeps the buckets with the largest exponents: how many, one of three numbers says.
 
     ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit into this share of the raw bytes.
@@ -91,8 +88,7 @@ class Promote(Stage):
         return cls(f"{name}:{key}={plain(value)}", 0, share["budget"], share["error"])
 
 
-@dataclass(frozen=True)
-class Uniform(Quantiser):
+class Uniform(Quantiser, frozen=True):
     """Equal steps around a dead zone of two steps; each level stands for the mean of its entries.
 
     The step is the smallest that keeps to ``budget``, or the largest that keeps to ``error``.

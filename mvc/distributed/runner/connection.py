@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import BadMessage, CannotDistribute
 from mvc.limits import MAX_FRAME
 
@@ -53,8 +53,7 @@ class ConnectionGone(Exception):
     """The process at the other end has gone, or does not read."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """``step``: how many steps the sender had trained; 0 from the coordinator."""
 
     kind: int

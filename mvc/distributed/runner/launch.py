@@ -22,7 +22,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from mvc import errors
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.distributed.runner.settings import TOKEN
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
 from mvc.io.process import cpu_count
@@ -44,8 +44,7 @@ class Dismissed(CannotDistribute):
     """The coordinator has ended a worker's part, and said why."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What ``launch`` starts. ``job`` is the coordinator's; ``restarts``: how many processes that
     are killed are started again, all together.
     """

@@ -8,8 +8,8 @@ production weights for the version.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Self, Unpack
 
 from mvc.errors import CannotResume, WrongUsage

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Unpack
 
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install

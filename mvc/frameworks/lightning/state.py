@@ -10,9 +10,9 @@ of their parameters, and the epoch is entered with the batches in their order.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from mvc.errors import CannotResume

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar

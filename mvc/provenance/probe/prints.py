@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import fields
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import (
     DamagedData,
     MvcError,
@@ -57,8 +57,7 @@ __all__ = [
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """The paths written, deleted and left unchanged, and the branch of HEAD (None: detached).
 
     ``orphans``: versions that only the detached HEAD before the checkout led to. ``left_out``:

@@ -5,11 +5,11 @@ HEAD and the working tree stay as they are.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 

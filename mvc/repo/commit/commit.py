@@ -6,9 +6,9 @@ takes the paths it did not change from there.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
 

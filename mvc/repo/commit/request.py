@@ -6,13 +6,12 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import (
@@ -43,8 +42,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommitOptions:
+class CommitOptions(Struct, frozen=True, kw_only=True):
     """The rarer arguments of ``Repository.commit``.
 
     ``max_recovery`` bounds the seconds that recovering this version may take, in place of the
@@ -100,8 +98,7 @@ class CommitOptions:
             )
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """One path of the new version: ``open`` parses it; if it is None, the path is removed."""
 
     path: str
@@ -109,8 +106,7 @@ class Change:
     last: BaseCache | None = None
 
 
-@dataclass(frozen=True)
-class CommitRequest:
+class CommitRequest(Struct, frozen=True):
     """What to commit.
 
     ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import field
 
 import numpy as np
 from blake3 import blake3
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
@@ -280,8 +279,7 @@ def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Master:
+class _Master(Struct, frozen=True):
     """A tensor of this commit whose file is still open: a base for its copies."""
 
     id: BlobId
@@ -353,8 +351,7 @@ class PrecisionCopies:
         return rounded.by_hash.get(_sample_hash(data[: count * DTYPES[spec.dtype].itemsize]))
 
 
-@dataclass(slots=True)
-class _Rounded:
+class _Rounded(Struct):
     """Masters of one spec by the hash of their beginning, rounded to one dtype."""
 
     by_hash: dict[bytes, _Master] = field(default_factory=dict)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 from mvc.errors import (
     DamagedData,
     InvalidName,
@@ -48,8 +48,7 @@ _Pair = tuple[str, FileEntry | None, FileEntry | None]
 _V = TypeVar("_V")
 
 
-@dataclass(frozen=True, repr=False)
-class Diff:
+class Diff(Struct, frozen=True):
     """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
 
     ``from_head``: Python states without a file; for them the working tree is taken to equal HEAD.
@@ -134,8 +133,7 @@ def _differing(
     return {name: (a, b) for name, (a, b) in pairs.items() if repr(a) != repr(b)}  # NaN equals NaN
 
 
-@dataclass(frozen=True)
-class DiffSource:
+class DiffSource(Struct, frozen=True):
     """One side of a diff: a version, the working tree, or one file or folder on disk.
 
     ``places``: where the files lie that are read from disk; the others are recovered.

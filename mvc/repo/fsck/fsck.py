@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
 
 from mvc.adapters.views import extract
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
 from mvc.errors import DamagedData, IoFailed, MvcError, ReadOnly
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.files import TEMPORARY, FileSystem
@@ -276,8 +276,7 @@ def _index(
     return [Problem("index", INDEX, str(snapshot.folder / INDEX), why)]
 
 
-@dataclass
-class PackCheck:
+class PackCheck(Struct):
     """Reads every region that the journal names. Sound payloads go to ``objects``.
 
     ``checked``: bytes read so far. ``found_keys``: by journal offset, the first bytes of the ids
@@ -404,8 +403,7 @@ _NOTED = 10  # versions without weights that are named
 _NO_RECORD = "no sound record leads to it"
 
 
-@dataclass
-class _VersionCheck:
+class _VersionCheck(Struct):
     """Checks for every version that all its objects can be recovered; ``full``: recovers them.
 
     ``suspects``: ids of objects with a damaged payload. ``lost``: versions with an object that

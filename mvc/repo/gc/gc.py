@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 
 from mvc.codecs.patch import encode_patch
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE
@@ -61,8 +61,7 @@ _WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
-@dataclass(frozen=True)
-class Collection:
+class Collection(Struct, frozen=True):
     """What a collection deletes, or would delete. Sizes are bytes on disk.
 
     ``commits`` are unreachable versions, ``objects`` tensors and manifests that no version
@@ -86,8 +85,7 @@ class Collection:
     unquarantined: int
 
 
-@dataclass
-class _Plan:
+class _Plan(Struct):
     reach: Reachable
     found: Inventory
     rewrite: RewritePlan

@@ -7,9 +7,9 @@ it; the names of that version count for the model that it holds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -26,8 +26,7 @@ from mvc.repo.retention.rules import live_now
 __all__ = ["Member", "family"]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A model, and the version in which it appeared.
 
     ``base``: the position of the model that it was made from among the members; None for a base

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -43,8 +43,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(Struct, frozen=True):
     """A commit with its names and deployments.
 
     ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, retracted ones
@@ -278,8 +277,7 @@ def names_by_commit(context: Context) -> dict[CommitId, list[str]]:
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class Orphans:
+class Orphans(Struct, frozen=True):
     """``count`` orphaned versions, of which ``newest`` is the tip.
 
     ``deployed`` of them were deployed or are ancestors of a deployed one; gc keeps those.

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import InvalidTime, NothingToCommit, UnknownPath, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileIdentity, FileSystem
@@ -40,8 +40,7 @@ _DIGITS = re.compile(r"(\d+)")
 _TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.pt'"
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """One checkpoint. ``kept`` is False if the version ``commit`` had its content before."""
 
     source: Path
@@ -83,8 +82,7 @@ def import_checkpoints(
     return result
 
 
-@dataclass
-class _Run:
+class _Run(Struct):
     """A running import. ``total`` and ``done``: bytes of checkpoints."""
 
     context: Context
@@ -167,8 +165,7 @@ class _Run:
         return None
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """A version to commit: its files by tracked name. ``time_ns`` since 1970, ``size`` in bytes."""
 
     source: Path

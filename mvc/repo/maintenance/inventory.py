@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.model.manifest import Shape
@@ -53,8 +53,7 @@ _SHAPES = 64  # manifests' shapes in memory
 _RECENT, _TIMES = 1 << 14, 4
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
+class StoredRecord(Struct, frozen=True):
     """A record and its place. ``entry_index``: the entry of the inventory that names it."""
 
     entry_index: int
@@ -73,8 +72,7 @@ class StoredRecord:
             yield (self.pack, self.offset, i), member
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCoding:
+class StoredCoding(Struct, frozen=True):
     """One member of a record. ``base``: the id of its base, None for a full record.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import Protocol, TypeVar
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE
@@ -66,8 +66,7 @@ class JointRecord(Protocol):
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class EncodeRequest:
+class EncodeRequest(Struct, frozen=True):
     """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
 
     A delta that saves less than a tenth of the full record becomes a full record. ``entry_index``:
@@ -79,8 +78,7 @@ class EncodeRequest:
     entry_index: int | None = None
 
 
-@dataclass
-class RewritePlan:
+class RewritePlan(Struct):
     """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete; the
     codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
     well although their packs stay, so that no entry names the dropped codings in them.

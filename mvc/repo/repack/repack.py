@@ -7,9 +7,9 @@ the new ones, in one step (``mvc.repo.maintenance.rewrite_plan``). Ids do not ch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of
@@ -52,8 +52,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Repacked:
+class Repacked(Struct, frozen=True):
     """The plan, and the metrics after its execution; None if nothing was done."""
 
     plan: RepackPlan

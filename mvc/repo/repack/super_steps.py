@@ -10,7 +10,6 @@ made of what the runs under it have saved.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from typing import TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from mvc.codecs.lc.joint import encode_joint
 from mvc.codecs.lc.payload import encode_steps
 from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.errors import DamagedData
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.repo.context import Context
@@ -53,8 +52,7 @@ _Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
 
 
-@dataclass(frozen=True, slots=True)
-class SuperStep:
+class SuperStep(Struct, frozen=True):
     """A record to be made of stored ones, as part of the entry ``entry_index``.
 
     ``chains``: for each piece the records and members that lead to it, in the order of their
@@ -104,8 +102,7 @@ def _differ(one: Addition, other: Addition) -> bool:
     return not same or not np.array_equal(one.symbols, other.symbols)
 
 
-@dataclass
-class SuperSteps:
+class SuperSteps(Struct):
     """What to do: records to make, the codings that they replace, shortcuts, and bytes saved."""
 
     joint: list[SuperStep] = field(default_factory=list)

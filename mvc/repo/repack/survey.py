@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
@@ -20,8 +19,7 @@ from mvc.store.packs.arena import Arena
 __all__ = ["Survey", "Version", "survey"]
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """``blobs``: its contents by id, each with its line: the path and name it is found under.
 
     ``sequence``: the operation that published it. It has so many ``files`` of ``nbytes`` in all.
@@ -36,8 +34,7 @@ class Version:
     nbytes: int
 
 
-@dataclass
-class Survey:
+class Survey(Struct):
     """Versions in the order of publication; parents before children."""
 
     context: Context

@@ -8,9 +8,8 @@ quarantine. What is recovered over it is compared with its hash as usual.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.repo.context import Progress
 from mvc.repo.maintenance.inventory import (
     CodingPlace,
@@ -30,8 +29,7 @@ from mvc.store.snapshot import Snapshot
 __all__ = ["DamageSurvey", "SoundGraph", "survey_damage"]
 
 
-@dataclass
-class DamageSurvey:
+class DamageSurvey(Struct):
     """``found``: every record with a sound header. ``damaged``: those of its codings whose
     payload is not. ``ranges``: where damaged bytes lie.
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
@@ -87,8 +87,7 @@ def repair(
     return Repaired(tuple(work.healed), tuple(work.quarantined), freed, report)
 
 
-@dataclass
-class _Repair:
+class _Repair(Struct):
     """One repair, and what it did so far."""
 
     context: Context
@@ -189,8 +188,7 @@ _Needs = dict[bytes, tuple[TensorSpec | None, int]]
 the entry of the first version with the object."""
 
 
-@dataclass
-class _RepairPlan:
+class _RepairPlan(Struct):
     """``lost``: objects that versions need and no source has. ``ranges`` go to quarantine.
 
     With damaged ranges alone the plan is executed as well: the new journal omits them.

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import InvalidName, UnknownPath
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
@@ -38,8 +38,7 @@ VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn"})
 """Folders of version control systems, in any case of letters; mvc never looks into them."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
+class FoundFile(Struct, frozen=True):
     """A file of the working tree; its ``name`` may be one that cannot be tracked."""
 
     name: str

@@ -18,7 +18,7 @@ from typing import Any
 import lmdb
 from blake3 import blake3
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.io.os_errors import translate
@@ -36,16 +36,14 @@ _FAN = 4  # runs of one level before they are merged into the next
 _FIRST_MAP = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
 
     level: int
     check: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(Struct, frozen=True):
     """What is indexed: everything of repository ``identity`` before ``position``."""
 
     identity: bytes

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import field
 from functools import lru_cache
 from typing import Protocol
 
 from mvc.codecs.lc.step import Step
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
 from mvc.limits import CHUNK
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
@@ -44,8 +43,7 @@ class Kept(Protocol):
         """Called with the chain of every piece, as ``Graph.chain`` gives it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(Struct, frozen=True):
     """A chunk that is encoded already; ``Waiting`` holds it in place of a future."""
 
     data: Bytes
@@ -57,8 +55,7 @@ class Encoded:
         """Does nothing: the chunk is encoded."""
 
 
-@dataclass(slots=True)
-class Waiting:
+class Waiting(Struct):
     """A piece on its way into the current record."""
 
     kind: int
@@ -81,8 +78,7 @@ class Waiting:
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
-@dataclass(slots=True)
-class Record:
+class Record(Struct):
     """Pieces gathered so far; ``arena`` holds their encoded chunks."""
 
     arena: Arena

@@ -24,7 +24,7 @@ from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.lossy import TopK
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.repo.content.contents import skeleton_of
@@ -40,8 +40,7 @@ from mvc.training.state.parts import training_path
 __all__ = ["Decision", "Production", "StateReducer"]
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The result of an offer.
 
     ``production`` are the weights to be live from now on: the new ones if they are to be

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from mvc.adapters.python.state import from_state
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.errors import WrongUsage
 from mvc.model.names import training_path
 from mvc.training.state.component_types import component_type
@@ -51,8 +51,7 @@ class StateSource(Protocol):
         """Everything else, after step ``step``, in the form of ``TrainingParts.training_state``."""
 
 
-@dataclass(frozen=True)
-class TrainingParts:
+class TrainingParts(Struct, frozen=True):
     """The objects whose states are recorded; ``rng``: the random generators', too.
 
     For a compiled or data-parallel ``model`` the module inside is recorded.

@@ -22,7 +22,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 from mvc.repo.repack.solve.model import Edge, Layout, Tree, Versions
 
 __all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]
@@ -45,8 +45,7 @@ def cheapest_tree(
     return _Search(versions, tree, bound, prices).run()
 
 
-@dataclass(slots=True)
-class _Best:
+class _Best(Struct):
     """The cheapest way to store a family by itself. ``source``: of its first version, or none."""
 
     bytes: int
