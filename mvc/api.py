@@ -7,11 +7,12 @@ which is the class of this module.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import DEFAULT_STATE

@@ -11,6 +11,7 @@ import math
 from typing import Literal
 
 from msgspec import Struct
+
 from mvc.errors import InvalidPipeline, WrongUsage
 
 __all__ = ["ACCURACY_DROPS", "SPEEDS", "Requirements", "pipeline_and_bound"]

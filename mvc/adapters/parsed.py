@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.handles import ReadFile

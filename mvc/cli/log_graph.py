@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
+
 from mvc.ids import CommitId
 from mvc.repo.history.log import LogEntry
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
-from msgspec import Struct
-from msgspec.structs import asdict
 from mvc.errors import MvcError
 
 __all__ = ["Failure", "describe", "main", "report", "run"]

@@ -7,8 +7,9 @@ from itertools import repeat
 from typing import Literal
 from unicodedata import combining, east_asian_width
 
-from mvc.cli.output import Output
 from msgspec import Struct
+
+from mvc.cli.output import Output
 
 __all__ = ["Column", "numbers", "show"]
 

@@ -27,6 +27,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
 
 from mvc.codecs import steps
 from mvc.codecs.sparse import decode_sparse, encode_sparse
@@ -51,7 +52,6 @@ from mvc.codecs.words import (
     words_of,
     zigzag,
 )
-from msgspec import Struct
 from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.lc.payload import decode_steps, encode_steps
 from mvc.codecs.lc.quantise import quantise
 from mvc.codecs.lc.step import Step, flushes
 from mvc.codecs.pipeline import Pipeline
-from msgspec import Struct
 from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
 
 __all__ = ["CODECS", "DriftCodec", "Plain", "Wire", "codec_named"]

@@ -11,6 +11,8 @@ import struct
 from typing import Any, ClassVar
 
 from msgspec import Struct
+from msgspec.structs import astuple
+
 from mvc.errors import BadMessage
 
 __all__ = [
@@ -56,7 +58,7 @@ class Message(Struct, frozen=True):
 
     def to_bytes(self) -> bytes:
         """The message as it travels."""
-        values = list(vars(self).values())
+        values = list(astuple(self))
         data = values.pop() if self.has_data else b""
         header = _HEADER.pack(self.kind, *values[:3])
         return b"".join((header, self.numbers.pack(*values[3:]), data))

@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from msgspec import Struct
 from mvc.errors import WrongUsage
 
 __all__ = ["SAFE_FUNCTIONS", "Cap", "Norm", "SafeFunction", "Threshold", "Variance", "norm_of"]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from msgspec import Struct
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Layout, Worker
 from mvc.distributed.protocols.named import Protocol

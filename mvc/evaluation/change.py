@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from mvc.api import Repository
-from mvc.dataclasses import dataclass
 from mvc.errors import NoDeployment, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

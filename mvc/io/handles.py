@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
+
 from mvc.errors import WrongUsage
 from mvc.io import mounts
 from mvc.io.os_errors import sync_failure, translate

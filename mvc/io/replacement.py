@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
+
 from mvc.errors import Busy, IoFailed, MvcError, WouldOverwrite
 from mvc.io.files import TEMPORARY, FileIdentity, FileLock, FileSystem, WriteFile
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from msgspec import Struct, field
+
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.limits import (
     MAX_ATTACHED,

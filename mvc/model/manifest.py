@@ -17,6 +17,7 @@ from itertools import compress, pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, ManifestId, Root
 from mvc.limits import (

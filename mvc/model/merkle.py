@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+
 from mvc.ids import Root
 from mvc.model.hashing import digest
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from blake3 import blake3
-
 from msgspec import Struct
+
 from mvc.errors import (
     CannotRecord,
     CannotRetrain,

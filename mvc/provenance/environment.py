@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData, MvcError, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.io.process import host_name

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from mvc.errors import WouldOverwrite
 from mvc.ids import CommitId

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct, field
+
 from mvc.errors import (
     CannotBuild,
     CannotRecord,

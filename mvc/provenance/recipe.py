@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
 from mvc.model.manifest import FileEntry

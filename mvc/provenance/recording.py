@@ -16,11 +16,11 @@ from typing import Any, Self
 
 import torch
 from blake3 import blake3
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
-from msgspec import Struct
-from msgspec.structs import replace
 from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.manifest import FileEntry

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
+from msgspec import Struct
 
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
-from msgspec import Struct
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,

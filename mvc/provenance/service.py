@@ -23,9 +23,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from mvc.adapters.python.state import from_state
-from msgspec import Struct
 from mvc.errors import CannotRecord, CannotRetrain, MvcError, WrongUsage
 from mvc.model.names import an
 from mvc.provenance.recipe import SERVICE, Made, Recipe

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from msgspec import Struct
+
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.io.process import memory_bytes

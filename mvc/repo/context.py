@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot

@@ -23,6 +23,7 @@ from functools import partial
 from itertools import islice
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from blake3 import blake3
-
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

@@ -5,7 +5,6 @@ Opens and wires; every verb is a function in a module of its own.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -23,6 +22,8 @@ from typing import (
     Unpack,
     cast,
 )
+
+from msgspec.structs import replace
 
 from mvc.errors import AlreadyARepository, DamagedData, NotARepository, WrongUsage
 from mvc.ids import CommitId

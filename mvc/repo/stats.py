@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from msgspec import Struct, field
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.repo import attached

@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from mvc.adapters.files.safetensors import (
     LENGTH_BYTES,
     header_bytes,
@@ -19,7 +21,6 @@ from mvc.adapters.files.safetensors import (
 )
 from mvc.adapters.parsed import MemorySource, SourceFile
 from mvc.adapters.python.state import from_state, to_state
-from msgspec import Struct
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import digest

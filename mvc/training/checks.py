@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from mvc.codecs.pipeline import Pipeline
-from msgspec import Struct, field
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
@@ -45,15 +45,15 @@ class RecorderOptions(Struct, frozen=True):
     max_recovery: float | None = None
     every: int = 1
     when_full: str = "block"
-    metrics: Metrics | Callable[[], Metrics] | None = field(default=None, hash=False)
-    params: Params | Callable[[], Params] | None = field(default=None, hash=False)
+    metrics: Metrics | Callable[[], Metrics] | None = None
+    params: Params | Callable[[], Params] | None = None
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
     start: int = 0
     on_deploy: Callable[[ServedVersion], object] | None = None
     evaluate: Evaluate | None = None
     monitor: Monitor | None = None
-    exact: Sequence[str] | None = field(default=None, hash=False)
+    exact: Sequence[str] | None = None
     keep_training: bool = False
     message: str = ""
     author: str | None = None

@@ -17,9 +17,9 @@ from typing import Any, Literal, Self, overload
 from weakref import WeakSet
 
 import torch
-
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any
 
 import torch
-
 from msgspec import Struct
+
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.model.names import an

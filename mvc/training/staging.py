@@ -20,10 +20,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 
 from mvc.adapters.python.arrays import tensor_spec
 from mvc.adapters.structure import MAX_DEPTH, part_name
-from msgspec import Struct, field
 from mvc.errors import UnsupportedTensor
 
 __all__ = ["MODES", "Item", "Queue", "Slot", "measure"]

@@ -5,10 +5,11 @@ Most of its time goes to hashing, compression and writing, which release the GIL
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 import threading
 from collections.abc import Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from mvc.adapters.python.state import HashedState, from_state
 from mvc.errors import WrongUsage

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from msgspec import Struct, field
+
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 

@@ -12,8 +12,9 @@ import struct
 import zlib
 from collections.abc import Iterable
 
-from mvc.adapters.parsed import CHECK_BYTES, Source, read_exactly
 from msgspec import Struct
+
+from mvc.adapters.parsed import CHECK_BYTES, Source, read_exactly
 from mvc.errors import BadModelFile
 from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
 from mvc.model.manifest import Check

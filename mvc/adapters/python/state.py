@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes, header_entry, parse_header
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
@@ -37,7 +38,6 @@ from mvc.adapters.python.arrays import (
 )  # fmt: skip
 from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
-from msgspec import Struct
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import click
+from msgspec import Struct, field
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
@@ -14,7 +15,6 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
-from msgspec import Struct, field
 from mvc.errors import DamagedData
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable

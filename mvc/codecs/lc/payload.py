@@ -17,6 +17,7 @@ from functools import partial
 from itertools import groupby
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.lc.coders import CODERS, huffman
@@ -27,7 +28,6 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.lc import Coder
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
-from msgspec import Struct
 from mvc.errors import DamagedData, WrongUsage
 
 __all__ = ["decode_steps", "encode_steps"]

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.lc.coders.huffman import lengths_of
 from mvc.codecs.lc.step import Step
-from msgspec import Struct
 
 __all__ = ["Sizes", "bits_of_e", "bits_of_ep", "bits_of_eph", "breakdown", "entropy"]
 

@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.lc.packing import index_of
 from mvc.codecs.lossy.floats import FORMATS, Format
 from mvc.codecs.words import scratch_bytes
-from msgspec import Struct
 from mvc.errors import DamagedData, MvcError, WrongUsage
 
 __all__ = ["BLOCK", "Numbers", "Step", "Symbols", "flushes", "number_type", "numbers", "rounded"]

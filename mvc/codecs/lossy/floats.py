@@ -10,10 +10,10 @@ import math
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.words import Words, word_type
-from msgspec import Struct
 
 __all__ = ["FORMATS", "FRACTION", "Format", "Weights", "values_of", "words_of_values"]
 

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import ClassVar, Literal
 
 from msgspec import Struct
+
 from mvc.errors import InvalidPipeline
 
 _NUMBER = re.compile(r"-?(\d{1,12}(\.\d{0,12})?|\.\d{1,12})", re.ASCII)

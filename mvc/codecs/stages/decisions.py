@@ -16,7 +16,7 @@ DETECTORS = ("adwin", "page-hinkley")
 _MOST = 1_000_000_000 - 1
 
 
-class _Before(Stage):
+class _Before(Stage, frozen=True):
     """Decides on what is known before there are new weights."""
 
     takes = frozenset({Kind.TENSOR, Kind.PAIR})

@@ -27,7 +27,7 @@ _CODERS = ("huffman", "packed", "ans")
 _LEAST_SHARE = "0.0001"
 
 
-class Quantiser(Stage):
+class Quantiser(Stage, frozen=True):
     """Makes symbols of a model's changes. ``own`` says that every tensor has its own table."""
 
     takes = frozenset({Kind.PAIR})
@@ -55,7 +55,7 @@ class ExpQ(Quantiser, frozen=True):
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         said = _flags(name, parameter, ("mean", "tensor"))
-        return cls(_text(name, said), "mean" in said, "tensor" in said)
+        return cls(_text(name, said), mean="mean" in said, own="tensor" in said)
 
 
 class Promote(Stage, frozen=True):
@@ -111,10 +111,10 @@ class Uniform(Quantiser, frozen=True):
             raise InvalidPipeline(f"stage {name} takes one bound: budget=B or error=E")
         share = {"budget": None, "error": None, key: value}
         text = _text(f"{name}:{key}={plain(value)}", said, ",")
-        return cls(text, share["budget"], share["error"], "tensor" in said)
+        return cls(text, own="tensor" in said, **share)
 
 
-class Coder(Stage):
+class Coder(Stage, frozen=True):
     """Stores the symbols of all tensors of a record. ``coding`` is its name in the code."""
 
     takes = frozenset({Kind.BUCKETS, Kind.SYMBOLS})
@@ -129,7 +129,7 @@ class Coder(Stage):
         return Zstd("zstd:huff")
 
 
-class Huffman(Coder):
+class Huffman(Coder, frozen=True):
     """A canonical Huffman code; at least one bit an entry."""
 
     usage = "huffman"
@@ -137,7 +137,7 @@ class Huffman(Coder):
     coding = "huffman"
 
 
-class Packed(Coder):
+class Packed(Coder, frozen=True):
     """Several symbols a byte, and a Huffman code of the bytes."""
 
     usage = "packed"
@@ -145,7 +145,7 @@ class Packed(Coder):
     coding = "packed"
 
 
-class Ans(Coder):
+class Ans(Coder, frozen=True):
     """Asymmetric numeral systems: nearly the entropy."""
 
     usage = "ans"

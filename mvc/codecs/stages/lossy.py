@@ -6,7 +6,7 @@ what is stored afterwards is stored exactly.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -20,7 +20,7 @@ from mvc.errors import InvalidPipeline, WrongUsage
 _HOLD, _FINE = "0.52", "0.5"
 
 
-class LossyStage(Stage, ABC):
+class LossyStage(Stage, frozen=True):
     """Makes production weights of training weights and of the production weights before."""
 
     lossy = True
@@ -31,7 +31,7 @@ class LossyStage(Stage, ABC):
         """Changes every ``after`` in place. ``loss``: the batch's; None if it is not known."""
 
 
-class _Chooses(LossyStage):
+class _Chooses(LossyStage, frozen=True):
     takes = frozenset({Kind.PAIR})
     gives = Kind.CHOSEN
     needs = "to stand before the delta"

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from msgspec import Struct
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.protocols.options import Options

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from msgspec import Struct
 from mvc.errors import WrongUsage
 
 __all__ = ["Layout"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
-from msgspec.structs import fields
 from mvc.distributed.codecs import codec_named
 from mvc.distributed.protocols.base import Coordinator, Worker
 from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker

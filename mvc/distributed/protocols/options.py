@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from msgspec import Struct
 from mvc.distributed.codecs import Wire, codec_named
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 import torch.distributed
-
 from msgspec import Struct
+
 from mvc.errors import BadMessage, CannotDistribute
 from mvc.limits import MAX_FRAME
 

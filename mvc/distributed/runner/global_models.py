@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from msgspec import Struct
+
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownTarget
 from mvc.ids import CommitId

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
-from mvc import errors
 from msgspec import Struct
+
+from mvc import errors
 from mvc.distributed.runner.settings import TOKEN
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
 from mvc.io.process import cpu_count

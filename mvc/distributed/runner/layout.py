@@ -14,11 +14,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from blake3 import blake3
+from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from msgspec import Struct
 from mvc.errors import BadMessage, CannotDistribute
 
 __all__ = ["Carried", "ModelLayout", "Vector"]

@@ -19,13 +19,13 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, NotInstalled, UnknownPath, WrongUsage, how_to_install
 from mvc.io.files import FileSystem
 from mvc.limits import MIB

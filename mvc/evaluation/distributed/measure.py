@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from mvc.dataclasses import dataclass
 from mvc.distributed.protocols.base import Coordinator
 from mvc.distributed.protocols.named import Protocol, protocol_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, Threshold

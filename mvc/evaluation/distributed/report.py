@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, UnknownPath
 from mvc.evaluation.common.render import grid, picture, pyplot
 from mvc.evaluation.common.results import read_result

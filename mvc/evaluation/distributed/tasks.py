@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import math
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -18,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, UnknownPath, WrongUsage
 from mvc.evaluation.common.data import MAX_FILE, Dataset, load_data
 from mvc.io.files import FileSystem

@@ -6,7 +6,7 @@ tables of the same nineteen settings.
 
 from __future__ import annotations
 
-from mvc.dataclasses import dataclass
+from dataclasses import dataclass
 
 __all__ = ["REASONS", "SETTINGS", "TABLES", "ThesisTable"]
 

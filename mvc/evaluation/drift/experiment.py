@@ -12,6 +12,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +22,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import Recipe, recipe_for

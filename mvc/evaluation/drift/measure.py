@@ -15,7 +15,7 @@ import hashlib
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from mvc.api import Repository
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.evaluation.common.progress import Tell
 from mvc.evaluation.common.results import bytes_in, empty_folder, read_result, write_result

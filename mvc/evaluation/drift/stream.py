@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from mvc.api import Repository
-from mvc.dataclasses import dataclass
 from mvc.errors import CannotResume, WrongUsage
 from mvc.evaluation.common.models import tensors_of
 from mvc.evaluation.common.progress import Tell

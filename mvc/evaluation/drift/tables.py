@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from mvc.codecs.pipeline import PRESETS
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage
 from mvc.evaluation.common.data import Dataset
 from mvc.evaluation.common.models import recipe_for

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
 from typing import Any
-
-from mvc.dataclasses import dataclass
 
 __all__ = [
     *("BASELINES", "CURVES", "IMPROVEMENTS", "LEARNING", "MEASURED", "MODELS", "STATED"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +19,6 @@ from torch import Tensor, nn
 
 from mvc.adapters.python.state import from_state
 from mvc.api import Repository
-from mvc.dataclasses import dataclass
 from mvc.errors import CannotRetrain, DamagedData, WrongUsage
 from mvc.evaluation.common.data import read_arrays, write_arrays
 from mvc.evaluation.provenance.architectures import Architecture

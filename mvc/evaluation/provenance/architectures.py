@@ -9,12 +9,12 @@ last maps are one pixel, and all but the middle weights of a 3 x 3 kernel see on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 
 __all__ = ["ARCHITECTURES", "CLASSES", "Architecture", "architecture_named"]

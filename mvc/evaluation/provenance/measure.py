@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mvc.api import Repository
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, DamagedData
 from mvc.evaluation.common.progress import Tell, named
 from mvc.evaluation.common.results import bytes_in, empty_folder, read_result, write_result

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mvc.dataclasses import dataclass
 from mvc.evaluation.common import results
 from mvc.evaluation.provenance.approaches import Approach
 from mvc.evaluation.provenance.architectures import ARCHITECTURES

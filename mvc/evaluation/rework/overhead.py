@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ import numpy as np
 import torch
 
 from mvc.api import Repository
-from mvc.dataclasses import dataclass
 from mvc.evaluation.common.progress import Tell
 from mvc.evaluation.common.results import empty_folder
 from mvc.evaluation.rework.training import Experiment, State, Training

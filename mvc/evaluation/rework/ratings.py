@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, UnknownPath
 from mvc.evaluation.common.data import unpacked
 from mvc.io.files import FileSystem

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, UnknownPath
 from mvc.io.files import FileSystem
 

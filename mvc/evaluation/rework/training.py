@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.evaluation.rework.workloads import OPTIMIZERS, Source, Workload
 

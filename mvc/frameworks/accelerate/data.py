@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-
 from msgspec import Struct
+
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.prepared import prepared
 from mvc.frameworks.common import data

@@ -8,9 +8,10 @@ production weights for the version.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs

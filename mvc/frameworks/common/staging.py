@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
+
 from mvc.errors import InvalidName, IoFailed, WrongUsage
 from mvc.io.files import TEMPORARY, WriteFile
 from mvc.model.manifest import Manifest

@@ -21,6 +21,8 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch.distributed.checkpoint import metadata as kinds
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
@@ -30,8 +32,6 @@ from torch.futures import Future
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.adapters.python.state import Deferred
-from msgspec import Struct
-from msgspec.structs import replace
 from mvc.errors import (
     BadModelFile,
     MvcError,

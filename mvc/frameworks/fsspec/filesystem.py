@@ -29,11 +29,11 @@ from urllib.parse import unquote
 from fsspec import AbstractFileSystem
 from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
+from msgspec import Struct, field
 
 from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api import Repository
-from msgspec import Struct, field
 from mvc.errors import (
     BadModelFile,
     InvalidName,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 from mvc.frameworks.common.options import Options, checked, included, refuse_data

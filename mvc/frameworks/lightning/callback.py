@@ -9,9 +9,10 @@ keeps what ``ModelCheckpoint`` saves (``mvc.frameworks.lightning.checkpoint``).
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 

@@ -10,10 +10,11 @@ of their parameters, and the epoch is entered with the batches in their order.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
+
+from msgspec.structs import replace
 
 from mvc.errors import CannotResume
 from mvc.frameworks.common import resume as common

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.io.process import cpu_count
 from mvc.model.names import printable
 from mvc.provenance.probe.compare import FirstDifference, compare

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from msgspec import Struct
+
 from mvc.model.names import printable
 from mvc.provenance.probe.prints import content
 from mvc.provenance.probe.summary import PARTS, WHOLE, LayerCall, Summary, TensorPrint

@@ -16,10 +16,10 @@ from itertools import count
 from typing import Any, Self
 
 import torch
+from msgspec import Struct
 from torch.utils.hooks import RemovableHandle
 
 from mvc.adapters.python.arrays import contiguous
-from msgspec import Struct
 from mvc.ids import BlobId
 from mvc.provenance.probe.prints import mapped, print_of, tensors_in
 from mvc.provenance.probe.summary import WHOLE, LayerCall, Selection, TensorPrint

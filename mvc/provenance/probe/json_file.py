@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 import json
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
+from msgspec.structs import replace
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from msgspec import Struct
+
 from mvc.errors import WrongUsage
 from mvc.provenance.probe.cause import Cause, causes
 from mvc.provenance.probe.compare import COLUMNS, FirstDifference, LayerRow, compare

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+
 from mvc.errors import WrongUsage
 from mvc.ids import BlobId
 from mvc.model.names import printable
@@ -155,7 +156,7 @@ class Summary(Struct, frozen=True, dict=True):
     output: tuple[TensorPrint, ...]
     loss: tuple[TensorPrint, ...]
     weights: Mapping[str, WeightPrint]
-    kept: Mapping[BlobId, torch.Tensor] = field(default_factory=dict, compare=False)
+    kept: Mapping[BlobId, torch.Tensor] = field(default_factory=dict)
 
     @cached_property
     def by_key(self) -> Mapping[tuple[str, int], LayerCall]:

@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
-
 from msgspec import Struct
+
 from mvc.errors import (
     DamagedData,
     MvcError,

@@ -5,13 +5,14 @@ HEAD and the working tree stay as they are.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.limits import PIECE

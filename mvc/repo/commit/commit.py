@@ -6,11 +6,12 @@ takes the paths it did not change from there.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from heapq import nlargest
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import (

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import (

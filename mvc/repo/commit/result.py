@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry

@@ -15,10 +15,10 @@ from contextlib import nullcontext
 
 import numpy as np
 from blake3 import blake3
+from msgspec import Struct, field
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
-from msgspec import Struct, field
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from msgspec import Struct
+
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.merkle import compare as compare_trees
 from mvc.model.tensor import TensorSpec

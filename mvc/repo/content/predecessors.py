@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from typing import Protocol
 
-from mvc.codecs import cast
 from msgspec import Struct
+
+from mvc.codecs import cast
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import PIECE

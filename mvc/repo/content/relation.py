@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import training_path
 from mvc.repo.content.compare import bare_name

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
+
 from mvc.errors import (
     DamagedData,
     InvalidName,

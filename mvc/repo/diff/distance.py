@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from msgspec import Struct
 from mvc.model.tensor import DTYPES
 
 __all__ = ["Distance", "measure", "to_float64"]

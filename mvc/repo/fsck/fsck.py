@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-
-from mvc.adapters.views import extract
 from msgspec import Struct, field
 from msgspec.structs import replace
+
+from mvc.adapters.views import extract
 from mvc.errors import DamagedData, IoFailed, MvcError, ReadOnly
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.files import TEMPORARY, FileSystem

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
 from msgspec import Struct, field
+
 from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId
 from mvc.repo.maintenance.report import Problem

@@ -18,10 +18,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-
-from mvc.codecs.patch import encode_patch
 from msgspec import Struct
 from msgspec.structs import replace
+
+from mvc.codecs.patch import encode_patch
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE

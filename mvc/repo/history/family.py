@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

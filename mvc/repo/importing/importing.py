@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
+
 from mvc.errors import InvalidTime, NothingToCommit, UnknownPath, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileIdentity, FileSystem

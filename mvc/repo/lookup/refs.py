@@ -7,6 +7,7 @@ HEAD holds the name of the current branch, or a commit if it is detached.
 from __future__ import annotations
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import printable

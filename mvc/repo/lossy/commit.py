@@ -13,12 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import Struct, field
+
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import to_state
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
-from msgspec import Struct, field
 from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
@@ -49,6 +50,7 @@ class LossyCommit(Struct):
     exact: frozenset[str]
     loss: float | None
     branch: str | None
+    _unknown: set[str] = field(default_factory=set)
     _unseen: set[str] = field(default_factory=set)
     _given_back: bool = False
     _made: dict[str, ProducedFile] = field(default_factory=dict)

@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.adapters.parsed import ParsedFile, StepFrom
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.reduce import produce
-from msgspec import Struct
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.commit.base_cache import BaseCache

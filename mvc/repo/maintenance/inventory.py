@@ -16,8 +16,8 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-
 from msgspec import Struct
+
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.model.manifest import Shape

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
 from mvc.repo.maintenance.reachable import Reachable

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 import numpy as np
-
 from msgspec import Struct, field
+
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.model.tensor import TensorSpec

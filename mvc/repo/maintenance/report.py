@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msgspec import Struct
+
 from mvc.ids import CommitId
 
 __all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]

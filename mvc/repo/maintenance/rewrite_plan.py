@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from mvc.codecs.pipeline import Pipeline
 from msgspec import Struct, field
 from msgspec.structs import replace
+
+from mvc.codecs.pipeline import Pipeline
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE

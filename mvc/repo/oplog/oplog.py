@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG

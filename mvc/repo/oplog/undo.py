@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.model.names import printable

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
 from msgspec import Struct
+
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.maintenance.inventory import Inventory

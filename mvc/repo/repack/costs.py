@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
 from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from mvc.repo.repack.candidates import Candidate, Candidates, found_from_base
 from mvc.repo.repack.sizes import Sizes

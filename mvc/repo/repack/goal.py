@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 
 from msgspec import Struct, field
+
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of

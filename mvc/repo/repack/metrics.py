@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from mvc.codecs.pipeline import Pipeline
 from msgspec import Struct
+
+from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE

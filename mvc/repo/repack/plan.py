@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
 
-from msgspec import Struct, field
 from mvc.ids import CommitId
 from mvc.repo.maintenance.rewrite_plan import RewritePlan
 from mvc.repo.repack.costs import Costs
@@ -29,8 +29,8 @@ class RepackPlan(Struct, frozen=True):
     full_removed: int
     deltas_added: int
     deltas_removed: int
-    rewrite: RewritePlan = field(repr=False)
-    costs: Costs = field(repr=False)
+    rewrite: RewritePlan
+    costs: Costs
     given_up: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
     joined: int = 0

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
+
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of

@@ -10,10 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 
+from msgspec import Struct
+
 from mvc.codecs import cast
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from msgspec import Struct
 from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.maintenance.rewrite_plan import encoding_policy

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
 
 from mvc.codecs.lc.joint import encode_joint
 from mvc.codecs.lc.payload import encode_steps
 from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.pipeline import Pipeline
-from msgspec import Struct, field
 from mvc.errors import DamagedData
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.repo.context import Context

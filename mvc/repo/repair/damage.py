@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct, field
+
 from mvc.repo.context import Progress
 from mvc.repo.maintenance.inventory import (
     CodingPlace,

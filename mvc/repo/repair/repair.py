@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
+
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo.context import Context, Progress

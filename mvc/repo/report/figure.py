@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from html import escape
 from typing import TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
+
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.display import number
@@ -178,7 +179,7 @@ class Lanes(Struct, frozen=True):
 
     title: str
     spans: Mapping[str, Sequence[Span]]
-    links: Collection[CommitId] = field(default=(), repr=False)
+    links: Collection[CommitId] = ()
 
     @property
     def height(self) -> int:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

@@ -9,6 +9,7 @@ from os import PathLike
 from pathlib import Path
 
 from msgspec import Struct
+
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 from mvc.repo import deployments
 from mvc.repo.arguments import check_seconds, checked

@@ -14,6 +14,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from msgspec import Struct, field
+
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

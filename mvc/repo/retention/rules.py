@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import islice
 
 from msgspec import Struct
+
 from mvc.errors import NoDeployment, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit

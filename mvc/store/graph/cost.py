@@ -6,6 +6,7 @@ Times of recoveries in seconds of the machine at hand: ``mvc.store.recovery.timi
 from __future__ import annotations
 
 from msgspec import Struct
+
 from mvc.store.packs.records import Member
 
 __all__ = ["Speed"]

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.cost import Speed

@@ -17,8 +17,8 @@ from typing import Any
 
 import lmdb
 from blake3 import blake3
-
 from msgspec import Struct
+
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.io.os_errors import translate

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.io.files import ReadFile
 

@@ -13,6 +13,7 @@ from heapq import merge
 from pathlib import Path
 
 from msgspec import Struct
+
 from mvc.errors import DamagedData, MvcError, StorageFull
 from mvc.io.files import FileLock, FileSystem
 from mvc.io.os_errors import was_missing

@@ -13,8 +13,8 @@ from typing import NamedTuple, overload
 
 import zstandard
 from blake3 import blake3
-
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.limits import ZSTD_MAX_WINDOW
 from mvc.model.canonical import Reader, Writer, encode_uint

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from msgspec import Struct
+
 from mvc.ids import CommitId
 from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer, signed

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from blake3 import blake3
-
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.limits import MAX_ENTRY
 from mvc.store.journal.entries import Entry

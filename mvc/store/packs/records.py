@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from blake3 import blake3
-
 from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS

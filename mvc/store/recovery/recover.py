@@ -11,9 +11,10 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import TypeVar
 
+from msgspec import Struct
+
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
-from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, MAX_MANIFEST, PIECE

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec import Struct
+
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
-from msgspec import Struct
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout

@@ -7,10 +7,11 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import Protocol
 
+from msgspec import Struct, field
+
 from mvc.codecs.lc.step import Step
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
-from msgspec import Struct, field
 from mvc.limits import CHUNK
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from mvc.adapters.python.state import from_state
-from msgspec import Struct
 from mvc.errors import WrongUsage
 from mvc.model.names import training_path
 from mvc.training.state.component_types import component_type
@@ -65,7 +66,7 @@ class TrainingParts(Struct, frozen=True):
     weights: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", unwrap(self.model))
+        force_setattr(self, "model", unwrap(self.model))
 
     @classmethod
     def chosen(

@@ -20,9 +20,9 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from msgspec import Struct
 from mvc.repo.repack.solve.model import Edge, Layout, Tree, Versions
 
 __all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]

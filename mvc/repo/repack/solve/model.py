@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 __all__ = ["Edge", "Layout", "Price", "Tree", "Versions"]
 
@@ -71,10 +71,13 @@ class Versions(Struct, frozen=True, dict=True):
     full_ns: Sequence[int]
     edges: Sequence[Edge]
     shared: int = 0
-    _cache: dict[Layout, list[int | None]] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.full_bytes)
+
+    @cached_property
+    def _cache(self) -> dict[Layout, list[int | None]]:
+        return {}
 
     @cached_property
     def has_long(self) -> bool:

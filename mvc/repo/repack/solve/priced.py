@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+
 from mvc.repo.repack.solve.exact import cheapest_tree
 from mvc.repo.repack.solve.model import Layout, Versions
 
