@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mvc.errors import MvcError, WrongUsage
 from mvc.evaluation.drift.experiment import Experiment, experiments

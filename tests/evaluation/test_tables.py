@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, NotInstalled, UnknownPath, WrongUsage

@@ -27,7 +27,7 @@ def command(session: Session) -> None:
     """
     found = session.repository.stats()
     if session.as_json:
-        session.out.json("mvc.stats/1", vars(found))
+        session.out.json("mvc.stats/1", asdict(found))
     else:
         _print(session, found)
 

@@ -28,7 +28,7 @@ _BROKEN = (
 )
 
 
-class JournalCheck(Struct):
+class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
     ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten,

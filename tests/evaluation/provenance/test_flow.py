@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
 from mvc.evaluation.provenance.approaches import changed_tensors

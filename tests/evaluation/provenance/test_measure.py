@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from mvc.errors import BadModelFile, CannotRetrain, DamagedData, WeightsDropped, WrongUsage
 from mvc.evaluation.provenance.approaches import (

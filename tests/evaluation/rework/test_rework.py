@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mvc.evaluation import __main__ as program
 from mvc.evaluation.rework.schemes import checkpoints

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
 from mvc.evaluation.rework.ratings import load_ratings
