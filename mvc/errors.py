@@ -49,6 +49,10 @@ class AlreadyARepository(MvcError):
     """``init`` where a repository exists."""
 
 
+class DubiousOwnership(MvcError):
+    """The repository belongs to another user, and the user's settings do not allow it."""
+
+
 class UnsupportedFormat(MvcError):
     """The repository's format or one of its feature flags is newer than this program."""
 

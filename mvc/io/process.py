@@ -18,9 +18,9 @@ _UID_DIGITS = 10
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def user_name() -> str:
-    """The user's login name; the number where the system has no name for it."""
-    uid = os.getuid()
+def user_name(uid: int | None = None) -> str:
+    """The login name of a user, by default this process's; ``uid-7`` where there is none."""
+    uid = os.getuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name or f"uid-{uid}"
     except (KeyError, OSError):

@@ -38,6 +38,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
+from mvc.repo.ownership import refuse_foreign
 from mvc.store.store import FOLDER, create
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Repository:
         """Opens the repository of a folder, or with ``discover`` of the nearest one above it.
 
         ``config`` makes the configuration from the path of the repository's own file.
-        Raises NotARepository, UnsupportedFormat, DamagedData, InvalidConfig.
+        Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, InvalidConfig.
         """
         return cls(open_context(path, discover=discover, config=config, fs=fs, clock=clock))
 
@@ -203,6 +204,7 @@ class Repository:
         files = FileSystem()
         source = None if other is None else folder_of(files, Path(other))
         folder = files.realpath(Path(path)) / FOLDER
+        refuse_foreign(files, folder)
         first = [] if files.stat(folder) is None else before_opening(files, folder, source)
         with cls.open(path, discover=False, config=config) as repo:
             done = repo.repair(full=full, other=other)
