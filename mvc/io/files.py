@@ -177,6 +177,7 @@ class FileSystem:
             with translate(path, "lock"):
                 descriptor = _open_lock(path)
                 try:
+                    _regular(path, FileIdentity.of(os.fstat(descriptor)))
                     if not _wait(descriptor, kind, deadline, block):
                         os.close(descriptor)
                         break
@@ -344,8 +345,8 @@ class FileSystem:
     def read_bytes(self, path: Path, limit: int) -> bytes:
         """All of a file; IoFailed if it is longer than ``limit`` bytes."""
         with self.open_read(path) as file:
-            data = file.read(0, limit + 1)
-        if len(data) > limit:
+            data = b"" if (long := file.size() > limit) else file.read(0, limit + 1)
+        if long or len(data) > limit:
             raise IoFailed(f"{path} is longer than the {limit} bytes that are expected there")
         return data
 
@@ -505,13 +506,14 @@ def _is_link(descriptor: int, name: str) -> bool:
 
 
 def _open_lock(path: Path) -> int:
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # without the latter, a pipe would wait for a writer
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         try:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            return os.open(path, os.O_RDONLY | flags)
         except FileNotFoundError:
             raise error from None
 

@@ -173,6 +173,24 @@ def test_a_forked_child_does_not_keep_the_lock(fs: FileSystem, path: Path) -> No
             os.close(descriptor)
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o444])
+def test_a_pipe_is_no_lock_and_nobody_waits_for_it(
+    fs: FileSystem, path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(path, mode)
+    real = os.open
+
+    def refuse(name: Path, flags: int, *rest: int, **folder: int) -> int:
+        if mode == 0o444 and flags & os.O_RDWR:  # as for everybody but root
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(name, flags, *rest, **folder)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for block in (True, False):
+        with pytest.raises(IoFailed, match="is not a regular file"):
+            fs.lock(path, block=block, timeout=1)
+
+
 def test_a_file_that_may_only_be_read_is_locked_all_the_same(
     fs: FileSystem, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
