@@ -238,8 +238,9 @@ class Store:
             for number, path in unnamed.items():
                 freed += 0 if named.get(number) else self._delete(path)
         for name in self.fs.list(self.folder):
-            if name.startswith(TEMPORARY):
-                path = self.folder / name
+            path = self.folder / name
+            there = self.fs.stat(path, follow=False) if name.startswith(TEMPORARY) else None
+            if there is not None and there.is_file:
                 lock = self.fs.lock(path, block=False)
                 if lock is not None:
                     with lock:
