@@ -16,7 +16,7 @@ from mvc.repo.repository import Repository
 from tests.cli.program import Mvc
 from tests.repo.working import write_model
 
-OTHER = 54_321
+OTHER = os.geteuid() + 54_321
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
 WITHOUT = {"init", "config", "completion", "pipeline", "train-distributed", "bench", "probe"}
