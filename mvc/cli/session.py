@@ -58,9 +58,13 @@ class Session:
         from mvc.repo.opening import open_context
 
         opened = open_context(".", config=load)
+        done = []
         if opened.finished:
-            files = listed([printable(str(path)) for path in opened.finished], 3)
-            self.out.warn(f"completed a checkout that was interrupted: {files} replaced")
+            done.append(f"{listed([printable(str(path)) for path in opened.finished], 3)} replaced")
+        if opened.finished_head:
+            done.append("HEAD moved")
+        if done:
+            self.out.warn(f"completed a checkout that was interrupted: {'; '.join(done)}")
         if opened.given_up:
             files = listed([printable(str(path)) for path in opened.given_up], 3)
             self.out.warn(

@@ -60,6 +60,7 @@ def _move_head(context: Context, said: Mapping[str, str]) -> None:
         return
     with suppress(InvalidName, RefConflict):  # of the branch that was to be made
         move_head(context, new, made)
+        context.finished_head = True
 
 
 def finish_checkouts(context: Context) -> None:

@@ -77,6 +77,7 @@ class World:
         (self.outside / TEMPORARY).write_bytes(b"left by somebody else")
         (self.outside / "folder").mkdir()
         (self.outside / "folder" / NAME).write_bytes(b"in a folder")
+        (self.outside / "folder/00000001-000000000016.pack").write_bytes(b"as in a quarantine")
 
     @contextmanager
     def copy(self) -> Iterator[Path]:

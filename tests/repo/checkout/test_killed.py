@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from mvc.repo.repository import Repository
+from tests.cli.program import spawn
 from tests.counters import count
+from tests.faults.hooked import HookedFS
 from tests.fresh import fresh_process
 from tests.repo.checkout.test_together import World, calls_of, killed, restore_in, world
 from tests.seeds import draw
@@ -47,6 +51,26 @@ def test_head_follows_a_killed_checkout(world: World, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_head_follows_a_checkout_killed_anywhere(world: World, tmp_path: Path) -> None:
     head_follows(world, tmp_path, 1000)
+
+
+def test_only_head_was_left_to_move(world: World, tmp_path: Path) -> None:
+    """Every file is in place; the process dies before it writes into the journal."""
+    root = world.copy(tmp_path / "models")
+
+    def die(_: int, op: str, path: Path) -> None:
+        if op == "write" and path.name == "journal":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        restore_in(root, world.ids[0])(HookedFS(die))
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]) and world.version(root) == 0
+    first = spawn("status", cwd=root)
+    assert first.stderr.splitlines()[0].endswith("a checkout that was interrupted: HEAD moved")
+    assert spawn("status", cwd=root).stderr == ""
+    with Repository.open(root) as repo:
+        assert str(repo.find()) == world.ids[0] and repo.status().clean
 
 
 def test_a_killed_switch_to_a_new_branch_makes_it(world: World, tmp_path: Path) -> None:
