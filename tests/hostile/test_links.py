@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -319,3 +320,22 @@ def test_a_quarantine_that_is_a_link_takes_nothing_in(place: Place) -> None:
     with Repository.open(place.tree) as repo, pytest.raises(IoFailed, match="is no folder"):
         repo.repair()
     assert place.untouched()
+
+
+def test_a_pipe_in_place_of_a_leftover_keeps_nobody_waiting(place: Place) -> None:
+    (place.tree / ".mvc/retraining").mkdir()
+    os.mkfifo(place.tree / ".mvc/retraining/0123456789abcdef")
+    with Repository.open(place.tree) as repo:
+        repo.gc(grace=timedelta(0))
+    assert (place.tree / ".mvc/retraining/0123456789abcdef").exists()
+
+
+def test_a_terabyte_of_nothing_in_quarantine_is_not_read(place: Place) -> None:
+    (place.tree / ".mvc/quarantine").mkdir()
+    huge = place.tree / ".mvc/quarantine/00000001-000000000016.pack"
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    began = time.process_time()
+    with Repository.open(place.tree) as repo:
+        assert repo.repair().after.sound
+    assert time.process_time() - began < 60
