@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mvc.codecs.lossy.floats import FORMATS, Format, words_of_values
 from mvc.model.tensor import DTYPES
 
-__all__ = ["NAMES", "Words", "first", "later"]
+__all__ = ["NAMES", "Words", "first", "later", "near_ends", "zero"]
 
 Words = NDArray[Any]
 
@@ -83,6 +83,11 @@ def _halves(words: Words, dtype: str, draw: random.Random) -> Words:
     return words
 
 
+def zero(words: Words, dtype: str, draw: random.Random) -> Words:
+    """Where a change to the end of the range overflows nothing."""
+    return np.zeros_like(words)
+
+
 def _ends(words: Words, dtype: str, draw: random.Random) -> Words:
     """Both ends of the range in one tensor, in the order of the version."""
     kind = FORMATS.get(_PARTS.get(dtype, dtype))
@@ -93,7 +98,7 @@ def _ends(words: Words, dtype: str, draw: random.Random) -> Words:
     return words
 
 
-def _near_ends(words: Words, dtype: str, draw: random.Random) -> Words:
+def near_ends(words: Words, dtype: str, draw: random.Random) -> Words:
     """A share of the largest number: sums of such numbers overflow, means are rounded up."""
     kind = FORMATS.get(_PARTS.get(dtype, dtype))
     if kind is None:
@@ -153,6 +158,6 @@ def _moved(words: Words, dtype: str, draw: random.Random) -> Words:
 
 
 _CHANGES = (
-    _constant, _alternating, _halves, _ends, _near_ends, _near_ends, _mixed, _mixed,
+    _constant, _alternating, _halves, _ends, near_ends, near_ends, _mixed, _mixed,
     _random, _few, _same, _signs, _moved, _moved, _moved,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from mvc.adapters.python.arrays import has_dtype
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from tests.fresh import fresh_process, open_quietly
-from tests.values.extremes import NAMES, Words, first, later
+from tests.values.extremes import NAMES, Words, first, later, near_ends, zero
 
 __all__ = ["STEPS", "Story", "bits", "stored_bytes"]
 
@@ -75,8 +75,11 @@ class Story:
                     self._change()
 
     def _change(self) -> None:
+        together = self.draw.choice((None, None, None, zero, near_ends))
         for place, (dtype, words) in self.words.items():
-            if self.draw.random() < 0.05:
+            if together is not None and dtype != "bool":
+                self.words[place] = dtype, together(words, dtype, self.draw)
+            elif self.draw.random() < 0.05:
                 self.words[place] = dtype, first(dtype, self.draw.choice(_SIZES), self.draw)
             else:
                 self.words[place] = dtype, later(words, dtype, self.draw)
