@@ -23,6 +23,8 @@ from tests.seeds import draw
 from tests.values.lines import LINES, drawn
 from tests.values.stories import STEPS, Story
 
+pytestmark = pytest.mark.filterwarnings("error")  # of numpy: somebody else's terminal
+
 _STORIES = 2500
 _SHARDS = 4
 _FSCK = 10  # one story of so many is checked by fsck, one of twice as many by the second reader

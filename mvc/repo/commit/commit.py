@@ -43,12 +43,12 @@ from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
+from mvc.store.proof import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import Layout
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
-from mvc.store.writing.proof import proof_of, prove_equal
 
 __all__ = ["check_recoverable", "commit", "layout_of"]
 

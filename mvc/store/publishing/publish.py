@@ -26,8 +26,8 @@ from mvc.store.journal.frames import (
     frames_behind,
 )
 from mvc.store.journal.high_water_mark import write_high_water_mark
+from mvc.store.proof import proof_of, prove_equal
 from mvc.store.snapshot import JOURNAL, Snapshot
-from mvc.store.writing.proof import proof_of, prove_equal
 
 __all__ = ["LOCK_SECONDS", "ConcurrentRewrite", "heal", "proven_entry", "publish"]
 

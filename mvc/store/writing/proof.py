@@ -10,8 +10,7 @@ every kind. What was encoded is what the id names: the caller has hashed it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
@@ -24,36 +23,16 @@ from mvc.codecs.patch import decode_patch
 from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.words import combine, scratch_bytes
-from mvc.errors import DamagedData, EncodingFailed, InvalidPipeline, WrongUsage
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
+from mvc.store.proof import proof_of, prove_equal
 from mvc.types import Bytes
 
 __all__ = [
-    "Sampling", "proof_of", "prove_alike", "prove_check", "prove_chunks", "prove_equal",
-    "prove_group", "prove_patch", "proven_header", "proven_steps",
+    "Sampling", "prove_alike", "prove_check", "prove_chunks", "prove_group", "prove_patch",
+    "proven_header", "proven_steps",
 ]  # fmt: skip
 
 _EVERY = 32
-
-
-@contextmanager
-def proof_of(what: str) -> Iterator[None]:
-    """Raises EncodingFailed where the block, which reads ``what`` again, fails."""
-    try:
-        yield
-    except (DamagedData, InvalidPipeline, WrongUsage) as error:
-        raise EncodingFailed(
-            f"{what} cannot be read again as it was given, so nothing was published: "
-            f"{error.message}",
-            hint="run it again; if it fails again, use another pipeline, such as lossless, and "
-            "report it: this is a fault of mvc or of this machine's memory",
-        ) from error
-
-
-def prove_equal(one: object, other: object) -> None:
-    """Raises DamagedData unless both are equal."""
-    if one != other:
-        raise DamagedData("something else comes back")
 
 
 def _prove_bytes(one: Bytes, other: Bytes) -> None:
