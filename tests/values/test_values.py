@@ -23,7 +23,8 @@ from tests.seeds import draw
 from tests.values.lines import LINES, drawn
 from tests.values.stories import STEPS, Story
 
-pytestmark = pytest.mark.filterwarnings("error")  # of numpy: somebody else's terminal
+# A warning of numpy would be printed in somebody's training.
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
 _STORIES = 2500
 _SHARDS = 4

@@ -232,9 +232,9 @@ def _too_large(kind: Format) -> int:
     """The biased exponent from which on no step is made.
 
     All ones for infinities. Below it bfloat16 has one that may round to infinity, and float64
-    those whose sums do not fit into a float64.
+    those of which a sum of squares does not fit into a float64.
     """
-    return {"float64": 2047 - 64, "bfloat16": 254, "float16": 31}.get(kind.name, 255)
+    return {"float64": 1023 + 480, "bfloat16": 254, "float16": 31}.get(kind.name, 255)
 
 
 Chosen = list[tuple[_Change, Step]]

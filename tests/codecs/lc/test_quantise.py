@@ -282,3 +282,19 @@ def test_a_table_with_an_infinite_number_is_not_written():
     step = Step(np.zeros(3, np.uint8), table, "float32")
     with pytest.raises(WrongUsage, match="infinite"):
         encode_steps(Pipeline.parse("lc"), [step])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", ["uniform:error=0.3 | ans", "expq | promote:error=0.3 | ans"])
+@pytest.mark.parametrize("scale", [1e-300, 1e140, 1e160, 1e280])
+def test_the_error_is_kept_where_squares_overflow(text, scale):
+    """What squares cannot be computed of is stored exactly, in place of by any step."""
+    before, after = drifting(n=500)
+    before, after = before * scale, after * scale
+    (step,) = steps_of(text, (before, after), dtype="float64")
+    if step is not None and scale > 1e-100:  # smaller squares are zero here, too
+        scaled = bytearray(raw(before, "float64"))
+        step.apply(memoryview(scaled))
+        left, delta = (numbers(scaled, "float64") - after) / scale, (after - before) / scale
+        assert np.linalg.norm(left) <= 0.301 * np.linalg.norm(delta)
+    assert (step is None) == (scale > 1e150)
