@@ -425,14 +425,17 @@ class ObjectWriter:
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)
             body: list[Bytes] = []
+            proven = bool(pipeline.features) or self._sampling.takes(text)
             if pipeline.forward_only:
                 body += proven_steps(pipeline, [p.step for p in chosen if p.step is not None])
             else:
                 members = [group_member(piece) for piece in chosen]
                 body += encode_group(pipeline, members)
-                prove_group(pipeline, body, members)
+                if proven:
+                    prove_group(pipeline, body, members)
             check, size = payload_check(body), sum(len(part) for part in body)
-            prove_check(body, check)
+            if proven:
+                prove_check(body, check)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
                 tell(piece, self._sequence, size * piece.nbytes // raw)

@@ -1,11 +1,11 @@
 """Nothing is published that readers refuse: what was encoded is decoded again, by their own code.
 
 Before a journal entry names a record, the record's bytes are decoded and compared with what they
-stand for: headers, containers of chunks, patches, groups, approximate steps, super-steps,
-manifests, and every chunk of a coding that came after the first version of the format. The first
-codings only move words and leave the rest to zstd. To decode all of their chunks would add a
-fifth to the work of a commit, so one in 32 is decoded, others in each operation, and the first of
-every kind. What was encoded is what the id names: the caller has hashed it.
+stand for: headers, containers of chunks, patches, approximate steps, super-steps, manifests, and
+every chunk and group of a coding that came after the first version of the format. The first
+codings only move words and leave the rest to zstd. To decode all that they make would add a fifth
+to the work of a commit, so one in 32 is decoded, others in each operation, and the first of every
+kind. What was encoded is what the id names: the caller has hashed it.
 """
 
 from __future__ import annotations
