@@ -176,6 +176,10 @@ class NothingToCommit(MvcError):
     exit_code = 1
 
 
+class EncodingFailed(MvcError):
+    """What was encoded does not decode to what was given; it was not published."""
+
+
 class BadModelFile(MvcError):
     """A model file that is truncated, malformed or outside the limits."""
 

@@ -95,7 +95,8 @@ class Slot:
         buffer = self._buffers.get(place)
         if buffer is None or buffer.dtype != tensor.dtype or buffer.shape != tensor.shape:
             pinned = tensor.device.type == "cuda"
-            buffer = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, pin_memory=pinned)
+            flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=pinned)
+            buffer = flat.view(tensor.shape)
         self._used[place] = buffer
         if tensor.device.type == "cuda":
             with torch.cuda.stream(self._stream(tensor.device)):

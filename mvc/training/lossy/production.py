@@ -217,10 +217,13 @@ class _Form:
         self.specs = {tensor.key: tensor.spec for tensor in parsed.tensors}
 
     def state(self, arrays: Arrays) -> dict[str, Any]:
-        """The state, which borrows the memory of the arrays."""
-        made: dict[str, Any] = to_state(
-            self._entry, self._skeleton, lambda i: array_bytes(arrays[self._keys[i]])
-        )
+        """The state, which borrows the memory of the arrays. Empty tensors have none."""
+
+        def content(i: int) -> memoryview:
+            array = arrays.get(self._keys[i])
+            return memoryview(b"") if array is None else array_bytes(array)
+
+        made: dict[str, Any] = to_state(self._entry, self._skeleton, content)
         return made
 
 
