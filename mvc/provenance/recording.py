@@ -296,7 +296,7 @@ class Run:
         files = {name: data for name, data in self._carried.items() if is_code(name)}
         told = NAME in self._carried
         packages = StoredModel.decode(self._carried[NAME]).packages if told else {}
-        found = sources_of(self._describer.code)
+        found = sources_of(self._describer.code, values=True)
         return Sources({**files, **found.files}, {**packages, **found.packages})
 
     def __exit__(
