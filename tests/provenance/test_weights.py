@@ -32,6 +32,7 @@ from mvc.store.journal.entries import Entry, Weights
 from tests.frameworks.need import need
 from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
+from tests.recipes import drop
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -77,12 +78,6 @@ def chain(repo: mvc.Repository, tmp_path: Path) -> Chain:
     return Chain(repo, tmp_path)
 
 
-def drop_unproven(repo: mvc.Repository, *ids: CommitId) -> None:
-    from mvc.provenance.weights import drop
-
-    drop(repo.context, ids, unproven=True)
-
-
 def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     with pytest.raises(UnknownPath, match="has no recipe"):
@@ -112,7 +107,7 @@ def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
 
 def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     before = repo.stats()
     freed = repo.gc(grace="0").freed
     assert freed > 0
@@ -125,7 +120,9 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
     with pytest.raises(NotTrusted) as caught:
         repo.retrain(second)
     assert all(f"show --code {each.short}" in str(caught.value.hint) for each in (first, second))
-    done = repo.retrain(second, trust=True)
+    assert f"--trust {first.short} --trust {second.short}" in str(caught.value.hint)
+    assert caught.value.versions == (first, second)
+    done = repo.retrain(second, trust=caught.value.versions)
     assert done.replayed == (first, second)
     assert all(torch.equal(done.state[n], v) for n, v in chain.states[2].items())
     assert repo.fsck().sound
@@ -134,7 +131,7 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
 def test_report_and_plot_leave_out_changes_of_versions_without_weights(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     repo.commit({n: v + 1 for n, v in chain.states[2].items()})
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     repo.gc(grace="0")
     assert start.short in repo.report()
     assert "1 of" in " ".join(repo.plot(distance=True).notes)
@@ -142,9 +139,9 @@ def test_report_and_plot_leave_out_changes_of_versions_without_weights(chain: Ch
 
 def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     repo.gc(grace="0")
-    with repo.retraining(second, trust=True) as done:
+    with repo.retraining(second, trust=[first, second]) as done:
         assert done is not None
         assert done.replayed == (first, second)
         assert repr(done).startswith(f"<Retrained: {second.short} model.safetensors, 2 replayed")
@@ -158,7 +155,7 @@ def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
 
 def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
     repo, (_, first, _) = chain.repo, chain.ids
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     repo.gc(grace="0")
     with pytest.raises(WeightsDropped) as caught:
         repo.checkout(first)
@@ -168,7 +165,7 @@ def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
 
 def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     for read in (
         lambda: repo.load_model(second, trust=True),
@@ -191,7 +188,7 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
 
 def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     data = repo.data_set("images").version
     for needed in (start, data):
         with pytest.raises(RefConflict, match=r"is needed to train .* again"):
@@ -205,7 +202,7 @@ def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
 
 def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: Path) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     assert repo.code(second)
     assert repo.manifest(second).root == repo.version(second).root
@@ -226,7 +223,7 @@ def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: 
     from mvc.frameworks.fsspec.filesystem import MvcFileSystem
 
     repo = chain.repo
-    drop_unproven(repo, chain.ids[2])
+    drop(repo.context, chain.ids[2])
     repo.gc(grace="0")
     with pytest.raises(CheckpointException, match="were given up"):
         dcp.load(dict(chain.states[2]), storage_reader=MvcReader(repo))
@@ -242,7 +239,7 @@ def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: 
 
 def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     with pytest.raises(WeightsDropped):
         repo.commit({"x": torch.zeros(3)}, path="other.safetensors")
@@ -255,7 +252,7 @@ def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(ch
 def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
     repo.commit(chain.states[2], message="the same again")
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     assert chain.is_right(2)
     repo.repack(add=[second])  # nothing is trained: they are there
@@ -264,7 +261,7 @@ def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
 
 def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     assert "still stored" not in str(next(e for e in repo.log() if e.id == second).dropped)
     repo.commit(chain.states[2])
@@ -275,11 +272,11 @@ def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> Non
 
 def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     repo.repack(add=[second])
     repo.close()
     held = reader.Repository(repo.root / ".mvc")
-    marks = [mark for entry in held.entries for mark in entry.weights]
+    marks = [mark for entry in held.entries for mark in entry.weights if mark[1]]  # 0: proven
     assert [(mark[0], mark[1], mark[2]) for mark in marks] == [
         (bytes(first), 1, "model.safetensors"),
         (bytes(second), 1, "model.safetensors"),
@@ -289,7 +286,7 @@ def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
 
 def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     repo.rebuild_index()
     with pytest.raises(WeightsDropped):
@@ -310,7 +307,7 @@ def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
     chain: Chain,
 ) -> None:
     repo, (start, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     weigh(repo, 3.0)
     with mvc.Repository.open(repo.context.root) as chain.repo:
         stored = {e.id: e.storage for e in chain.repo.log(every=True, prices=True)}
@@ -325,7 +322,7 @@ def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
 
 def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     for proven in (first, second):
         marks = (Weights(proven, "proven", "model.safetensors", 5, "by hand"),)
         repo.context.store.publish(lambda m=marks: Entry("prove", 1, weights=m))
@@ -354,7 +351,7 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
     }
     newest = repo.commit(moved).id
     assert next(iter(repo.log(prices=True))).storage.kind == "delta"  # type: ignore[union-attr]
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     if collected:
         repo.gc(grace="0")
         with pytest.raises(WeightsDropped):
@@ -363,7 +360,7 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
         assert trained is None  # stored deltas and full records lead there
     state = repo.checkout(newest)
     assert all(torch.equal(state[name], value) for name, value in moved.items())
-    with repo.retraining(second, trust=True) as trained:
+    with repo.retraining(second, trust=[first, second]) as trained:
         assert (trained is not None) == collected
         assert chain.is_right(2)
 
@@ -433,7 +430,7 @@ def test_weights_stay_if_their_recipe_is_not_whole(chain: Chain, what: str) -> N
     spoil(repo, version, path)
     with mvc.Repository.open(repo.root) as chain.repo:
         with pytest.raises(DamagedData, match="no weights are given up: their recipe needs"):
-            drop_unproven(chain.repo, second)
+            drop(chain.repo.context, second)
         assert chain.is_right(2)
         assert chain.repo.stats().dropped == 0
 
@@ -442,7 +439,7 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     is_stored, collected = weights.is_stored, list[bool]()
 
     def racing(context: Context, entry: object) -> bool:
@@ -465,7 +462,7 @@ def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
     repo.retrain(first, trust=True)
     repo.switch("side", create=True, start=start, force=True)
     repo.delete_branch("main", force=True)
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     old = repo.gc(grace="0").commits
     assert {first, second} <= set(old)
     # As a gc before left it: the mark is there, and the version is not.
