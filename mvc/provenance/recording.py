@@ -34,7 +34,8 @@ from mvc.provenance.settings import deterministic
 from mvc.provenance.sources import Sources, sources_of
 from mvc.provenance.steps import CountSteps
 from mvc.provenance.stored_code import is_code
-from mvc.provenance.weights import drop, prove
+from mvc.provenance.weights import drop, prove, unproven_base
+from mvc.repo.arguments import check_seconds
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
 from mvc.repo.commit.request import (
@@ -79,6 +80,11 @@ class RunOptions:
     verify: bool = True
     drop_weights: bool | None = None
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a time that is none."""
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
 
 
 class Run:
@@ -342,11 +348,13 @@ class Run:
                 )
                 seconds = prove(self._repo.context, self.result.id, replay).seconds
             self.proof_seconds = time.monotonic() - began
-            if options.drop_weights is None and not self._outside:
+            rests = not self._outside and unproven_base(self._repo.context, recipe) is None
+            if options.drop_weights is None and rests:
                 proven = Proven(recipe.base, recipe.path, seconds)
                 gives_up = is_cheaper(self._repo.context, self.result.id, proven)
         if gives_up:
-            drop(self._repo.context, [self.result.id])
+            with _kept(self.result):
+                drop(self._repo.context, [self.result.id])
 
     def _commit(self, recipe: Recipe) -> CommitResult:
         options, context = self._options, self._repo.context

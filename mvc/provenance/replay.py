@@ -41,6 +41,7 @@ from mvc.provenance.environment import Environment
 from mvc.provenance.recipe import Recipe, recipe_of
 from mvc.provenance.settings import variables
 from mvc.repo import attached
+from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
@@ -77,6 +78,11 @@ class ReplayOptions:
     timeout: float | None = None
     progress: Progress | None = None
     start: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a time that is none."""
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.provenance import dataset
-from mvc.provenance.recipe import recipe_of
+from mvc.provenance.recipe import Recipe, recipe_of
 from mvc.provenance.replay import ReplayOptions, Retrained, made_again
 from mvc.repo.commit.commit import layout_of
 from mvc.repo.commit.state_writer import StateWriter
@@ -36,7 +36,7 @@ from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.full_or_delta import Policy
 
-__all__ = ["all_proven", "drop", "prove", "store_again"]
+__all__ = ["all_proven", "drop", "prove", "readable", "store_again", "unproven_base"]
 
 _TRIES = 8
 
@@ -57,9 +57,26 @@ def all_proven(context: Context) -> dict[CommitId, Proven]:
     for commit, mark in marks.items():
         with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
             recipe = recipe_of(context, commit)
-            if mark.path == recipe.path and not dataset.outside(context, recipe.data):
+            proven = mark.path == recipe.path and unproven_base(context, recipe) is None
+            if proven and not dataset.outside(context, recipe.data):
                 found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
     return found
+
+
+def unproven_base(context: Context, recipe: Recipe) -> CommitId | None:
+    """A version that gave up its weights unproven, and that this recipe needs; None if none did.
+
+    Of versions before it, too, back to one that has its weights.
+    """
+    seen = set[CommitId]()
+    while (gone := weights.dropped(context, recipe.base)) is not None and gone.path == (
+        recipe.base_path
+    ):
+        if gone.commit in seen or weights.proof(context, gone.commit, gone.path) is None:
+            return gone.commit
+        seen.add(gone.commit)
+        recipe = recipe_of(context, gone.commit)
+    return None
 
 
 @contextmanager
@@ -98,6 +115,13 @@ def drop(
     for commit in dict.fromkeys(versions):
         recipe = recipe_of(context, commit)
         needed |= _needed(context, commit, outside_data=outside_data)
+        unproven = unproven_base(context, recipe)
+        if unproven is not None:
+            raise CannotRetrain(
+                f"{commit.short} was trained from {unproven.short}, whose weights were given up "
+                "unproven",
+                hint=f"'mvc repack --add {unproven.short} --trust-code' stores them again",
+            )
         proof = weights.proof(context, commit, recipe.path)
         if proof is None and options is not None and commit in options.trusted:
             prove(context, commit, options)

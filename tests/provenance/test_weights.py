@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
-from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 import mvc
@@ -17,6 +20,7 @@ from mvc.errors import (
     CannotRecord,
     CannotRetrain,
     DamagedData,
+    MvcError,
     NotTrusted,
     RefConflict,
     UnknownPath,
@@ -48,25 +52,32 @@ def one_thread() -> Iterator[None]:
 class Chain:
     """Versions of one model; the second and third were trained from the one before."""
 
-    def __init__(self, repo: mvc.Repository, folder: Path) -> None:
+    def __init__(self, repo: mvc.Repository, folder: Path, trainings: int = 2) -> None:
         self.repo, self.states = repo, list[dict[str, torch.Tensor]]()
         torch.manual_seed(1)
-        model = mvc.made(Conv, 4, dropout=0.5)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        self.ids: list[CommitId] = [repo.commit(model.state_dict()).id]
-        self._keep(model)
+        self.model = mvc.made(Conv, 4, dropout=0.5)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.ids: list[CommitId] = [repo.commit(self.model.state_dict()).id]
+        self._keep()
         data = make_images(folder / "images", 16)
-        for _ in range(2):
-            with repo.provenance(
-                model, optimizer, data=data, service=train_images, verify=False
-            ) as run:
-                run.train()
-            assert run.result is not None
-            self.ids.append(run.result.id)
-            self._keep(model)
+        for _ in range(trainings):
+            self.train(data, verify=False)
 
-    def _keep(self, model: nn.Module) -> None:
-        self.states.append({n: v.clone() for n, v in model.state_dict().items()})
+    def train(self, data: Path, **flags: Any) -> None:
+        """Records the next version, also if its proof fails."""
+        run = self.repo.provenance(
+            self.model, self.optimizer, data=data, service=train_images, **flags
+        )
+        try:
+            with run:
+                run.train()
+        finally:
+            if run.result is not None:
+                self.ids.append(run.result.id)
+                self._keep()
+
+    def _keep(self) -> None:
+        self.states.append({n: v.clone() for n, v in self.model.state_dict().items()})
 
     def is_right(self, rev: int) -> bool:
         state = self.repo.checkout(self.ids[rev])
@@ -521,3 +532,84 @@ def test_forged_marks_are_damage(chain: Chain) -> None:
     assert not any(
         "\x1b" in text for text in (*report.notes, *(p.message for p in report.problems))
     )
+
+
+def give_up_unproven(repo: mvc.Repository, version: CommitId) -> None:
+    """As versions of mvc did that took a word for a proof."""
+    marks = (Weights(version, "dropped", "model.safetensors", 5),)
+    repo.context.store.publish(lambda: Entry("drop-weights", 1, weights=marks))
+
+
+def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    give_up_unproven(repo, first)
+    repo.retrain(second, trust=True)
+    with pytest.raises(CannotRetrain, match=f"trained from {first.short}, whose .* unproven"):
+        repo.repack(drop_weights=[second])
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        assert not chain.repo.repack().plan.given_up
+        chain.repo.gc(grace="0")
+        assert chain.is_right(2)
+
+
+FLAGS = [
+    dict(zip(("verify", "drop_weights", "price", "outside"), values, strict=True))
+    for values in product((True, False), (None, True, False), (None, 1e12), (True, False))
+]
+
+
+@pytest.mark.parametrize("base", ["stored", "given up", "unproven"])
+@pytest.mark.parametrize("spoiled", [False, True])
+@pytest.mark.parametrize("part", range(4))
+def test_every_version_comes_back_whatever_the_flags_say(
+    tmp_path: Path, base: str, spoiled: bool, part: int
+) -> None:
+    for number, flags in list(enumerate(FLAGS))[part::4]:
+        with mvc.Repository.init(tmp_path / f"repo{number}") as repo:
+            images = make_images(tmp_path / f"images{number}", 16)
+            _story(repo, images, base=base, spoiled=spoiled, **flags)
+
+
+def _story(
+    repo: mvc.Repository, images: Path, *, base: str, spoiled: bool, price: float | None,
+    outside: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """A base, and a training from it with these flags; then all that may give up its weights."""
+    chain = Chain(repo, images.parent, 1)
+    first = chain.ids[1]
+    if base == "given up":
+        repo.repack(drop_weights=[first], trust=True)
+    elif base == "unproven":
+        give_up_unproven(repo, first)
+    if price is not None:
+        weigh(repo, price)
+    if outside:
+        repo.add_data(images, reference=True)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        repo = chain.repo
+        with suppress(MvcError):
+            chain.train(images, **flags)
+        if len(chain.ids) < 3:  # refused before it began
+            chain.train(images, verify=False)
+        newest = chain.ids[2]
+        repo.commit({"other": torch.zeros(3)})
+        if spoiled:
+            repo.repack(interval=1)
+            spoil(repo, newest, ".mvc/service/optimizer.safetensors")
+    with mvc.Repository.open(repo.root) as chain.repo:
+        repo = chain.repo
+        for trust in (False, [newest], True, chain.ids):
+            with suppress(MvcError):
+                repo.repack(drop_weights=[newest], trust=trust)
+            with suppress(MvcError):
+                repo.repack()
+        if not any(mark.kind == "dropped" for _, mark in repo.context.fresh().weights(newest)):
+            shutil.rmtree(images)  # nothing needs it
+        assert not (outside and not images.exists() and repo.stats().dropped > (base != "stored"))
+        if base != "unproven":  # what was lost before is not looked for here
+            with suppress(DamagedData):
+                repo.gc(grace="0")
+        for number, version in enumerate(chain.ids):
+            with repo.retraining(version, trust=chain.ids):
+                assert chain.is_right(number), (number, flags)
