@@ -150,7 +150,12 @@ class CannotBuild(MvcError):
 
 
 class NotTrusted(MvcError):
-    """Stored code would run, and nobody has said that it may."""
+    """Stored code would run, and nobody has said that it may.
+
+    ``versions``: the ids of those whose code it is.
+    """
+
+    versions: tuple[object, ...] = ()
 
 
 class CannotRetrain(MvcError):

@@ -202,7 +202,6 @@ class Provenance:
                 data={"images": folder},
                 message=model.use_case,
                 branch=model.branch,
-                verify=False,
                 drop_weights=True,
             ) as run,
         ):
@@ -215,7 +214,7 @@ class Provenance:
             )
         with steps.step("delete weights"):
             repo.gc(grace="0")
-        persist = steps.seconds.pop("persist") - run.seconds
+        persist = steps.seconds.pop("persist") - run.seconds - run.proof_seconds
         return Saved(run.result.id, {"train": run.seconds, "persist": persist, **steps.seconds})
 
     def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
@@ -224,7 +223,8 @@ class Provenance:
             return _UPDATE.recover(repo, commit, architecture)
         steps = Steps()
         with steps.step("retrain"):
-            state = repo.retrain(commit, trust=True).state
+            own = [entry.id for entry in repo.log(every=True)]  # its bases are trained, too
+            state = repo.retrain(commit, trust=own).state
         return _recovered(repo, commit, architecture, state, steps)
 
 

@@ -103,9 +103,10 @@ def dropped(context: Context, commit: CommitId) -> Dropped | None:
 _NONE = Weights(CommitId(bytes(32)), "", "", 0)
 
 
-def proof(context: Context, commit: CommitId) -> tuple[int, Weights] | None:
-    """When a replay last made the weights of a version, in ns since 1970, and its mark."""
-    return _proof(context.store.snapshot.weights(commit))
+def proof(context: Context, commit: CommitId, path: str) -> tuple[int, Weights] | None:
+    """When a replay last made the file ``path`` of a version, in ns since 1970, and its mark."""
+    marks = context.store.snapshot.weights(commit)
+    return _proof((recorded, mark) for recorded, mark in marks if mark.path == path)
 
 
 def _proof(marks: Iterable[object]) -> tuple[int, Weights] | None:
