@@ -34,6 +34,13 @@ class Patience:
         """What was waited for has come: the next wait begins. A shorter one gets no word."""
         self._waited, self._looked = 0.0, time.monotonic()
 
+    def await_(self, arrived: Callable[[float], bool]) -> bool:
+        """Whether it came in time. ``arrived`` waits for it so many seconds, and says if it did."""
+        while not arrived(min(SLICE, max(0.0, self._limit - self._waited))):
+            if self.look():
+                return False
+        return True
+
     def look(self) -> bool:
         """Whether the limit has passed. To be called every ``SLICE`` seconds."""
         now = time.monotonic()
@@ -45,6 +52,6 @@ class Patience:
         return self._waited >= self._limit
 
 
-def warn(what: str) -> Callable[[float], None]:
-    """A ``say`` that warns by Python's ``warnings``."""
-    return lambda seconds: warnings.warn(f"waits for {what} ({seconds:.0f} s)", StillWaiting, 3)
+def warn(what: str, seconds: float) -> None:
+    """Says by Python's ``warnings`` what is waited for."""
+    warnings.warn(f"waits for {what} ({seconds:.0f} s)", StillWaiting, stacklevel=2)

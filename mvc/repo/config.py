@@ -158,6 +158,8 @@ _ALL = (
         low=1, high=1000),
     Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps what operations left behind",
         low=0, high=36_500),
+    Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
+        "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "

@@ -92,7 +92,7 @@ class Participant:
         self._order: list[list[Any]] = []
         self._beat, self._spoke = BEAT, time.monotonic()
         where = f"the coordinator at {address}"
-        self._patience = Patience(max(timeout, 3 * BEAT), warn(f"{where}, which says nothing"))
+        self._patience = Patience(max(timeout, 3 * BEAT), lambda s: warn(where, s))
         self._closed = self._ending = False
         self._machine: base.Worker | None = None
         atexit.register(self._abandon)

@@ -20,9 +20,7 @@ from mvc.store.journal.frames import Position, Recorded, complete, encode_entry,
 from mvc.store.journal.high_water_mark import write_high_water_mark
 from mvc.store.snapshot import JOURNAL, Snapshot
 
-__all__ = ["LOCK_SECONDS", "ConcurrentRewrite", "heal", "publish"]
-
-LOCK_SECONDS = 60.0
+__all__ = ["ConcurrentRewrite", "heal", "publish"]
 
 
 class ConcurrentRewrite(Exception):
@@ -46,7 +44,7 @@ def publish(
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
     with contextlib.ExitStack() as held:
-        with snapshot.fs.lock(path, timeout=LOCK_SECONDS):
+        with snapshot.fs.lock(path):
             file = held.enter_context(snapshot.fs.open_write(path))
             snapshot.refresh()
             snapshot.check_whole()
