@@ -60,6 +60,7 @@ from mvc.repo.repository import Repository
 __all__ = ["Service"]
 
 _LOOK = 0.05  # seconds between two looks for workers that come
+_LAST_WORDS = 10.0  # seconds that workers may take to end, at least
 _GOODBYE = 5.0  # seconds that a failure may take to reach them
 _RESUME = "--resume goes on from the last round"
 
@@ -227,11 +228,11 @@ class Service:
 
     def _is_sign_of_life(self, kind: str, link: Connection, frame: Any) -> bool:
         """Whether the event says only that a worker goes on, which is noted."""
-        if kind != "frame" or frame.kind != CONTROL or frame.data != ALIVE:
+        worker = self._of(link)
+        if kind != "frame" or worker is None:
             return False
-        if (worker := self._of(link)) is not None:
-            self._seats[worker].heard = time.monotonic()
-        return True
+        self._seats[worker].heard = time.monotonic()
+        return bool(frame.kind == CONTROL and frame.data == ALIVE)
 
     def _say_alive(self) -> None:
         """Tells the command and, less often, the workers that this process goes on."""
@@ -411,7 +412,7 @@ class Service:
         message = m.from_bytes(frame.data)
         if message.worker != worker:
             raise BadMessage(f"worker {worker} speaks for worker {message.worker}")
-        seat.steps, seat.asked, seat.heard = frame.step, None, time.monotonic()
+        seat.steps, seat.asked = frame.step, None
         if isinstance(message, m.Drift):
             self._drifts[worker] = message
         if isinstance(message, m.Done) and self._missing:
@@ -585,10 +586,12 @@ class Service:
         """Hears what each did, gives everybody the last model, and reports."""
         machine = self._machine
         orders: dict[int, Any] = {}
+        self._timeout = max(self._timeout, _LAST_WORDS)
         while late := self._seats.keys() - orders.keys():
-            event = self._next(min(self._seats[worker].heard for worker in late) + self._timeout)
+            last = min(late, key=lambda worker: self._seats[worker].heard)
+            event = self._next(self._seats[last].heard + self._timeout)
             if event is None:
-                self._dismiss_deaf(min(late, key=lambda worker: self._seats[worker].heard))
+                self._dismiss_deaf(last)
                 continue
             kind, link, frame = event
             if kind == "hello":  # it was killed in the ending, and has been started again
@@ -633,7 +636,7 @@ class Service:
     def _dismiss_deaf(self, worker: int) -> None:
         """The training is over: a worker that neither speaks nor reads is not waited for."""
         reason = f"it did not answer within {self._timeout:g} seconds at the end"
-        del self._seats[worker]
+        self._seats.pop(worker).link.say(failed=reason)
         self._refused[worker] = reason
         self._tell("lost", worker=worker, reason=reason, deaf=True)
 

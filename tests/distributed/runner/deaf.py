@@ -26,6 +26,9 @@ ALLOWED = TIMEOUT + 30
 """Seconds from the moment at which something hangs to the end of the command."""
 
 
+FGM = ("--rho=0.3", "--rate=0.05")
+
+
 @dataclass(frozen=True)
 class Ending:
     code: int
@@ -42,12 +45,12 @@ class Ending:
 class Training:
     """``mvc train-distributed`` of the small script, in a repository of its own."""
 
-    def __init__(self, folder: Path, *script: str, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, *script: str, options: tuple[str, ...] = FGM) -> None:
         Repository.init(folder).close()
         self.folder = folder
         self.mark = uuid4().hex
         command = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
-        command += ["train-distributed", small.__file__, "--workers=2", "--rho=0.3", "--rate=0.05"]
+        command += ["train-distributed", small.__file__, "--workers=2"]
         command += [f"--timeout={TIMEOUT}", *options, "--", "--pause=0.02", *script]
         self._err = (folder / "stderr").open("w+")
         self.process = subprocess.Popen(
