@@ -595,14 +595,18 @@ class Service:
                 continue
             kind, link, frame = event
             if kind == "hello":  # it was killed in the ending, and has been started again
-                self._say_goodbye(link, frame)
+                self._come_back(link, frame)
                 continue
             worker = self._of(link)
             if kind == "lost" and worker is not None:
                 del self._seats[worker]
-            elif kind == "frame" and worker is not None and frame.kind == CONTROL:
+            elif kind == "frame" and worker is not None:
                 with suppress(BadMessage):
-                    orders[worker] = frame.json().get("order")
+                    if frame.kind == CONTROL:
+                        orders[worker] = frame.json().get("order")
+                    elif isinstance(m.from_bytes(frame.data), m.Join):  # too late
+                        stop = m.Stop(worker, machine.round, 0)
+                        link.send(MESSAGE, stop.to_bytes())
             elif kind != "frame" and worker is not None:
                 orders.setdefault(worker, None)
         for seat in self._seats.values():
@@ -639,13 +643,6 @@ class Service:
         self._seats.pop(worker).link.say(failed=reason)
         self._refused[worker] = reason
         self._tell("lost", worker=worker, reason=reason, deaf=True)
-
-    def _say_goodbye(self, link: Connection, said: Mapping[str, Any]) -> None:
-        self._come_back(link, said)
-        worker = self._of(link)
-        if worker is not None:
-            stop = m.Stop(worker, self._machine.round, 0)
-            link.send(MESSAGE, stop.to_bytes())
 
 
 def base_checked(vector: Vector) -> Vector:

@@ -141,7 +141,7 @@ class _Run:
         else:
             self._failure = CannotDistribute(
                 f"trained to the end, but {self._names()} did not end within "
-                f"{self._timeout:g} seconds after it",
+                f"{self._timeout + START:g} seconds after it",
                 hint="--timeout allows the script more",
             )
 
@@ -177,7 +177,7 @@ class _Run:
             self._gone[event["worker"]] = str(event["reason"])
         elif kind == "finished":
             self._finished = dict(event)
-            self._await("", self._timeout)
+            self._await("", self._timeout + START)
             self._give_up()
         elif kind == "lost" and event.get("deaf"):
             self._deaf.add(event["worker"])

@@ -28,7 +28,7 @@ TIMEOUT = 120.0
 """Seconds for which a process may say nothing, unless the settings say otherwise."""
 
 START = 15.0
-"""Seconds that a process may take to start, in addition."""
+"""Seconds that a process may take to start, and to end, in addition."""
 
 BEAT = 5.0
 """Seconds after which a process that has nothing else to say says that it is alive; less if a

@@ -19,7 +19,7 @@ from tests.cli.program import ROOT
 from tests.distributed.runner import small
 from tests.distributed.runner.team import global_models
 
-TIMEOUT = 5
+TIMEOUT = 10
 """``--timeout`` of these trainings."""
 
 ALLOWED = TIMEOUT + 30
@@ -45,13 +45,19 @@ class Ending:
 class Training:
     """``mvc train-distributed`` of the small script, in a repository of its own."""
 
-    def __init__(self, folder: Path, *script: str, options: tuple[str, ...] = FGM) -> None:
+    def __init__(
+        self, folder: Path, *script: str, options: tuple[str, ...] = FGM, torchrun: bool = False
+    ) -> None:
         Repository.init(folder).close()
         self.folder = folder
         self.mark = uuid4().hex
         command = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
         command += ["train-distributed", small.__file__, "--workers=2"]
-        command += [f"--timeout={TIMEOUT}", *options, "--", "--pause=0.02", *script]
+        command += [f"--timeout={TIMEOUT}", *options, "--"]
+        if torchrun:
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            command += ["--nproc-per-node=2", small.__file__]
+        command += ["--pause=0.02", *script]
         self._err = (folder / "stderr").open("w+")
         self.process = subprocess.Popen(
             command,
@@ -61,7 +67,7 @@ class Training:
             stdout=subprocess.DEVNULL,
             text=True,
         )
-        self._began = time.time()
+        self._began, self._torchrun = time.time(), torchrun
 
     @property
     def err(self) -> str:
@@ -83,7 +89,9 @@ class Training:
             code = self.process.wait(max(0.0, since + ALLOWED - time.time()))
             return Ending(code, self.err, time.time() - since)
         finally:
-            left = self.processes()
+            until = time.time() + (10 if self._torchrun else 0)
+            while (left := self.processes()) and time.time() < until:
+                time.sleep(0.1)
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

@@ -72,10 +72,11 @@ def once(flag: str) -> bool:
 
 
 def coordinator() -> int:
-    """The process of the coordinator, which the same command has started."""
-    for pid in Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split():
-        if "mvc.distributed.runner.coordinator" in Path(f"/proc/{pid}/cmdline").read_text():
-            return int(pid)
+    """The process of the coordinator, which the same command, or this process, has started."""
+    for parent in (os.getppid(), os.getpid()):
+        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            if "mvc.distributed.runner.coordinator" in Path(f"/proc/{pid}/cmdline").read_text():
+                return int(pid)
     raise ProcessLookupError
 
 
