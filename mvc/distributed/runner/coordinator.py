@@ -42,7 +42,6 @@ from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
 from mvc.distributed.runner.settings import (
     BEAT,
-    START,
     TIMEOUT,
     TOKEN,
     check_worker_models,
@@ -266,7 +265,8 @@ class Service:
         def say(seconds: float) -> None:
             self._tell("waits", what=f"{self._late(wanted)} to join", seconds=seconds)
 
-        patience = Patience(self._timeout + (0.0 if again else START), say)
+        limit = self._timeout + float(self._job.get("start", 0.0))
+        patience = Patience(limit, say)
         while not wanted <= self._seats.keys():
             event = self._next(time.monotonic() + SLICE / 2)
             if event is None:
@@ -277,7 +277,7 @@ class Service:
                     self._refused |= dict.fromkeys(late, "it did not come back")
                     break
                 raise CannotDistribute(
-                    f"{self._late(wanted)} did not join within {self._timeout:g} seconds",
+                    f"{self._late(wanted)} did not join within {limit:g} seconds",
                     hint="does the script call mvc.distributed.join in every process?",
                 )
             kind, link, said = event

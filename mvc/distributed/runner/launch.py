@@ -243,6 +243,7 @@ class _Run:
         """``again``: whether the coordinator before this one had begun."""
         job = {**self._wanted.job, **again, "port": self._port, "run": self._run}
         job |= {"workers": self._wanted.workers, "gone": self._gone}
+        job["start"] = 0.0 if again else START  # workers that are there already need none
         self._meeting = bool(again)
         self._processes[None] = start_coordinator(job, self._events.put, self._token)
         self._await(self._name(None), self._timeout + START)

@@ -27,7 +27,7 @@ NOT_ENDED = (
     r"trained to the end, but worker {} \(process \d+\) did not end within "
     rf"{TIMEOUT + 15} seconds after it"
 )
-NOT_JOINED = rf"worker {{}} did not join within {TIMEOUT} seconds"
+NOT_JOINED = rf"worker {{}} did not join within {TIMEOUT + 15} seconds"
 HUB = rf"the coordinator \(process \d+\) has said nothing for {TIMEOUT} seconds"
 
 PROTOCOLS: tuple[tuple[str, ...], ...] = (
