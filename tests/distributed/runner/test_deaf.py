@@ -112,9 +112,7 @@ def test_a_stopped_worker(tmp_path: Path) -> None:
 
 AT_ONCE = ("stop", signal.SIGINT)
 ENDED = [
-    pytest.param(
-        hang, how, marks=() if (hang, how) == AT_ONCE else pytest.mark.long
-    )
+    pytest.param(hang, how, marks=() if (hang, how) == AT_ONCE else pytest.mark.long)
     for hang in ("stop", "ignore")
     for how in SIGNALS
 ]
@@ -179,6 +177,6 @@ def test_a_stopped_coordinator_under_torchrun(tmp_path: Path) -> None:
     training = Training(tmp_path, "--hang=0:stop-hub:20", settings, torchrun=True)
     done = training.finish()
     assert done.code != 0
-    assert re.search(r"CannotDistribute: the coordinator at .*:\d+ says nothing", done.err), (
-        done.err
-    )
+    assert re.search(
+        r"CannotDistribute: the coordinator at .*:\d+ (says nothing|is not there)", done.err
+    ), done.err
