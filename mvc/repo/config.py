@@ -164,6 +164,8 @@ _ALL = (
         low=0, high=36_500),
     Key("safe.directory", str, "", "folders whose repositories may belong to other users, joined "
         "by ':'; * for all", low=0, high=_MAX_FOLDERS, personal=True),
+    Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
+        "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "

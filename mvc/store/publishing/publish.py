@@ -29,9 +29,7 @@ from mvc.store.journal.high_water_mark import write_high_water_mark
 from mvc.store.proof import proof_of, prove_equal
 from mvc.store.snapshot import JOURNAL, Snapshot
 
-__all__ = ["LOCK_SECONDS", "ConcurrentRewrite", "heal", "proven_entry", "publish"]
-
-LOCK_SECONDS = 60.0
+__all__ = ["ConcurrentRewrite", "heal", "proven_entry", "publish"]
 
 
 class ConcurrentRewrite(Exception):
@@ -55,7 +53,7 @@ def publish(
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
     with contextlib.ExitStack() as held:
-        with snapshot.fs.lock(path, timeout=LOCK_SECONDS):
+        with snapshot.fs.lock(path):
             file = held.enter_context(snapshot.fs.open_write(path))
             snapshot.refresh()
             snapshot.check_whole()

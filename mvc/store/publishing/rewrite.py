@@ -23,7 +23,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.high_water_mark import write_high_water_mark
 from mvc.store.packs.reader import pack_path
-from mvc.store.publishing.publish import LOCK_SECONDS, ConcurrentRewrite, heal, proven_entry
+from mvc.store.publishing.publish import ConcurrentRewrite, heal, proven_entry
 from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 
@@ -154,7 +154,7 @@ class Rewrite:
         self._flush()
         self._file.sync()
         self.packs.push()
-        with fs.lock(path, timeout=LOCK_SECONDS):
+        with fs.lock(path):
             with fs.open_write(path) as old:
                 snapshot.refresh()
                 if snapshot.generation != self._generation:
