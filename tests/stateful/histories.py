@@ -19,6 +19,7 @@ import pytest
 from safetensors.numpy import save
 
 from mvc.errors import (
+    NoDeployment,
     NotTrusted,
     RefConflict,
     StateForgotten,
@@ -31,6 +32,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import set_value
 from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.repack.super_steps import join
@@ -121,6 +123,7 @@ class History:
         self.rng = random.Random(seed)
         self.counts: Counter[str] = Counter()
         self.model = Expected()
+        self._renamed: set[CommitId] = set()
         self._folder, self._root = folder, folder / "repo"
         self._clock = FixedClock(1_750_000_000_000_000_000, 1_000)
         Repository.init(self._root, clock=self._clock).close()
@@ -182,6 +185,15 @@ class History:
         tip = self.model.versions[self.model.tip]
         return None if tip.forgotten else dict(tip.contents)
 
+    def _commit(self, state: Any = None, **named: Any) -> CommitResult | None:
+        """None where the tip gave up weights that the new version would have to take over."""
+        try:
+            return self.repo.commit(state, **named, **self._options())
+        except WeightsDropped:
+            assert self.model.tip is not None and self.model.versions[self.model.tip].dropped
+            self.counts["refused: commit"] += 1
+            return None
+
     def _committed(self, id_: CommitId, contents: Mapping[str, Any], *needs: CommitId) -> None:
         self.model.versions[id_] = Version(self.model.tip, contents, needs)
         self.model.refs[f"heads/{self.model.head}"] = id_
@@ -204,9 +216,10 @@ class History:
             return
         path, pipeline = self.rng.choice(STATES), self.rng.choice(PIPELINES)
         state = self._next(contents, path)
-        done = self.repo.commit(state, path=path, pipeline=pipeline, **self._options())
-        lossy = pipeline is not None and pipeline.startswith("lc")
-        self._committed(done.id, contents | {path: done.state if lossy else state})
+        done = self._commit(state, path=path, pipeline=pipeline)
+        if done is not None:
+            lossy = pipeline is not None and pipeline.startswith("lc")
+            self._committed(done.id, contents | {path: done.state if lossy else state})
 
     def commit_files(self) -> None:
         contents = self._parent()
@@ -216,8 +229,9 @@ class History:
         for path, data in made.items():
             (self._root / path).write_bytes(data)
         if any(contents.get(path) != data for path, data in made.items()):
-            done = self.repo.commit([self._root / path for path in made], **self._options())
-            self._committed(done.id, contents | made)
+            done = self._commit([self._root / path for path in made])
+            if done is not None:
+                self._committed(done.id, contents | made)
 
     def _file(self, contents: Mapping[str, Any], path: str) -> bytes:
         """Opaque bytes with a small edit, or a model file."""
@@ -235,20 +249,25 @@ class History:
             return
         states = {path: self._next(contents, path) for path in STATES}
         target = self.rng.choice(TARGETS)
-        done = self.repo.commit(states=states, deploy=target, **self._options())
-        self._committed(done.id, contents | states)
-        self.model.deployed.append((target, done.id))
+        done = self._commit(states=states, deploy=target)
+        if done is not None:
+            self._committed(done.id, contents | states)
+            self.model.deployed.append((target, done.id))
 
     def rename(self) -> None:
-        contents = self._parent()
-        if not contents or "notes.bin" not in contents:
+        contents, tip = self._parent(), self.model.tip
+        if not contents or "notes.bin" not in contents or not tip:
             return
+        if self.model.versions[tip].dropped:
+            return  # the commit may be refused, and the removal stays staged
         new = f"notes-{self.rng.randrange(3)}.bin"
         data = contents.pop("notes.bin")
         (self._root / new).write_bytes(data)
         self.repo.remove(["notes.bin"], cached=True, force=True)
-        done = self.repo.commit([self._root / new], **self._options())
+        done = self._commit([self._root / new])
+        assert done is not None
         self._committed(done.id, contents | {new: data})
+        self._renamed.add(done.id)
 
     def commit_with_recipe(self) -> None:
         """On a version that has all of its weights; it carries files of its own."""
@@ -263,7 +282,13 @@ class History:
 
     def drop_weights(self) -> None:
         kept = self._some(lambda version: bool(version.needs) and not version.dropped)
-        if kept is not None:
+        if kept is None:
+            return
+        bases = [self.model.versions[id_] for id_ in self.model.versions[kept].needs]
+        if any(base.forgotten for base in bases):
+            with pytest.raises(StateForgotten):
+                recipes.drop(self.repo.context, kept)
+        else:
             recipes.drop(self.repo.context, kept)
             self.model.versions[kept].dropped = True
 
@@ -321,7 +346,7 @@ class History:
         if on:
             try:
                 self.repo.retract(None, self.rng.choice(on))
-            except (RefConflict, UnknownTarget, WrongUsage, UnknownRevision):
+            except NoDeployment:
                 self.counts["refused: retract"] += 1
 
     def undo(self) -> None:
@@ -339,6 +364,8 @@ class History:
             self.model.refs.pop(change.name, None)
             if isinstance(change.new, CommitId):
                 self.model.refs[change.name] = change.new
+        if self._renamed & {commit.id for commit in done.operation.entry.commits}:
+            assert self.repo.undo().operation.entry.operation == "rm"  # it was staged once more
 
     # -- maintenance
 
