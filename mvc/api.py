@@ -301,11 +301,11 @@ class Repository(StoredRepository):
         interval: int | None = None,
         max_recovery: float | None = None,
         max_size: int | None = None,
-        add: Sequence[Rev] = (),
-        remove: Sequence[Rev] = (),
+        add: Sequence[Rev] | None = None,
+        remove: Sequence[Rev] | None = None,
         add_queried: int | None = None,
         super_step: int | None = None,
-        drop_weights: Sequence[Rev] = (),
+        drop_weights: Sequence[Rev] | None = None,
         outside_data: bool = False,
         trust: bool | Sequence[Rev] = False,
         anyway: bool = False,
@@ -315,8 +315,9 @@ class Repository(StoredRepository):
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        ``add_queried`` adds that many versions, those that were asked for most often. Without a
-        goal as the settings say. With ``dry_run`` only the plan is made.
+        At most one aim is given, of ``interval`` to ``drop_weights``; without one the settings
+        count. ``add_queried`` adds that many versions, those that were asked for most often. With
+        ``dry_run`` only the plan is made.
 
         ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
         with ``trust`` those that are not proven yet are trained again for it. All that a recipe
@@ -327,19 +328,27 @@ class Repository(StoredRepository):
         ``retrain``: True trusts the versions of this call. With the setting
         ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
         """
-        added, dropped = [self.find(rev) for rev in add], [self.find(rev) for rev in drop_weights]
-        if dropped and (dry_run or any((interval, max_recovery, max_size, add, remove))):
-            raise WrongUsage("drop_weights goes with no other goal, and not with dry_run")
-        if dropped:
+        from mvc.repo.repack.goal import check_aims
+
+        aims: dict[str, Any] = {
+            "interval": interval, "max_recovery": max_recovery, "max_size": max_size, "add": add,
+            "remove": remove, "add_queried": add_queried, "super_step": super_step,
+        }  # fmt: skip
+        given = check_aims(**aims, drop_weights=drop_weights)
+        if drop_weights is not None:
+            if dry_run:
+                raise WrongUsage("drop_weights cannot be tried: it takes no dry_run")
             from mvc.provenance.replay import ReplayOptions
             from mvc.provenance.weights import drop
             from mvc.repo.repack.repack import unchanged
 
+            dropped = [self.find(rev) for rev in drop_weights]
             done = unchanged(self.context)  # first: of a damaged repository nothing is given up
             trusted = self._trusted(trust, dropped)
             options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
             drop(self.context, dropped, options, outside_data=outside_data)
             return done
+        added = [self.find(rev) for rev in add or ()]
         for commit in () if dry_run else added:
             if weights.dropped(self.context, commit) is not None:
                 from mvc.provenance.replay import ReplayOptions
@@ -348,22 +357,10 @@ class Repository(StoredRepository):
                 trusted = self._trusted(trust, added)
                 options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
                 store_again(self.context, commit, options)
-        goals = interval, max_recovery, max_size, add_queried, super_step
         weighs = self.config.get("store.storage_weight") is not None
-        proven = weighs and any(mark.where for _, mark in self.context.fresh().weights())
-        if not proven or added or remove or any(goals):
-            return super().repack(
-                interval=interval,
-                max_recovery=max_recovery,
-                max_size=max_size,
-                add=added,
-                remove=remove,
-                add_queried=add_queried,
-                super_step=super_step,
-                dry_run=dry_run,
-                progress=progress,
-            )
-        return self._cheapest(dry_run=dry_run, progress=progress)
+        if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
+            return self._cheapest(dry_run=dry_run, progress=progress)
+        return super().repack(**aims, dry_run=dry_run, progress=progress)
 
     def _trusted(
         self, trust: bool | Sequence[Rev], named: Sequence[CommitId]

@@ -1081,8 +1081,8 @@ class Repository:
         interval: int | None = None,
         max_recovery: float | None = None,
         max_size: int | None = None,
-        add: Sequence[Rev] = (),
-        remove: Sequence[Rev] = (),
+        add: Sequence[Rev] | None = None,
+        remove: Sequence[Rev] | None = None,
         add_queried: int | None = None,
         super_step: int | None = None,
         dry_run: bool = False,
@@ -1090,8 +1090,9 @@ class Repository:
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        ``add_queried`` adds that many versions, those that were asked for most often. Without a
-        goal as the settings say. With ``dry_run`` only the plan is made.
+        At most one aim, all but the last two arguments, is given. ``add_queried`` adds that many
+        versions, those that were asked for most often. Without an aim as the settings say. With
+        ``dry_run`` only the plan is made.
         """
         from mvc.repo.repack import repack
 
@@ -1100,8 +1101,8 @@ class Repository:
             interval=interval,
             max_recovery=max_recovery,
             max_size=max_size,
-            add=tuple(self.find(rev) for rev in add),
-            remove=tuple(self.find(rev) for rev in remove),
+            add=None if add is None else tuple(map(self.find, add)),
+            remove=None if remove is None else tuple(map(self.find, remove)),
             add_queried=add_queried,
             super_step=super_step,
         )

@@ -105,34 +105,30 @@ def command(
     if output is not None and not as_curve:
         raise click.UsageError("-o goes with --curve")
     if as_curve:
-        aims = (interval, max_recovery, max_size, add, remove, add_queried, super_step)
-        if any(aims) or drop_weights or dry_run:
+        numbers_given = (interval, max_recovery, max_size, add_queried, super_step)
+        if add or remove or drop_weights or dry_run or set(numbers_given) != {None}:
             raise click.UsageError("--curve changes nothing and goes with no other aim")
         _curve(session, None if output is None else Path(output), force=force)
         return
-    if drop_weights and (
-        dry_run or any((interval, max_recovery, max_size, add_queried, super_step))
-    ):
-        raise click.UsageError("--drop-weights goes with no other aim, and not with -n")
-    add, drop_weights = (*add, *rev * bool(add)), (*drop_weights, *rev * bool(drop_weights))
+    add, dropped = (*add, *rev * bool(add)), (*drop_weights, *rev * bool(drop_weights))
     bar = session.progress("repacking", counted=True)
     with training_progress(session) if trust or trust_code else bar as progress:
         done = session.repository.repack(
             interval=interval,
             max_recovery=max_recovery,
             max_size=None if max_size is None else nbytes(max_size),
-            add=add,
-            remove=(*remove, *(rev if remove else ())),
+            add=add or None,
+            remove=(*remove, *(rev if remove else ())) or None,
             add_queried=add_queried,
             super_step=super_step,
-            drop_weights=drop_weights,
+            drop_weights=dropped or None,
             outside_data=outside_data,
-            trust=(*trust, *(*add, *drop_weights) * trust_code),
+            trust=(*trust, *(*add, *dropped) * trust_code),
             timeout=timeout,
             dry_run=dry_run,
             progress=progress,
         )
-    gone = [session.repository.find(r) for r in drop_weights]
+    gone = [session.repository.find(each) for each in dropped]
     if session.as_json:
         named = {"dropped": gone} if gone else {}
         session.out.json("mvc.repack/1", _json(done, dry_run=dry_run) | named)

@@ -17,6 +17,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Weights
+from mvc.store.journal.frames import Recorded
 
 __all__ = [
     "Dropped", "all_dropped", "check_weights", "dropped", "given_up", "is_stored", "newest",
@@ -109,12 +110,9 @@ def proof(context: Context, commit: CommitId, path: str) -> tuple[int, Weights] 
     return _proof((recorded, mark) for recorded, mark in marks if mark.path == path)
 
 
-def _proof(marks: Iterable[object]) -> tuple[int, Weights] | None:
-    found = None
-    for recorded, mark in marks:  # type: ignore[misc]
-        if mark.where:  # type: ignore[has-type]
-            found = recorded.entry.time_ns, mark  # type: ignore[has-type]
-    return found
+def _proof(marks: Iterable[tuple[Recorded, Weights]]) -> tuple[int, Weights] | None:
+    proven = [(recorded.entry.time_ns, mark) for recorded, mark in marks if mark.where]
+    return proven[-1] if proven else None
 
 
 def is_stored(context: Context, entry: FileEntry) -> bool:

@@ -129,6 +129,8 @@ def encoding_policy(context: Context) -> Policy:
 def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
     """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
 
+    Whatever reads an inventory runs in it, also if it changes nothing.
+
     Damage found meanwhile may be data that others have moved, so it is retried as well.
     Raises Busy after 8 tries, DamagedData for real damage.
     """
