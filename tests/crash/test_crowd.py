@@ -78,4 +78,4 @@ def test_a_crowd(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_large_crowd(tmp_path: Path) -> None:
-    crowd(tmp_path, 32, 50, 8, 1.0)
+    crowd(tmp_path, 32, 50, 8, 2.0)
