@@ -111,15 +111,29 @@ class _Strict(reader.Cursor):
 
 @contextmanager
 def _strict() -> Iterator[None]:
-    """The second reader with the document's rule that each number has one encoding."""
-    kept = reader.Cursor, reader.KINDS["uint"], reader.KINDS["own"], steps.read
-    reader.Cursor, reader.KINDS["uint"], reader.KINDS["own"] = _Strict, _uint, _own
+    """The second reader with the document's rules that each number has one encoding, and that
+    names ascend.
+    """
+    kinds, kept = dict(reader.KINDS), (reader.Cursor, steps.read)
+    reader.Cursor = _Strict
     steps.read = lambda c, *_: c.group()
+    reader.KINDS |= {
+        "uint": _uint,
+        "own": _own,
+        "metrics": lambda c, r: _table(c.get("*text,float")),
+        "params": lambda c, r: _table(c.get("*text,text") if r.which > 1 else []),
+    }
     _Strict.every = []
     try:
         yield
     finally:
-        reader.Cursor, reader.KINDS["uint"], reader.KINDS["own"], steps.read = kept
+        reader.KINDS |= kinds
+        reader.Cursor, steps.read = kept
+
+
+def _table(rows: list[tuple[str, Any]]) -> dict[str, Any]:
+    _ascending([name.encode("utf-8", "surrogateescape") for name, _ in rows])
+    return dict(rows)
 
 
 def _uint(cursor: Any, _: Any) -> int:
@@ -170,8 +184,7 @@ def _commit_by_second(data: bytes) -> Any:
 def _second_commit(m: Any) -> Any:
     needs, attached = list(m.needs), list(m.attached)
     parameters = list(m.params.items())
-    for names in (list(m.metrics), list(m.params), attached):
-        _ascending([name.encode("utf-8", "surrogateescape") for name in names])
+    _ascending([name.encode("utf-8", "surrogateescape") for name in attached])
     _ascending(needs)
     lowest = 3 if needs or attached else 2 if parameters else 1
     reader.need(m.which == lowest and -_DAY < m.zone < _DAY, "its form")
@@ -182,6 +195,12 @@ def _second_commit(m: Any) -> Any:
         m.which, m.manifest, m.root, list(m.parents), m.author, m.time, m.zone, m.message,
         _floats(m.metrics.items()), m.pipeline, m.code, parameters, needs, attached,
     )  # fmt: skip
+
+
+def _within(most: int, *texts: str) -> None:
+    """The limits of names, which the document leaves to docs/limits.md."""
+    sizes = [len(text.encode("utf-8", "surrogateescape")) for text in texts]
+    reader.need(max(sizes, default=0) <= most, "a limit")
 
 
 def _ascending(values: list[bytes]) -> None:
@@ -222,7 +241,8 @@ def _entry_by_second(data: bytes) -> Any:
     names = [e.operation, *(r[0] for r in e.refs), *(d.target for d in e.deployments),
              *(r[0] for r in e.retractions), *(r[0] for r in e.links),
              *(v for r in e.refs for v in r[1:] if isinstance(v, str))]  # fmt: skip
-    reader.need(all(len(n.encode("utf-8", "surrogateescape")) <= 200 for n in names), "a name")
+    _within(200, *names)
+    _within(1024, *(e.removed or ()), *(text for w in e.weights for text in (w[2], w[4])))
     for made in _Strict.every:
         reader.need(made.at == len(made.data), "bytes follow a commit")
     return (
