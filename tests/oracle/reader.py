@@ -123,7 +123,7 @@ class Cursor:
             stage = next(s for s in coding.split(" | ") if "sparse" in s)
             options = (stage.partition(":")[2] or "values,indices,diff").split(",")
             kept, split = self.get("uint"), "values" in options
-            if kept < k:
+            if need(kept <= k, "more words than there are") or kept < k:
                 at = self.column(kept, 8, coding, "indices" in options)
                 at = np.cumsum(at, dtype="i8") if "diff" in options else at.astype("i8")
         words = self.column(kept, width, coding, split, cut)
