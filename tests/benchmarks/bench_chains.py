@@ -25,12 +25,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-
-import mvc
 from mvc.evaluation.common.results import bytes_in, empty_folder
 from mvc.evaluation.provenance.approaches import approach_named
 from mvc.evaluation.provenance.architectures import Architecture, architecture_named
 from mvc.evaluation.provenance.thesis import STORAGE
+
+import mvc
 from mvc.ids import CommitId
 from tests.fresh import fresh_process
 from tests.repo.test_recovery_bound import configure

@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 
 import torch
-
-import mvc
 from mvc.evaluation.common.data import load_data
 from mvc.evaluation.drift.experiment import Settings, experiments
 from mvc.evaluation.drift.measure import Results
 from mvc.evaluation.drift.stream import Stream, record
+
+import mvc
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from tests.fresh import fresh_process
