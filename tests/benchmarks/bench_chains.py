@@ -1,4 +1,4 @@
-"""What updates of a network cost beside whole ones: docs/mmlib.md.
+"""What updates of a network cost beside whole ones: examples/reproduce/derived/README.md.
 
     python -m tests.benchmarks.bench_chains [--parts storage chain bound] [--updates 50]
         [--architecture resnet50] [--times 2] [--threads 1] [--folder DIR]

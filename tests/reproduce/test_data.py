@@ -8,12 +8,9 @@ import json
 import numpy as np
 import pytest
 from mvc.evaluation.common import data as reading
-from mvc.evaluation.common.data import LENGTH, load_data, pick_classes, rows_of, words_of
+from reproduce.data import LENGTH, load_data, pick_classes, rows_of, words_of
 
 from mvc.errors import BadModelFile, UnknownPath, WrongUsage
-from mvc.io.files import FileSystem
-
-FS = FileSystem()
 
 
 def idx_bytes(array):
@@ -35,7 +32,7 @@ def write_idx(folder, count=6, packed=False, prefix="train"):
 def test_idx_folder(tmp_path, packed):
     images, _ = write_idx(tmp_path, packed=packed)
     write_idx(tmp_path, prefix="t10k")
-    data = load_data(FS, tmp_path)
+    data = load_data(tmp_path)
     assert data.kind == "images"
     assert data.name == tmp_path.name
     assert np.array_equal(data.inputs, images)
@@ -47,7 +44,7 @@ def test_idx_folder(tmp_path, packed):
 def test_idx_without_the_word_train(tmp_path):
     write_idx(tmp_path, prefix="a")
     write_idx(tmp_path, prefix="b")
-    assert len(load_data(FS, tmp_path).labels) == 12
+    assert len(load_data(tmp_path).labels) == 12
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_bad_idx(tmp_path, change, said):
     path = tmp_path / "train-images-idx3-ubyte"
     path.write_bytes(change(path.read_bytes()))
     with pytest.raises(BadModelFile, match=said):
-        load_data(FS, tmp_path)
+        load_data(tmp_path)
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
@@ -76,19 +73,19 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     path = tmp_path / "a.gz"
     path.write_bytes(gzip.compress(bytes(10_000)))
     with pytest.raises(BadModelFile, match="unpacks to more than 5000 bytes"):
-        reading.unpacked(FS, path)
+        reading.unpacked(path)
 
 
 def test_folders_that_are_none(tmp_path):
     with pytest.raises(UnknownPath, match="there is no"):
-        load_data(FS, tmp_path / "nowhere")
+        load_data(tmp_path / "nowhere")
     with pytest.raises(UnknownPath, match="0 IDX files of images and 0 of labels"):
-        load_data(FS, tmp_path)
+        load_data(tmp_path)
     write_idx(tmp_path)
     labels = tmp_path / "train-labels-idx1-ubyte"
     labels.write_bytes(idx_bytes(np.zeros(5)))
     with pytest.raises(BadModelFile, match="has 6 images, its labels are 5"):
-        load_data(FS, tmp_path)
+        load_data(tmp_path)
 
 
 def write_lines(path, entries):
@@ -105,14 +102,14 @@ def test_json_lines(tmp_path):
             {"kind": "a", "title": "fast", "body": "food"},
         ],
     )
-    data = load_data(FS, path, label_field="kind", text_fields=("title", "body"))
+    data = load_data(path, label_field="kind", text_fields=("title", "body"))
     assert (data.name, data.kind, data.classes) == ("texts", "texts", ("a", "b"))
     assert data.labels.tolist() == [1, 0, 0]
     assert data.inputs.shape == (3, LENGTH)
     # 'fast' occurs most often; of equally frequent words the one that came first counts first.
     assert data.inputs[0].tolist()[-4:] == [0, 1, 1, 2]
     assert data.inputs[1].tolist()[-3:] == [0, 3, 2]
-    named = load_data(FS, path, label_field="kind", text_fields=("body",), classes=("b", "a"))
+    named = load_data(path, label_field="kind", text_fields=("body",), classes=("b", "a"))
     assert named.classes == ("b", "a")
     assert named.labels.tolist() == [0, 1, 1]
 
@@ -122,14 +119,14 @@ def test_bad_lines_are_named(tmp_path, line):
     path = tmp_path / "texts.jsonl"
     path.write_text('{"label": "a", "text": "b"}\n' + line)
     with pytest.raises(BadModelFile, match="line 2: no JSON object with label, text"):
-        load_data(FS, path)
+        load_data(path)
 
 
 def test_not_utf8(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_bytes(b"\xff\xfe{}")
     with pytest.raises(BadModelFile, match="is not UTF-8"):
-        load_data(FS, path)
+        load_data(path)
 
 
 def test_classes_are_the_largest_topics():
@@ -154,7 +151,7 @@ def test_long_texts_keep_their_end():
 
 
 def test_digits():
-    data = load_data(FS)
+    data = load_data()
     assert data.inputs.shape == (1797, 8, 8)
     assert (data.name, data.brightest, int(data.inputs.max())) == ("digits", 16, 16)
     assert data.counts == (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)

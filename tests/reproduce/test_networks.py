@@ -7,8 +7,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from mvc.evaluation.common.data import Dataset
-from mvc.evaluation.common.models import (
+from reproduce.data import Dataset
+from reproduce.networks import (
     LSTM,
     RECIPES,
     Rows,

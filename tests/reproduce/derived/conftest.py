@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mvc.evaluation.provenance.flow import Models
+from reproduce.derived.flow import Models
 
-from tests.evaluation.provenance.tiny import recorded
+from tests.reproduce.derived.tiny import recorded
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from mvc.evaluation.provenance.architectures import ARCHITECTURES, architecture_named
+from reproduce.derived.architectures import ARCHITECTURES
+from reproduce.derived.render import THESIS
+from reproduce.experiment import known
 from torch.nn import functional
 
 from mvc.errors import WrongUsage
@@ -53,21 +55,21 @@ SHAPES = {  # some of torchvision's tensors
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_counts_of_the_thesis(name):
-    architecture = architecture_named(name)
+    architecture = ARCHITECTURES[name]
     network = architecture.empty()
     parts = (network, network.get_submodule(architecture.last))
     parameters = tuple(sum(p.numel() for p in part.parameters()) for part in parts)
     assert (*parameters, len(network.state_dict())) == COUNTS[name]
-    assert parameters == (architecture.parameters, architecture.last_parameters)
+    assert list(parameters) == THESIS["networks"][name][:2]
     assert network(torch.zeros(2, 3, 64, 64, device="meta")).shape == (2, 1000)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_names_and_shapes_of_torchvision(name):
-    state = architecture_named(name).empty().state_dict()
+    state = ARCHITECTURES[name].empty().state_dict()
     found = {key: tuple(state[key].shape) for key in SHAPES[name]}
     assert found == SHAPES[name]
-    last = architecture_named(name).last
+    last = ARCHITECTURES[name].last
     assert list(state)[-2:] == [f"{last}.weight", f"{last}.bias"]
 
 
@@ -76,7 +78,7 @@ def test_training_reaches_every_weight_from_64_on(size, reached):
     """At 32 x 32 the kernels of the last blocks see padding around one pixel."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    network = architecture_named("mobilenetv2").build()
+    network = ARCHITECTURES["mobilenetv2"].build()
     images = torch.randn(4, 3, size, size)
     functional.cross_entropy(network(images), torch.arange(4)).backward()
     gradient = network.get_parameter("features.17.conv.1.0.weight").grad.abs().sum((0, 1))
@@ -85,4 +87,4 @@ def test_training_reaches_every_weight_from_64_on(size, reached):
 
 def test_a_name_that_is_not_known():
     with pytest.raises(WrongUsage, match="there is no architecture vgg: it must be one of mobile"):
-        architecture_named("vgg")
+        known("architecture", ARCHITECTURES, "vgg")

@@ -1,58 +1,47 @@
-"""``python -m mvc.evaluation mmlib``: measured once, printed and drawn again from its JSON."""
+"""``derived``: measured once, printed and drawn again from its JSON."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from mvc.evaluation.provenance.approaches import APPROACHES
-from mvc.evaluation.provenance.architectures import ARCHITECTURES
-from mvc.evaluation.provenance.flow import BASES, RELATIONS
-from mvc.evaluation.provenance.thesis import STORAGE
+from reproduce.derived.approaches import APPROACHES
+from reproduce.derived.architectures import ARCHITECTURES
+from reproduce.derived.flow import BASES, RELATIONS
+from reproduce.derived.render import THESIS
 
-from mvc.evaluation import __main__ as program
-from tests.evaluation.provenance.tiny import TINY
+from tests.reproduce.child import RESULTS
+from tests.reproduce.derived.tiny import TINY
 
-PROJECT = Path(__file__).parents[3]
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    monkeypatch.setitem(ARCHITECTURES, "tiny", TINY)
+
+
 SMALL = ("--architectures", "tiny", "--batches", "1", "--batch-size", "4", "--size", "32",
          "--threads", "1")  # fmt: skip
 
 
-@pytest.fixture
-def call(monkeypatch, capsys):
-    monkeypatch.setitem(ARCHITECTURES, "tiny", TINY)
-    pytest.importorskip("sklearn")
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mvc.evaluation", "mmlib", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            program.main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-    return run
-
-
 def test_run_then_table_and_plot(call, tmp_path):
     pytest.importorskip("matplotlib")
-    arguments = ("run", "--out", tmp_path, "--relations", "fine-tuned", *SMALL)
+    arguments = ("derived", "run", "--out", tmp_path, "--relations", "fine-tuned", *SMALL)
     code, printed, error = call(*arguments)
     assert (code, error) == (0, "")
     assert "## Tiny, fine-tuned\n" in printed
     assert "From one U3 to the next 5 of 8 tensors change, 260,520 bytes." in printed
     assert re.search(r"\n\| - generate update +\| +\| +\d", printed)  # of U1 there is none
-    made = json.loads((tmp_path / "tables" / "mmlib.json").read_text())
-    assert made["schema"] == "mvc.evaluation.mmlib/1"
+    made = json.loads((tmp_path / "tables" / "derived.json").read_text())
+    assert made["schema"] == "mvc.reproduce.derived/1"
     lines = made["groups"][0]["lines"]
     assert [line["name"] for line in lines] == ["full", "by-value", "update", "deltas"]
     assert list(lines[0]["cells"]) == list(BASES)
-    assert (tmp_path / "tables" / "mmlib.md").read_text() in printed
-    assert (tmp_path / "tables" / "mmlib.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "tables" / "derived.md").read_text() in printed
+    assert (tmp_path / "tables" / "derived.png").read_bytes().startswith(b"\x89PNG")
     assert call(*arguments)[1] == printed  # from the results, seconds included
-    file = tmp_path / "tables" / "mmlib.json"
+    file = tmp_path / "tables" / "derived.json"
     assert call("table", file)[1] == printed
     code, drawn, _ = call("plot", file, "--out", tmp_path)
     assert code == 0
@@ -61,9 +50,9 @@ def test_run_then_table_and_plot(call, tmp_path):
 
 def test_medians_of_every_approach(call, tmp_path, monkeypatch):
     chosen = {name: APPROACHES[name] for name in ("update", "reset-points", "provenance")}
-    monkeypatch.setattr("mvc.evaluation.provenance.approaches.APPROACHES", chosen)
-    arguments = ("run", "--out", tmp_path, "--approaches", "all", "--relations", "grafted",
-                 "--no-plot", *SMALL)  # fmt: skip
+    monkeypatch.setattr("reproduce.derived.commands.APPROACHES", chosen)
+    arguments = ("derived", "run", "--out", tmp_path, "--approaches", "all",
+                 "--relations", "grafted", "--no-plot", *SMALL)  # fmt: skip
     code, printed, _ = call(*arguments, "--repeats", "3")
     assert code == 0
     assert "medians of 3 runs." in printed
@@ -71,49 +60,49 @@ def test_medians_of_every_approach(call, tmp_path, monkeypatch):
     assert measured == ["update", "reset-points"]  # no training makes a grafted model
     results = {file.stem: json.loads(file.read_text())["runs"]
                for file in (tmp_path / "results").glob("tiny-grafted-*/*.json")}  # fmt: skip
-    made = json.loads((tmp_path / "tables" / "mmlib.json").read_text())
+    made = json.loads((tmp_path / "tables" / "derived.json").read_text())
     for line in made["groups"][0]["lines"]:
         loads = sorted(run["U2"]["recover"]["load"] for run in results[line["name"]])
         assert line["runs"] == len(loads) == 3
         assert line["cells"]["U2"]["recover"]["load"] == loads[1]
-    assert not (tmp_path / "tables" / "mmlib.png").exists()
+    assert not (tmp_path / "tables" / "derived.png").exists()
 
 
 def test_help_names_every_choice(call):
-    code, printed, _ = call("run", "--help")
+    code, printed, _ = call("derived", "run", "--help")
     assert code == 0
     words = set(re.split(r"[\s,;]+", printed.replace(".", "")))
     assert not ({*ARCHITECTURES} - {"tiny"} | {*RELATIONS} | {*APPROACHES}) - words
 
 
-def test_architectures(call):
-    code, printed, _ = call("architectures")
+def test_architectures(call, tmp_path):
+    code, printed, _ = call("derived", "architectures", "--out", tmp_path)
     assert code == 0
     assert "| ResNet-152 (resnet152)    | 60,192,808 |  2,049,000 |     932 |" in printed
 
 
 def test_the_thesis_says_what_an_update_saves():
     """96.5 %: the 95.6 % of its abstract and text is a digit swap."""
-    full, update = (STORAGE["resnet152", True, name][2] for name in ("B", "U"))
+    full, update = (THESIS["storage"]["resnet152"]["fine-tuned"][each][2] for each in "BU")
     assert round(100 * (1 - update / full), 1) == 96.5
-    full, update = (STORAGE["mobilenetv2", True, name][2] for name in ("B", "U"))
+    full, update = (THESIS["storage"]["mobilenetv2"]["fine-tuned"][each][2] for each in "BU")
     assert round(100 * (1 - update / full), 1) == 63.7
 
 
 @pytest.mark.parametrize(
     ("name", "rows"),
     [
-        ("mmlib", 4 * 5),
-        ("mmlib-larger", 4 * 5),
-        ("mmlib-resnet152", 3 + 2),
-        ("mmlib-provenance", 2 + 2),
+        ("derived", 4 * 5),
+        ("derived-larger", 4 * 5),
+        ("derived-resnet152", 3 + 2),
+        ("derived-provenance", 2 + 2),
     ],
 )
 def test_published_bytes_are_what_their_results_say(call, name, rows):
-    """docs/results has the figures: whoever has them can print the page's tables."""
-    code, printed, _ = call("table", PROJECT / "docs" / "results" / f"{name}.json")
+    """results/ has the figures: whoever has them can print the page's tables."""
+    code, printed, _ = call("table", RESULTS / f"{name}.json")
     assert code == 0
-    page = (PROJECT / "docs" / "mmlib.md").read_text()
+    page = (RESULTS.parent / "derived/README.md").read_text()
     stored = [line for line in printed.splitlines() if line.count("|") == 11]
     assert len(stored) >= rows
     assert not [line for line in stored if line not in page]
@@ -135,17 +124,13 @@ def test_published_bytes_are_what_their_results_say(call, name, rows):
         (("run", "--size", "16"), 2, "size is 16: it must be at least 32"),
         (("run", "--batch-size", "5000"), 2, "digits has 898 images for U2"),
         (("run", "--data", "nowhere"), 3, "there is no nowhere"),
-        (("table", "nowhere.json"), 3, "there is no nowhere.json"),
-        (("plot", "nowhere.json"), 3, "there is no nowhere.json"),
-        (("table",), 2, "missing argument 'FILE'"),
         (("run", "--batches", "x"), 2, "'x' is not a valid integer"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_usage_is_one_line(call, tmp_path, arguments, code, said):
     command, *rest = arguments
-    extra = ("--out", tmp_path) if command == "run" else ()
-    ended, printed, error = call(command, *extra, *rest)
+    ended, printed, error = call("derived", command, "--out", tmp_path, *rest)
     assert (ended, printed) == (code, "")
     assert said in error
     first, *hints = error.splitlines()
@@ -157,8 +142,8 @@ def test_wrong_usage_is_one_line(call, tmp_path, arguments, code, said):
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "[]", '{"schema": "mvc.evaluation.mmlib/1"}'),
-        '{"schema": "mvc.evaluation.table/1", "groups": [], "machine": ""}',
+        *("", "[]", '{"schema": "mvc.reproduce.derived/1"}'),
+        '{"schema": "mvc.evaluation.other/1", "groups": [], "machine": ""}',
     ],
 )
 def test_a_file_that_is_no_report(call, tmp_path, text):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from mvc.evaluation.provenance.approaches import changed_tensors
-from mvc.evaluation.provenance.flow import BASES, RELATIONS, Experiment, Settings, record
+from reproduce.derived.approaches import changed_tensors
+from reproduce.derived.flow import BASES, RELATIONS, Experiment, Settings, record
 
 from mvc.errors import WrongUsage
-from tests.evaluation.provenance.tiny import (
-    FS,
+from tests.reproduce.derived.tiny import (
     LAST,
     SETTINGS,
     STATISTICS,
@@ -60,21 +59,21 @@ def test_an_interrupted_recording_goes_on(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        record(experiment(), tmp_path / "a", FS, interrupt)
+        record(experiment(), tmp_path / "a", interrupt)
     said = []
-    with record(experiment(), tmp_path / "a", FS, lambda *words: said.append(words)) as models:
+    with record(experiment(), tmp_path / "a", lambda *words: said.append(words)) as models:
         assert [done for _, done, _ in said] == [6, 7, 8, 9]
         with recorded(tmp_path / "b") as whole:
             assert bits(models) == bits(whole)
-    with record(experiment(), tmp_path / "a", FS, interrupt):  # nothing is trained again
+    with record(experiment(), tmp_path / "a", interrupt):  # nothing is trained again
         pass
 
 
 def test_other_settings_are_other_models(tmp_path):
-    with record(experiment(), tmp_path, FS) as models:
+    with record(experiment(), tmp_path) as models:
         one = bits(models)
     changed = Settings(batches=1, batch_size=4, size=32, trained=True)
-    with record(experiment(settings=changed), tmp_path, FS) as models:
+    with record(experiment(settings=changed), tmp_path) as models:
         other = bits(models)
     assert all(one[name] != other[name] for name in BASES)
 

@@ -8,19 +8,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from mvc.evaluation.provenance.approaches import (
+from reproduce.derived.approaches import (
     APPROACHES,
     Model,
-    approach_named,
     changed_tensors,
-    root_of,
 )
-from mvc.evaluation.provenance.flow import BASES
-from mvc.evaluation.provenance.measure import measure, runs
+from reproduce.derived.flow import BASES
+from reproduce.derived.measure import measure, runs
+from reproduce.experiment import known
+from reproduce.workspace import Workspace
 
+import mvc
+from mvc import Environment, root_of
 from mvc.errors import BadModelFile, CannotRetrain, DamagedData, WeightsDropped, WrongUsage
-from mvc.provenance.environment import capture
-from tests.evaluation.provenance.tiny import FS, TINY
+from tests.reproduce.derived.tiny import TINY
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -38,54 +39,58 @@ def measured(models, tmp_path_factory):
 
 def environment() -> int:
     """Bytes of the environment, which the first version of a repository stores."""
-    return len(zlib.compress(capture().encoded))
+    return len(zlib.compress(Environment.current().encoded))
 
 
 def test_full_snapshots_share_nothing(measured):
     for cell in measured["full"].values():
         # The layer's 64 ones and 64 zeros are stored as one value each.
-        assert WHOLE - 2 * 4 * 64 < cell.payload < WHOLE
-        assert 0 < cell.metadata < 3_000 + environment()
+        assert WHOLE - 2 * 4 * 64 < cell["payload"] < WHOLE
+        assert 0 < (cell["stored"] - cell["payload"]) < 3_000 + environment()
 
 
 @pytest.mark.parametrize("name", ["by-value", "update"])
 def test_updates_hold_the_last_layer(measured, name):
     for use_case, cell in measured[name].items():
-        assert (cell.tensors, cell.changed) == ((8, WHOLE) if use_case == "U1" else (2, UPDATE))
-        assert cell.changed - 2 * 4 * 64 < cell.payload < cell.changed + 20
-        assert 0 < cell.metadata < 3_000 + (environment() if use_case == "U1" else 0)
+        assert (cell["tensors"], cell["changed"]) == (
+            (8, WHOLE) if use_case == "U1" else (2, UPDATE)
+        )
+        assert cell["changed"] - 2 * 4 * 64 < cell["payload"] < cell["changed"] + 20
+        assert (
+            0
+            < (cell["stored"] - cell["payload"])
+            < 3_000 + (environment() if use_case == "U1" else 0)
+        )
 
 
 def test_both_ways_to_an_update_store_the_same_patch(measured):
     for use_case in BASES:
         one, other = (measured[name][use_case] for name in ("by-value", "update"))
-        assert one.payload == other.payload
-        assert ("generate update" in one.save) is (use_case != "U1")
-        assert list(other.save) == ["persist"]
+        assert one["payload"] == other["payload"]
+        assert ("generate update" in one["save"]) is (use_case != "U1")
+        assert list(other["save"]) == ["persist"]
 
 
 def test_compression_and_deltas_store_less(measured):
     for use_case in BASES:
         update, packed, deltas = (
-            measured[name][use_case].stored for name in ("update", "update-zstd", "deltas")
+            measured[name][use_case]["stored"] for name in ("update", "update-zstd", "deltas")
         )
         assert packed < update
         assert deltas <= packed + 200
         # A reset point stores changed tensors in full and, as a way to its base, as deltas.
-        assert measured["reset-points"][use_case].stored < packed + deltas + 2_000
+        assert measured["reset-points"][use_case]["stored"] < packed + deltas + 2_000
 
 
 def test_steps_of_recovery(measured):
     for run in measured.values():
         for cell in run.values():
-            assert list(cell.recover) == ["load", "check environment", "recover", "check hash"]
-            assert all(seconds > 0 for seconds in cell.recover.values())
+            assert list(cell["recover"]) == ["load", "check environment", "recover", "check hash"]
+            assert all(seconds > 0 for seconds in cell["recover"].values())
 
 
 def test_another_environment_is_noticed_before_a_network_is_made(models, tmp_path, monkeypatch):
-    import mvc
-
-    approach = approach_named("update")
+    approach = APPROACHES["update"]
     with mvc.Repository.init(tmp_path) as repo:
         commit = approach.save(repo, model_of(models, "U1", None)).commit
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
@@ -94,9 +99,7 @@ def test_another_environment_is_noticed_before_a_network_is_made(models, tmp_pat
 
 
 def test_provenance_keeps_the_training_and_gives_up_the_weights(models, tmp_path):
-    approach = approach_named("provenance")
-    import mvc
-
+    approach = APPROACHES["provenance"]
     with mvc.Repository.init(tmp_path) as repo:
         first = approach.save(repo, model_of(models, "U1", None)).commit
         whole = repo.stats().stored_bytes
@@ -117,9 +120,7 @@ def test_provenance_keeps_the_training_and_gives_up_the_weights(models, tmp_path
 
 
 def test_a_training_that_makes_other_weights_is_refused(models, tmp_path):
-    import mvc
-
-    approach = approach_named("provenance")
+    approach = APPROACHES["provenance"]
     with mvc.Repository.init(tmp_path) as repo:
         first = approach.save(repo, model_of(models, "U1", None)).commit
         model = replace(model_of(models, "U2", first), state=models.state("U3.1.1"))
@@ -133,7 +134,7 @@ def model_of(models, use_case, base):
 
 
 def test_a_wrong_bit_is_found(models, tmp_path):
-    honest = approach_named("update")
+    honest = APPROACHES["update"]
 
     class Broken:
         apart = False
@@ -151,36 +152,36 @@ def test_a_wrong_bit_is_found(models, tmp_path):
 
 
 def test_runs_are_kept_and_go_on(models, tmp_path, monkeypatch):
-    approach = approach_named("deltas")
-    (first,) = runs(models, approach, 1, tmp_path, FS)
+    approach = APPROACHES["deltas"]
+    (first,) = runs(models, approach, 1, Workspace(tmp_path))
 
     def interrupted(_, __, place, ___):
         (place / "left").touch()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr("mvc.evaluation.provenance.measure.measure", interrupted)
-        assert runs(models, approach, 1, tmp_path, FS) == [first]
+        context.setattr("reproduce.derived.measure.measure", interrupted)
+        assert runs(models, approach, 1, Workspace(tmp_path)) == [first]
         with pytest.raises(KeyboardInterrupt):
-            runs(models, approach, 2, tmp_path, FS)
-    again = runs(models, approach, 3, tmp_path, FS)
+            runs(models, approach, 2, Workspace(tmp_path))
+    again = runs(models, approach, 3, Workspace(tmp_path))
     assert (again[0], len(again)) == (first, 3)
-    assert runs(models, approach, 2, tmp_path, FS) == again[:2]
+    assert runs(models, approach, 2, Workspace(tmp_path)) == again[:2]
     assert not list(tmp_path.rglob("*.repository"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"runs": [{}]}', '{"runs": [{"U1": 1}]}'])
 def test_a_result_that_is_none(models, tmp_path, text):
-    file = tmp_path / models.experiment.name / "deltas.json"
-    file.parent.mkdir()
+    file = tmp_path / "results" / models.experiment.name / "deltas.json"
+    file.parent.mkdir(parents=True)
     file.write_text(text)
     with pytest.raises(BadModelFile, match="is no result"):
-        runs(models, approach_named("deltas"), 1, tmp_path, FS)
+        runs(models, APPROACHES["deltas"], 1, Workspace(tmp_path))
     assert file.read_text() == text
 
 
 def test_results_are_json(models, tmp_path):
-    runs(models, approach_named("update"), 1, tmp_path, FS)
+    runs(models, APPROACHES["update"], 1, Workspace(tmp_path))
     (file,) = tmp_path.rglob("update.json")
     cell = json.loads(file.read_text())["runs"][0]["U3.2.4"]
     names = ["stored", "payload", "changed", "tensors", "save", "recover", "processor"]
@@ -199,8 +200,6 @@ def test_changes_are_of_bits():
 
 
 def test_the_root_is_that_of_a_commit(models, tmp_path):
-    import mvc
-
     with mvc.Repository.init(tmp_path) as repo:
         made = repo.commit(models.state("U2"))
     assert root_of(models.state("U2")) == made.root
@@ -208,4 +207,4 @@ def test_the_root_is_that_of_a_commit(models, tmp_path):
 
 def test_a_name_that_is_not_known():
     with pytest.raises(WrongUsage, match="there is no approach zip: it must be one of full, by-"):
-        approach_named("zip")
+        known("approach", APPROACHES, "zip")

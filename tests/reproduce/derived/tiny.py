@@ -6,14 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from mvc.evaluation.common.data import Dataset
-from mvc.evaluation.provenance.architectures import Architecture
-from mvc.evaluation.provenance.flow import Experiment, Models, Settings, record
+from reproduce.data import Dataset
+from reproduce.derived.architectures import Architecture
+from reproduce.derived.flow import Experiment, Models, Settings, record
 from torch import nn
 
-from mvc.io.files import FileSystem
-
-FS = FileSystem()
 SETTINGS = Settings(batches=1, batch_size=4, size=32)
 LAST, STATISTICS = {"fc.weight", "fc.bias"}, {"norm.running_mean", "norm.running_var",
                                               "norm.num_batches_tracked"}  # fmt: skip
@@ -30,7 +27,7 @@ class Tiny(nn.Module):
         return self.fc(torch.relu(self.norm(self.conv(x))).mean((2, 3)))
 
 
-TINY = Architecture("tiny", "Tiny", Tiny, "fc", 66_856, 65_000, "0.3 MB")
+TINY = Architecture("tiny", "Tiny", Tiny, "fc")
 
 
 def images(count: int = 64) -> Dataset:
@@ -45,4 +42,4 @@ def experiment(relation: str = "version", settings: Settings = SETTINGS) -> Expe
 
 def recorded(folder: Path, relation: str = "version") -> Models:
     torch.set_num_threads(1)
-    return record(experiment(relation), folder, FS)
+    return record(experiment(relation), folder)

@@ -1,25 +1,21 @@
-"""``python -m mvc.evaluation fgm``: comparisons on digits, resumed, and what is refused."""
+"""``distributed``: comparisons on digits, resumed, and what is refused."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from mvc.evaluation.distributed import measure, session
-from mvc.evaluation.distributed.report import Report, appendix, markdown, pairs, row_of
-from mvc.evaluation.distributed.tasks import Network, load_task
-from mvc.evaluation.distributed.thesis import SETTINGS, TABLES
+from reproduce.distributed import commands, measure
+from reproduce.distributed.render import SETTINGS, THESIS, markdown, pairs, row_of
+from reproduce.distributed.tasks import Network, load_task
 
-from mvc.evaluation import __main__ as program
-from mvc.io.files import FileSystem
+from tests.reproduce.child import RESULTS
 
-PROJECT = Path(__file__).parents[2]
+TABLES = THESIS["tables"]
 TINY = (
     "--limit",
     "600",
@@ -36,22 +32,17 @@ TINY = (
 )
 
 
-@pytest.fixture
-def call(monkeypatch, capsys):
-    pytest.importorskip("sklearn")
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mvc.evaluation", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            program.main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-    return run
-
-
 def test_compare_measures_once_and_prints_the_same_again(call, tmp_path, monkeypatch):
-    arguments = ("fgm", "compare", *TINY, "--out", tmp_path, "--workers", "4", "--protocols")
+    arguments = (
+        "distributed",
+        "compare",
+        *TINY,
+        "--out",
+        tmp_path,
+        "--workers",
+        "4",
+        "--protocols",
+    )
     arguments = (*arguments, "central,sync,fgm@4,gm:cap@T0.3,local-sgd@8+int8")
     code, printed, error = call(*arguments)
     assert (code, error) == (0, "")
@@ -59,12 +50,12 @@ def test_compare_measures_once_and_prints_the_same_again(call, tmp_path, monkeyp
         assert f"\n| {name} " in printed
     assert "- fgm@4, k = 4: r = " in printed
     assert ", T = 0.3, rho = " in printed
-    monkeypatch.setattr(session, "run", None)  # nothing is run a second time
+    monkeypatch.setattr(commands, "run", None)  # nothing is run a second time
     assert call(*arguments) == (0, printed, "")
-    file = tmp_path / "tables" / "fgm-compare.json"
-    assert call("fgm", "table", file)[1] == printed
-    assert call("fgm", "plot", file, "--out", tmp_path)[1].strip().endswith("fgm-compare.svg")
-    assert (tmp_path / "tables" / "fgm-compare.png").stat().st_size > 10_000
+    file = tmp_path / "tables" / "distributed-compare.json"
+    assert call("table", file)[1] == printed
+    assert call("plot", file, "--out", tmp_path)[1].strip().endswith("distributed-compare.svg")
+    assert (tmp_path / "tables" / "distributed-compare.png").stat().st_size > 10_000
     rows = {row["setting"]: row for row in json.loads(file.read_bytes())["rows"]}
     sync, short = rows["sync"], rows["local-sgd@8+int8"]
     models = 4 * (sync["rounds"] + 0.5) * 4 * sync["parameters"]  # up; the first model goes down
@@ -76,10 +67,10 @@ def test_compare_measures_once_and_prints_the_same_again(call, tmp_path, monkeyp
 
 
 def test_the_best_rate_is_that_with_the_least_loss_on_held_out_samples(call, tmp_path):
-    arguments = ["fgm", "compare", *TINY, "--no-plot", "--out", tmp_path]
+    arguments = ["distributed", "compare", *TINY, "--no-plot", "--out", tmp_path]
     arguments[arguments.index("0.01")] = "0.000001,0.01"
     call(*arguments, "--protocols", "sync", "--widen", "0")
-    (row,) = json.loads((tmp_path / "tables" / "fgm-compare.json").read_bytes())["rows"]
+    (row,) = json.loads((tmp_path / "tables" / "distributed-compare.json").read_bytes())["rows"]
     assert (row["rate"], row["rates"]) == (0.01, [0.000001, 0.01])
 
 
@@ -94,8 +85,8 @@ def test_the_grid_of_rates_grows_outwards_and_the_report_warns_of_an_edge(
         return {"setting": setting.text, "seed": seed, "rate": rate, "parameters": 1, "bytes": 0,
                 "workers": 4, "accuracy": 1.0, "validation": -rate}  # fmt: skip
 
-    monkeypatch.setattr(session, "run", run)
-    arguments = ["fgm", "compare", *TINY, "--no-plot", "--protocols", "sync"]
+    monkeypatch.setattr(commands, "run", run)
+    arguments = ["distributed", "compare", *TINY, "--no-plot", "--protocols", "sync"]
     arguments[arguments.index("0.01")] = "0.01,0.02"
     _, printed, _ = call(*arguments, "--out", tmp_path / "two")
     assert sorted(set(asked)) == [0.01, 0.02, 0.04, 0.08]
@@ -107,16 +98,17 @@ def test_the_grid_of_rates_grows_outwards_and_the_report_warns_of_an_edge(
     assert "- sync, k = 8: 0.02 of 0.01, 0.02\n" in printed
 
 
-def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
-    code, printed, _ = call(
-        *("fgm", "drift", *TINY, "--no-plot", "--out", tmp_path, "--protocols", "fgm@4"),
-        *("--sites", "1", "--label", "3", "--optimizer", "sgd", "--warm-share", "0.3"),
-    )
+@pytest.mark.parametrize("sites", [None, 1])
+def test_drift_shows_the_new_class_at_all_workers_or_at_some(call, tmp_path, sites):
+    arguments = ["distributed", "drift", *TINY, "--no-plot", "--out", tmp_path]
+    arguments += ["--protocols", "fgm@4", *(["--sites", sites] if sites else [])]
+    code, printed, _ = call(*arguments, "--label", "3", "--optimizer", "sgd", "--warm-share", "0.3")
     assert code == 0
-    assert "Class 3 of digits comes at all workers" in printed
-    assert "Class 3 of digits comes at 1 workers only" in printed
+    where = "1 workers only" if sites else "all workers"
+    assert f"Class 3 of digits comes at {where}" in printed
     assert "rounds before | in the ramp | " in printed
-    (row,) = json.loads((tmp_path / "tables" / "fgm-drift-all.json").read_bytes())["rows"]
+    file = tmp_path / "tables" / f"distributed-drift-{'some' if sites else 'all'}.json"
+    (row,) = json.loads(file.read_bytes())["rows"]
     seen = row["runs"]
     cell = f"| {sum(seen['ramp_rounds']):.0f} in {sum(seen['ramp_ticks']):.0f} |"
     assert cell in " ".join(printed.split())
@@ -125,7 +117,7 @@ def test_drift_shows_the_new_class_at_all_workers_and_at_some(call, tmp_path):
 
 def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
     code, printed, _ = call(
-        *("fgm", "appendix", *TINY, "--epochs", "0.3", "--no-plot", "--out", tmp_path),
+        *("distributed", "appendix", *TINY, "--epochs", "0.3", "--no-plot", "--out", tmp_path),
         *("--protocols", "fgm:cap"),
     )
     assert code == 0
@@ -133,9 +125,9 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
     assert "16,681,165" in printed
     assert "Why the rows of the thesis cannot be reproduced" in printed
     assert "Table B.1" not in printed
-    file = tmp_path / "tables" / "fgm-appendix.json"
-    assert call("fgm", "table", file)[1] == printed
-    assert call("fgm", "plot", file, "--out", tmp_path)[1].strip().endswith("fgm-appendix.svg")
+    file = tmp_path / "tables" / "distributed-appendix.json"
+    assert call("table", file)[1] == printed
+    assert call("plot", file, "--out", tmp_path)[1].strip().endswith("distributed-appendix.svg")
 
 
 @pytest.mark.parametrize(
@@ -158,7 +150,7 @@ def test_the_appendix_prints_the_thesis_beside_ours(call, tmp_path):
 )
 def test_wrong_options_are_one_line(call, tmp_path, arguments, said):
     code, printed, error = call(
-        *("fgm", "compare", "--out", tmp_path, "--no-plot", "--threads", "1"), *arguments
+        *("distributed", "compare", "--out", tmp_path, "--no-plot", "--threads", "1"), *arguments
     )
     assert code in {2, 3}
     assert printed == ""
@@ -169,11 +161,13 @@ def test_wrong_options_are_one_line(call, tmp_path, arguments, said):
 
 def test_every_table_of_the_thesis_has_its_settings():
     assert len(SETTINGS) == 19
-    assert [len(table.rows) for table in TABLES.values()] == [19] * 8
-    assert TABLES["B.4"].rows[3] == (85, 638, 97.98, 16_681_165)
+    assert [len(table["rows"]) for table in TABLES.values()] == [19] * 8
+    assert TABLES["B.4"]["rows"][3] == [85, 638, 97.98, 16_681_165]
     below = [
         rounds * 2 * workers * 4 * 3041 > sent
-        for (_, _, workers), (rounds, _, _, sent) in zip(SETTINGS, TABLES["B.4"].rows, strict=True)
+        for (_, _, workers), (rounds, _, _, sent) in zip(
+            SETTINGS, TABLES["B.4"]["rows"], strict=True
+        )
     ]
     assert [workers for (*_, workers), each in zip(SETTINGS, below, strict=True) if each] == [
         *(16, 32, 64, 128),
@@ -225,12 +219,16 @@ def test_crimes_become_sequences_in_the_order_of_time(tmp_path):
     for name, days in (("train", range(20, 0, -1)), ("test", range(28, 20, -1))):
         with gzip.open(tmp_path / f"{name}.csv.gz", "wt") as file:
             file.write(head + "".join(map(row, days)) + "2014/03/01,1,House,,Assault,1,1,1,2\n")
-    task = load_task(FileSystem(), tmp_path)
+    task = load_task(tmp_path)
     assert (len(task.train[1]), len(task.test[1])) == (16, 4)
     assert task.classes == ("Assault", "Robbery")
     days = task.train[0][:, :, 1]  # scaled, yet in order
     assert (days.diff(dim=1) > 0).all()
     assert not torch.equal(task.train[0][0], task.train[0][1])
+
+
+def report(rows, **about):
+    return {"title": "x", "about": about, "rows": rows}
 
 
 def _runs(setting, accuracies, sent=(0, 0, 0), **more):
@@ -272,12 +270,12 @@ def test_bytes_are_compared_seed_by_seed():
     pair = found["fgm@5", "gm@5"]
     assert (pair["ratios"], pair["ratio"]) == ([2, 3, 4], 3)
     assert pair["ratio_interval"] == pair["accuracy_interval"] == pytest.approx(4.30 / 3**0.5)
-    printed = markdown(Report("x", {}, tuple(rows)))
+    printed = markdown(report(rows))
     assert "3.00 ± 2.48" in printed
     assert "5.8 ± 9.5 x" in printed  # fewer than sync: the mean of 10, 5 and 2.5
     old = [{name: value for name, value in row.items() if name != "runs"} for row in rows]
-    assert "chosen for" not in markdown(Report("x", {}, tuple(old)))
-    assert " 4.3 x |" in markdown(Report("x", {}, tuple(old)))  # of the means
+    assert "chosen for" not in markdown(report(old))
+    assert " 4.3 x |" in markdown(report(old))  # of the means
 
 
 def test_a_run_that_diverges_is_one_cell():
@@ -286,7 +284,7 @@ def test_a_run_that_diverges_is_one_cell():
     row = row_of(runs, (1.0,))
     assert row["diverged"] == 1
     assert "accuracy" not in row
-    printed = markdown(Report("x", {}, (row,)))
+    printed = markdown(report([row]))
     assert printed.count("diverged") == 1
     assert "| diverged (1 of 3) |" in printed
     assert "nan" not in printed
@@ -295,16 +293,16 @@ def test_a_run_that_diverges_is_one_cell():
 def test_the_rate_of_rounds_says_what_stands_behind_it():
     runs = _runs("fgm@1", (1.0, 1.0), (1, 1), quiet_rounds=1, quiet_ticks=50, ramp_rounds=10,
                  ramp_ticks=50, accuracy_new=1.0, accuracy_known=1.0)  # fmt: skip
-    printed = markdown(Report("x", {}, (row_of(runs, (1.0,)),)))
+    printed = markdown(report([row_of(runs, (1.0,))]))
     # Clopper and Pearson of 20 in 22: 0.70839 to 0.98879
     assert "| 2 in 100 | 20 in 100 | 10.0 (2.4 to 88.2) |" in " ".join(printed.split())
     for run in runs:
         run["quiet_rounds"] = 0
-    printed = markdown(Report("x", {}, (row_of(runs, (1.0,)),)))
+    printed = markdown(report([row_of(runs, (1.0,))]))
     assert "| 0 in 100 | 20 in 100 | ∞ (4.9 to ∞) |" in " ".join(printed.split())
     for run in runs:
         run |= {"quiet_rounds": 300, "ramp_rounds": 600}
-    printed = markdown(Report("x", {}, (row_of(runs, (1.0,)),)))
+    printed = markdown(report([row_of(runs, (1.0,))]))
     assert "| 600 in 100 | 1200 in 100 | 2.0 (1.8 to 2.2) |" in " ".join(printed.split())
 
 
@@ -312,8 +310,8 @@ def test_texts_stand_beside_reviews_and_the_rest_beside_crimes():
     row = row_of(_runs("fgm:cap@T0.5", (60.0,), (7,), workers=8), (1.0,)) | {"batch_size": 16}
     row |= {"rounds": 3.0}
     for thesis, table in (("SFCC", "B.4"), ("AFFR", "B.8")):
-        report = Report("x", {"beside": thesis}, (row,))
-        assert [line for line in appendix(report).splitlines() if line.startswith("Table")] == [
+        page = markdown(report([row], beside=thesis))
+        assert [line for line in page.splitlines() if line.startswith("Table")] == [
             f"Table {table}: {thesis}, fgm, cap",
         ]
 
@@ -322,7 +320,7 @@ def test_a_table_says_which_settings_lost_workers(call, tmp_path):
     arguments = [*TINY]
     arguments[arguments.index("0.01")] = "1e38"  # the models are soon not finite
     code, printed, _ = call(
-        *("fgm", "compare", *arguments, "--out", tmp_path, "--optimizer", "sgd"),
+        *("distributed", "compare", *arguments, "--out", tmp_path, "--optimizer", "sgd"),
         *("--workers", "4", "--protocols", "local-sgd@4,central"),
     )
     assert code == 0
@@ -333,7 +331,7 @@ def test_a_table_says_which_settings_lost_workers(call, tmp_path):
 
 def test_a_run_depends_on_its_seed_alone():
     pytest.importorskip("sklearn")
-    task = load_task(FileSystem(), None, 400)
+    task = load_task(None, 400)
     training = measure.Training(workers=4, epochs=1, warm_epochs=1)
     first, again, other = (
         measure.run(task, measure.Setting("fgm@3+exponent"), training, 0.01, seed)
@@ -351,24 +349,24 @@ def test_a_setting_may_name_a_bound_of_lc():
 @pytest.mark.parametrize(
     "name",
     [
-        "fgm-digits",
-        "fgm-toronto",
-        "fgm-toronto-rates",
-        "fgm-toronto-32",
-        "fgm-workers",
-        "fgm-codecs",
-        "fgm-periods",
-        "fgm-appendix",
-        "fgm-drift-seeds",
-        "fgm-drift-all",
-        "fgm-drift-some",
+        "distributed-digits",
+        "distributed-toronto",
+        "distributed-toronto-rates",
+        "distributed-toronto-32",
+        "distributed-workers",
+        "distributed-codecs",
+        "distributed-periods",
+        "distributed-appendix",
+        "distributed-drift-seeds",
+        "distributed-drift-all",
+        "distributed-drift-some",
     ],
 )
 def test_published_tables_are_what_their_results_say(call, name):
-    """docs/results has the figures: whoever has them can print the page's tables."""
-    code, printed, _ = call("fgm", "table", PROJECT / "docs" / "results" / f"{name}.json")
+    """results/ has the figures: whoever has them can print the page's tables."""
+    code, printed, _ = call("table", RESULTS / f"{name}.json")
     assert code == 0
-    page = (PROJECT / "docs" / "distributed.md").read_text()
+    page = (RESULTS.parent / "distributed/README.md").read_text()
     rows = [line for line in printed.splitlines() if line.startswith("|")]
-    assert len(rows) >= (3 if name == "fgm-drift-seeds" else 5)
+    assert len(rows) >= (3 if name == "distributed-drift-seeds" else 5)
     assert not [row for row in rows if row not in page]

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from mvc.evaluation.drift.stream import Stream
+from reproduce.drift.stream import Stream
 
-from tests.evaluation.small import recorded
+from tests.reproduce.drift.small import recorded
 
 
 @pytest.fixture(scope="session")

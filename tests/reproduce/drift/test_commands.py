@@ -1,33 +1,18 @@
-"""``python -m mvc.evaluation``: every table by its command, errors as one line, nothing twice."""
+"""``drift``: every table by its command, errors as one line, nothing twice."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from mvc.evaluation.drift.session import NUMBERS
+from reproduce.drift.commands import NUMBERS
 
 from mvc.codecs.pipeline import PRESETS
-from mvc.evaluation import __main__ as program
+from tests.reproduce import child
 
-PROJECT = Path(__file__).parents[2]
 TINY = ("--batches", "12", "--epochs", "1", "--offline", "0.1", "--threads", "1")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mvc.evaluation", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            program.main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +21,19 @@ def out(tmp_path_factory):
 
 
 def test_it_is_a_program():
-    done = subprocess.run(
-        [sys.executable, "-m", "mvc.evaluation", "drift", "--help"],
-        cwd=PROJECT, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    for command in ("split", "train", "run", "table", "plot"):
+    done = child.run("examples/reproduce", "drift", "--help")
+    for command in ("split", "train", "run", "table", "accuracy"):
         assert f"\n  {command} " in done.stdout
-    assert not done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_split(call):
-    code, printed, _ = call("drift", "split", "--labels", "3", "--json")
-    said = json.loads(printed)
+def test_split(call, tmp_path):
+    code, printed, _ = call("drift", "split", "--labels", "3", "--out", tmp_path)
+    (split,) = json.loads((tmp_path / "tables" / "split.json").read_text())["splits"]
     assert code == 0
-    assert said["schema"] == "mvc.evaluation.split/1"
-    assert (said["label"], said["drifting_online"], said["most_batches"]) == (3, 120, 87)
-    assert sum(said["per_batch"]) == 120
-    assert "drifting_online   120\n" in call("drift", "split")[1]
+    assert (split["label"], split["drifting_online"], split["most_batches"]) == (3, 120, 87)
+    assert sum(split["per_batch"]) == 120
+    assert "drifting_online   120\n" in printed
 
 
 def test_train(call, out):
@@ -85,7 +66,7 @@ def test_a_lossless_table(call, out):
     assert (cell["accuracy"], cell["saved"]) == ([0, 0], [12, 12])
     assert rows["BL-GeneralCompr"]["cells"]["conv"]["ratio"] == [1, 1]
     assert (out / "tables" / "4.9-small.md").read_text() in printed
-    assert call("drift", "table", out / "tables" / "4.9-small.json")[1] == printed
+    assert call("table", out / "tables" / "4.9-small.json")[1] == printed
     assert (out / "tables" / "4.9-small.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -154,24 +135,15 @@ def test_curves_of_the_digits(call, out):
     code, printed, _ = call("drift", "table", "4.4", *arguments)
     assert code == 0
     assert "| small batches | small seen | rows batches | rows seen |" in printed
-    assert call("drift", "table", out / "tables" / "4.4.json")[1] == printed
+    assert call("table", out / "tables" / "4.4.json")[1] == printed
 
 
-PUBLISHED = {
-    "presets": "evaluation.md",
-    "steps": "frontier.md",
-    "digits-4.6": "evaluation.md",
-    "mnist-4.26": "evaluation.md",
-    "texts-4.26": "evaluation.md",
-}
-
-
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", ["presets", "steps", "digits-4.6", "mnist-4.26", "texts-4.26"])
 def test_published_tables_are_what_their_results_say(call, name):
-    """docs/results has the figures: whoever has them can print the page's tables."""
-    code, printed, _ = call("drift", "table", PROJECT / "docs" / "results" / f"{name}.json")
+    """results/ has the figures: whoever has them can print the page's tables."""
+    code, printed, _ = call("table", child.RESULTS / f"drift-{name}.json")
     assert code == 0
-    page = (PROJECT / "docs" / PUBLISHED[name]).read_text()
+    page = (child.RESULTS.parent / "drift/README.md").read_text()
     rows = [line for line in printed.splitlines() if line.startswith("|")]
     assert len(rows) >= 5
     assert not [row for row in rows if row not in page]
@@ -179,22 +151,23 @@ def test_published_tables_are_what_their_results_say(call, name):
 
 def test_the_published_picture_shows_the_published_results(call, out):
     pytest.importorskip("matplotlib")
-    results = PROJECT / "docs" / "results" / "presets.json"
-    code, printed, _ = call("drift", "plot", results, "--out", out)
+    code, printed, _ = call("plot", child.RESULTS / "drift-presets.json", "--out", out)
     assert code == 0
+    images = child.RESULTS.parent / "images"
     drawn, published = (
         set(re.findall(r"<!-- (.*) -->|>([^<>]+)</text>", file.read_text()))
-        for file in (Path(printed.strip()), PROJECT / "docs" / "images" / "frontier.svg")
+        for file in (Path(printed.strip()), images / "drift-presets.svg")
     )
     assert drawn == published
     assert ("", "frontier-0.1") in drawn
 
 
-def test_plot(call, out):
+def test_accuracy(call, out):
     pytest.importorskip("matplotlib")
-    code, printed, _ = call("drift", "plot", "--labels", "0", "--out", out, *TINY)
+    code, printed, _ = call("drift", "accuracy", "--labels", "0", "--out", out, *TINY)
     assert code == 0
-    assert Path(printed.strip()).read_bytes().startswith(b"\x89PNG")
+    assert "| small-digits-0-" in printed
+    assert (out / "tables" / "drift.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_learning_time(call, out):
@@ -215,8 +188,6 @@ def test_numbers():
         (("table", "4.2"), 2, "there is no table 4.2: it must be from 4.3 to 4.26"),
         (("table", "4.3", "--model", "small"), 2, "table 4.3 has its two networks"),
         (("table", "4.6", "--model", "small"), 2, "table 4.3 has its two networks"),
-        (("table", "nowhere.json"), 3, "there is no nowhere.json"),
-        (("plot", "nowhere.json"), 3, "there is no nowhere.json"),
         (("split", "--labels", "a"), 2, "labels is 'a'"),
         (("split", "--labels", "12"), 2, "label is 12: it must be from 0 to 9"),
         (("split", "--peak", "2"), 2, "peak is 2: it must be from 0 to 1"),
@@ -238,8 +209,8 @@ def test_numbers():
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_usage_is_one_line(call, tmp_path, arguments, code, said):
-    extra = () if arguments[0] == "split" else ("--out", tmp_path, *TINY)
     command, *rest = arguments
+    extra = ("--out", tmp_path, *(() if command == "split" else TINY))
     ended, printed, error = call("drift", command, *extra, *rest)
     assert (ended, printed) == (code, "")
     assert said in error
@@ -253,7 +224,13 @@ def test_interrupted(call, monkeypatch, tmp_path):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mvc.evaluation.drift.session.record", interrupt)
+    monkeypatch.setattr("reproduce.drift.commands.record", interrupt)
     code, _, error = call("drift", "train", "--out", tmp_path)
     assert code == 130
     assert error.lstrip() == "mvc: interrupted\nhint: call it again to go on\n"
+
+
+@pytest.mark.parametrize("command", ["table", "plot"])
+def test_a_file_that_is_not_there(call, command):
+    assert "there is no nowhere.json" in call(command, "nowhere.json")[2]
+    assert "missing argument 'FILE'" in call(command)[2]

@@ -8,17 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from mvc.evaluation.common.results import bytes_in
-from mvc.evaluation.drift.measure import Results, Scorer, curve_difference, normalised, replay
-from mvc.evaluation.drift.thesis import Configuration
+from reproduce.drift import measure
+from reproduce.drift.measure import Scorer, curve_difference, digest_of, normalised, replay
+from reproduce.drift.thesis import Configuration
+from reproduce.workspace import Workspace, bytes_in
 
 from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, DamagedData
-from mvc.evaluation.drift import measure
-from mvc.io.files import FileSystem
-from tests.evaluation.small import BATCHES
+from tests.reproduce.drift.small import BATCHES
 
-FS = FileSystem()
 PIPELINES = sorted(name for name in PRESETS if name.startswith(("vsol", "frontier", "lossless")))
 
 
@@ -26,7 +24,7 @@ PIPELINES = sorted(name for name in PRESETS if name.startswith(("vsol", "frontie
 def test_every_version_comes_back_as_it_was_deployed(tmp_path, stream, preset):
     """``replay`` compares every version; here: what is counted fits what was done."""
     said = []
-    made = replay(stream, Configuration(preset, 5), tmp_path, FS, lambda *words: said.append(words))
+    made = replay(stream, Configuration(preset, 5), tmp_path, lambda *words: said.append(words))
     assert len(made.save) == len(made.load) == BATCHES - 1
     assert 1 <= made.saved <= BATCHES
     asked = 48 * made.saved  # bytes: that each version was asked for is recorded
@@ -41,19 +39,17 @@ def test_every_version_comes_back_as_it_was_deployed(tmp_path, stream, preset):
     assert {what for what, _, _ in said} == {"saving", "reading"}
 
 
-def test_a_wrong_bit_is_found(tmp_path, stream, monkeypatch):
-    honest = measure._digest
+def test_a_wrong_bit_is_found(tmp_path, stream):
     seen = []
 
     def digest(state):
         seen.append(state)
         if len(seen) == BATCHES + 7:  # the seventh version that is read back
             state = {**state, "fc2.bias": -state["fc2.bias"]}
-        return honest(state)
+        return digest_of(state)
 
-    monkeypatch.setattr(measure, "_digest", digest)
     with pytest.raises(DamagedData, match=r"version 6 \(.*\) is not what was deployed"):
-        replay(stream, Configuration("vsol", 5), tmp_path, FS)
+        replay(stream, Configuration("vsol", 5), tmp_path, digest=digest)
 
 
 def test_digests_see_names_shapes_signs_and_types():
@@ -64,43 +60,48 @@ def test_digests_see_names_shapes_signs_and_types():
         {"a": -np.zeros(4, np.float32)},
         {"a": np.zeros(2, np.float64)},
     ]
-    digests = {measure._digest(state) for state in [one, *others]}
+    digests = {digest_of(state) for state in [one, *others]}
     assert len(digests) == 5
 
 
+def left(folder, stream):
+    """The kinds of files that there are for a stream."""
+    own = folder / "results" / stream.experiment.name
+    return {file.name.partition(".")[2] for file in own.iterdir()}
+
+
 def test_measured_once(tmp_path, stream, monkeypatch):
-    results = Results(stream, tmp_path, FS)
-    first = results.measured(Configuration("vsol-0-slow", 148))
-    assert first.pipeline == PRESETS["vsol-0-slow"]
-    assert (first.versions, first.reset_points) == (BATCHES, 1)
-    assert first.saved < BATCHES
-    assert first.folder == sum(first.bytes[kind] for kind in ("delta", "full")) + first.other_bytes
-    assert first.save <= first.save_max
-    assert first.load <= first.load_max
-    assert first.difference == pytest.approx(100 * (first.accuracy - first.lossless))
-    assert not [name for name in FS.list(tmp_path / stream.experiment.name) if "." not in name]
+    place = Workspace(tmp_path)
+    first = measure.measured(stream, Configuration("vsol-0-slow", 148), place)
+    assert first["pipeline"] == PRESETS["vsol-0-slow"]
+    assert (first["versions"], first["reset_points"]) == (BATCHES, 1)
+    assert first["saved"] < BATCHES
+    assert first["folder"] >= sum(first["bytes"].values()) > 0
+    assert first["save"] <= first["save_max"]
+    assert first["load"] <= first["load_max"]
+    assert first["accuracy"] == pytest.approx(np.mean(first["next"]))
+    assert left(tmp_path, stream) == {"json", "lock"}
 
     def never(*_):
         raise AssertionError("it was measured again")
 
-    monkeypatch.setattr("mvc.evaluation.drift.measure.replay", never)
-    assert Results(stream, tmp_path, FS).measured(Configuration("vsol-0-slow", 148)) == first
+    monkeypatch.setattr("reproduce.drift.measure.replay", never)
+    assert measure.measured(stream, Configuration("vsol-0-slow", 148), Workspace(tmp_path)) == first
 
 
 def test_what_an_interruption_left_is_removed(tmp_path, stream, monkeypatch):
-    results = Results(stream, tmp_path, FS)
+    place = Workspace(tmp_path)
 
     def interrupted(stream, configuration, folder, *rest):
         replay(stream, configuration, folder, *rest)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
-        context.setattr("mvc.evaluation.drift.measure.replay", interrupted)
+        context.setattr("reproduce.drift.measure.replay", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            results.measured(Configuration("vsol", 10))
-    assert results.measured(Configuration("vsol", 10)).saved == BATCHES
-    left = {name.partition(".")[2] for name in FS.list(tmp_path / stream.experiment.name)}
-    assert left == {"json", "lock"}
+            measure.measured(stream, Configuration("vsol", 10), place)
+    assert measure.measured(stream, Configuration("vsol", 10), place)["saved"] == BATCHES
+    assert left(tmp_path, stream) == {"json", "lock"}
 
 
 def test_two_at_once_measure_once(tmp_path, stream, monkeypatch):
@@ -110,27 +111,28 @@ def test_two_at_once_measure_once(tmp_path, stream, monkeypatch):
         calls.append(arguments)
         return replay(*arguments)
 
-    monkeypatch.setattr("mvc.evaluation.drift.measure.replay", counted)
-    both = [Results(stream, tmp_path, FS) for _ in range(2)]
+    monkeypatch.setattr("reproduce.drift.measure.replay", counted)
+    both = [Workspace(tmp_path) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(lambda each: each.measured(Configuration("vsol", 9)), both)
+        vsol = Configuration("vsol", 9)
+        one, other = pool.map(lambda place: measure.measured(stream, vsol, place), both)
     assert one == other
     assert len(calls) == 1
 
 
 def test_a_result_that_is_none_is_named(tmp_path, stream):
-    results = Results(stream, tmp_path, FS)
-    results.measured(Configuration("zstd:1", 1))
-    folder = tmp_path / stream.experiment.name
+    place = Workspace(tmp_path)
+    measure.measured(stream, Configuration("zstd:1", 1), place)
+    folder = tmp_path / "results" / stream.experiment.name
     (file,) = (f for f in folder.glob("*.json") if f.name != "lossless.json")
     file.write_text("{")
     with pytest.raises(BadModelFile, match=file.name):
-        results.measured(Configuration("zstd:1", 1))
+        measure.measured(stream, Configuration("zstd:1", 1), place)
 
 
 def test_prequential_accuracy_by_hand(tmp_path, stream):
     """Version n, trained on batch n - 1, is asked for batch n; and for the last one."""
-    made = Results(stream, tmp_path, FS).lossless()
+    made = measure.lossless(stream, Workspace(tmp_path))
     model = stream.experiment.recipe.build(stream.experiment.data).eval()
     following, last = [], []
     for version in stream.versions[1:]:
@@ -143,7 +145,9 @@ def test_prequential_accuracy_by_hand(tmp_path, stream):
     assert made.next == tuple(following)
     assert made.last == tuple(last)
     assert made.prequential == pytest.approx(np.mean(following))
-    again = json.loads((tmp_path / stream.experiment.name / "lossless.json").read_text())
+    again = json.loads(
+        (tmp_path / "results" / stream.experiment.name / "lossless.json").read_text()
+    )
     assert again == {"next": following, "last": last}
 
 
@@ -172,11 +176,11 @@ def test_plain_chain(stream, tmp_path, monkeypatch):
     coded, newest = measure.encode_chain(state for _, state in stream.states())
     assert len(coded) == BATCHES
     assert np.array_equal(measure.decode_chain(coded, len(newest)), newest)
-    results = Results(stream, tmp_path, FS)
-    assert 0 < results.plain_seconds(3) == results.plain_seconds(3)
+    place = Workspace(tmp_path)
+    assert 0 < measure.plain_seconds(stream, 3, place) == measure.plain_seconds(stream, 3, place)
     monkeypatch.setattr(measure, "decode_chain", lambda coded, count: np.zeros(count, np.uint32))
     with pytest.raises(DamagedData):
-        results.plain_seconds(4)
+        measure.plain_seconds(stream, 4, place)
 
 
 def test_size_of_a_folder(tmp_path):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mvc.evaluation.drift.experiment import divide, largest_batch, share_of
-from mvc.evaluation.drift.experiment import plan_split as plan
+from reproduce.drift.split import divide, largest_batch, share_of
+from reproduce.drift.split import plan_split as plan
 
 from mvc.errors import WrongUsage
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from mvc.evaluation.drift.experiment import Experiment, experiments
-from mvc.evaluation.drift.stream import Stream, learn, record
+from reproduce.drift.split import Experiment, experiments
+from reproduce.drift.stream import Stream, learn, record
 
 from mvc.errors import MvcError, WrongUsage
-from mvc.io.files import FileSystem
-from tests.evaluation.small import BATCHES, SETTINGS, experiment, recorded
-
-PROJECT = Path(__file__).parents[2]
+from tests.reproduce import child
+from tests.reproduce.drift.small import BATCHES, SETTINGS, experiment, recorded
 
 
 def bits(stream):
@@ -63,12 +58,8 @@ def test_version_n_is_version_before_it_and_one_step(stream):
     ids=["offline", "online"],
 )
 def test_a_killed_training_goes_on_with_the_same_bits(tmp_path, stream, what, done):
-    arguments = [str(tmp_path), what, str(done)]
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.evaluation.small", *arguments],
-        cwd=PROJECT, capture_output=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    killed = child.run("-m", "tests.reproduce.drift.small", tmp_path, what, done)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     with pytest.raises(MvcError, match="is not complete"):
         Stream(experiment(), tmp_path)
     with recorded(tmp_path) as resumed:
@@ -77,9 +68,7 @@ def test_a_killed_training_goes_on_with_the_same_bits(tmp_path, stream, what, do
 
 def test_recording_again_trains_nothing(stream):
     trained = []
-    with record(
-        experiment(), stream.folder, FileSystem(), lambda *said: trained.append(said)
-    ) as again:
+    with record(experiment(), stream.folder, lambda *said: trained.append(said)) as again:
         assert again.versions == stream.versions
     assert trained == []
 
@@ -87,7 +76,7 @@ def test_recording_again_trains_nothing(stream):
 def test_a_folder_of_another_experiment_is_refused(stream):
     other = Experiment.of(stream.experiment.data, replace(SETTINGS, seed=3), 0)
     with pytest.raises(WrongUsage, match="holds another experiment"):
-        record(other, stream.folder, FileSystem())
+        record(other, stream.folder)
 
 
 def test_names_tell_experiments_apart():

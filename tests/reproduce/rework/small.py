@@ -5,40 +5,45 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
-from mvc.evaluation.common.data import load_data
-from mvc.evaluation.rework.training import Experiment
-from mvc.evaluation.rework.trials import trials
-from mvc.evaluation.rework.workloads import Images, workload_named
-
-from mvc.io.files import FileSystem
+from reproduce.data import load_data
+from reproduce.rework.training import Experiment
+from reproduce.rework.trials import trials
+from reproduce.rework.workloads import WORKLOADS, Images
+from reproduce.workspace import Workspace
 
 SCHEMES = ("lc:x=2,huffman", "scar:0.05", "topn-coded:0.05", "full:5")
 TRIALS = 3
 
 
 def experiment(optimizer: str = "sgd") -> Experiment:
-    workload = replace(workload_named("mlr"), window=(5, 12), evaluated=200)
-    return Experiment(workload, Images(load_data(FileSystem())), optimizer)
+    workload = replace(WORKLOADS["mlr"], window=(5, 12), evaluated=200)
+    return Experiment(workload, Images(load_data()), optimizer)
 
 
-def run(folder: Path, schemes=SCHEMES, count: int = TRIALS, tell=None):
+def run(folder: Path, schemes=SCHEMES, count: int = TRIALS, progress=lambda *_: None):
+    """The figures of each trial by scheme."""
     torch.set_num_threads(1)
-    found = trials(experiment(), schemes, count, folder, FileSystem(), tell)
-    return {scheme: [asdict(each) for each in made] for scheme, made in found.items()}
+    columns = trials(experiment(), schemes, count, Workspace(folder, progress))
+    return {
+        scheme: [
+            dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)
+        ]
+        for scheme, figures in columns.items()
+    }
 
 
 def main(folder: str, after: str) -> None:
     """Runs the trials, and kills itself once ``after`` of them are done."""
 
-    def tell(_: str, done: int, __: int) -> None:
+    def progress(_: str, done: int, __: int) -> None:
         if done == int(after):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    run(Path(folder), tell=tell)
+    run(Path(folder), progress=progress)
 
 
 if __name__ == "__main__":

@@ -1,39 +1,26 @@
-"""``python -m mvc.evaluation rework``: measured once, printed and drawn again from its JSON."""
+"""``rework``: measured once, printed and drawn again from its JSON."""
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mvc.evaluation.rework.schemes import checkpoints
-from mvc.evaluation.rework.tables import mean_of
-from mvc.evaluation.rework.training import Training
-from mvc.evaluation.rework.workloads import WORKLOADS
+from reproduce.rework.render import mean_of
+from reproduce.rework.schemes import checkpoints
+from reproduce.rework.training import Training
+from reproduce.rework.workloads import WORKLOADS
 
-from mvc.evaluation import __main__ as program
-from tests.evaluation.rework.small import experiment
-
-PROJECT = Path(__file__).parents[3]
+from tests.reproduce.child import RESULTS
+from tests.reproduce.rework.small import experiment
 
 
-@pytest.fixture
-def call(monkeypatch, capsys):
-    pytest.importorskip("sklearn")
+@pytest.fixture(autouse=True)
+def _short_windows(monkeypatch):
     for name in ("mlr", "mf"):
         monkeypatch.setitem(WORKLOADS, name, replace(WORKLOADS[name], window=(4, 8)))
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mvc.evaluation", "rework", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            program.main()
-        said = capsys.readouterr()
-        return ended.value.code, said.out, said.err
-
-    return run
 
 
 def cells(printed, title):
@@ -48,7 +35,7 @@ def cells(printed, title):
 def test_run_then_table_and_plot(call, tmp_path):
     pytest.importorskip("matplotlib")
     schemes = ("lc:x=2,huffman", "scar:0.05", "full:3")
-    arguments = ("run", *schemes, "--models", "mlr,mf", "--trials", "2", "--threads", "1",
+    arguments = ("rework", "run", *schemes, "--models", "mlr,mf", "--trials", "2", "--threads", "1",
                  "--out", tmp_path)  # fmt: skip
     code, printed, error = call(*arguments)
     assert (code, error) == (0, "")
@@ -58,7 +45,7 @@ def test_run_then_table_and_plot(call, tmp_path):
     assert "; 2 trials, failures after iteration 4 to 8, blocks of 16." in printed
     assert cells(printed, "lc:x=2,huffman")[-1] == "0"
     made = json.loads((tmp_path / "tables" / "rework.json").read_text())
-    assert made["schema"] == "mvc.evaluation.rework/1"
+    assert made["schema"] == "reproduce.rework/1"
     assert [line["scheme"] for line in made["groups"][0]["lines"]] == list(schemes)
     assert all(len(line["fractional"]) == 2 for line in made["groups"][1]["lines"])
     assert (tmp_path / "tables" / "rework.png").read_bytes().startswith(b"\x89PNG")
@@ -72,7 +59,7 @@ def test_run_then_table_and_plot(call, tmp_path):
 
 def test_sizes_and_buckets(call, tmp_path):
     common = ("--models", "mlr", "--threads", "1", "--no-plot", "--out", tmp_path)
-    code, printed, error = call("sizes", *common)
+    code, printed, error = call("rework", "sizes", *common)
     assert (code, error) == (0, "")
     made = json.loads((tmp_path / "tables" / "sizes.json").read_text())
     lines = made["groups"][0]["lines"]
@@ -84,9 +71,9 @@ def test_sizes_and_buckets(call, tmp_path):
         assert line["E"][0] > line["E+P"][0] > line["entropy"][0]
         assert line["E+P+H"][0] > line["entropy"][0]
     assert "E 15.00 %, E+P 5.74 %, E+P+H 5.00 %" in cells(printed, "x=2")[-1]
-    assert call("sizes", *common)[1] == printed
+    assert call("rework", "sizes", *common)[1] == printed
 
-    code, printed, _ = call("buckets", *common)
+    code, printed, _ = call("rework", "buckets", *common)
     made = json.loads((tmp_path / "tables" / "buckets.json").read_text())
     lines = made["groups"][0]["lines"]
     assert [line["m"] for line in lines] == [10, 20, 30, 40, 50, 60]
@@ -98,7 +85,7 @@ def test_sizes_and_buckets(call, tmp_path):
 
 def test_sizes_are_those_of_the_checkpoints(call, tmp_path):
     common = ("--models", "mlr", "--threads", "1", "--no-plot", "--out", tmp_path)
-    call("sizes", *common)
+    call("rework", "sizes", *common)
     made = json.loads((tmp_path / "tables" / "sizes.json").read_text())
     measured = experiment()
     training = Training(measured, 0)
@@ -115,7 +102,7 @@ def test_sizes_are_those_of_the_checkpoints(call, tmp_path):
 
 def test_the_case_study(call, tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    arguments = ("overhead", "lc:x=3", "--epochs", "8", "--out", tmp_path)
+    arguments = ("rework", "overhead", "lc:x=3", "--epochs", "8", "--out", tmp_path)
     code, printed, error = call(*arguments)
     assert (code, error) == (0, "")
     row = cells(printed, "lc:x=3")
@@ -129,11 +116,11 @@ def test_the_case_study(call, tmp_path, monkeypatch):
 
 
 def test_the_page_states_what_the_published_files_hold(call):
-    files = sorted((PROJECT / "docs" / "results").glob("rework*.json"))
+    files = sorted(RESULTS.glob("rework*.json"))
     kinds = ("", "-adam", "-alexnet", "-buckets", "-momentum", "-overhead", "-sizes", "-uniform")
     assert sorted(file.stem for file in files) == [f"rework{kind}" for kind in kinds]
     printed = "".join(call("table", file)[1] for file in files)
-    page = (PROJECT / "docs" / "rework.md").read_text()
+    page = (RESULTS.parent / "rework/README.md").read_text()
     stated = re.findall(r"-?\d+\.\d\d \[[^]]+\]|\d+\.\d\d / \d+\.\d\d %", page)
     assert len(stated) > 100
     assert not [each for each in stated if each not in printed]
@@ -147,13 +134,11 @@ def test_errors(call, tmp_path):
         (("run", "--models", "mf", "--trials", "0"), "trials is 0"),
         (("run", "--models", ""), "name at least one model"),
         (("overhead", "--epochs", "3"), "epochs is 3: it must be at least 7"),
-        (("table", tmp_path / "none.json"), "there is no "),
     ):
-        out = () if arguments[0] == "table" else ("--out", tmp_path)
-        code, printed, error = call(*arguments, *out)
+        code, printed, error = call("rework", *arguments, "--out", tmp_path)
         assert code and not printed
         assert error.startswith(f"mvc: {said}")
-    (tmp_path / "other.json").write_text('{"schema": "mvc.evaluation.mmlib/1"}')
+    (tmp_path / "other.json").write_text('{"schema": "mvc.reproduce.rework/1"}')
     assert "is no report" in call("table", tmp_path / "other.json")[2]
 
 
@@ -165,9 +150,8 @@ def test_an_interval_is_about_the_mean():
 
 
 def test_the_page_says_how_far_the_coders_are_from_the_entropy():
-    docs = Path(__file__).parents[3] / "docs"
-    page = (docs / "rework.md").read_text(encoding="utf-8")
-    groups = json.loads((docs / "results/rework-sizes.json").read_text(encoding="utf-8"))["groups"]
+    page = (RESULTS.parent / "rework/README.md").read_text(encoding="utf-8")
+    groups = json.loads((RESULTS / "rework-sizes.json").read_text(encoding="utf-8"))["groups"]
     for group, name in zip(groups, ("MLR", "MF", "LeNet-5"), strict=True):
         line = group["lines"][2]
         entropy, ans, huffman = (line[key][0] for key in ("entropy", "ans", "E+P+H"))

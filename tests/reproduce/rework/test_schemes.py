@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
-from mvc.evaluation.rework.schemes import DEFAULT, checkpoints, packed_gaps
+from reproduce.rework.schemes import DEFAULT, checkpoints, packed_gaps
 
 from mvc.errors import InvalidPipeline, WrongUsage
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from mvc.evaluation.rework.ratings import load_ratings
-from mvc.evaluation.rework.training import Experiment, Training
-from mvc.evaluation.rework.workloads import OPTIMIZERS, WORKLOADS, Scores, workload_named
+from reproduce.experiment import known
+from reproduce.rework.ratings import load_ratings
+from reproduce.rework.training import Experiment, Training
+from reproduce.rework.workloads import OPTIMIZERS, WORKLOADS, Scores
 
 from mvc.errors import WrongUsage
-from mvc.io.files import FileSystem
-from tests.evaluation.rework.small import experiment
+from tests.reproduce.rework.small import experiment
 
 
 @pytest.fixture(autouse=True)
@@ -68,8 +68,8 @@ def test_a_state_is_a_copy():
 
 
 def test_matrix_factorisation_learns():
-    workload = replace(workload_named("mf"), batch_size=200)
-    training = Training(Experiment(workload, Scores(load_ratings(FileSystem())), "sgd"), 0)
+    workload = replace(WORKLOADS["mf"], batch_size=200)
+    training = Training(Experiment(workload, Scores(load_ratings()), "sgd"), 0)
     first = training.loss()
     for _ in range(30):
         training.step()
@@ -88,7 +88,7 @@ def test_errors():
     with pytest.raises(WrongUsage, match="there is no optimizer lion: it must be one of sgd"):
         experiment("lion")
     with pytest.raises(WrongUsage, match="there is no model vgg: it must be one of mlr"):
-        workload_named("vgg")
+        known("model", WORKLOADS, "vgg")
     small = experiment()
     with pytest.raises(WrongUsage, match="has 1797 samples, but a batch of mlr is 2000"):
         Experiment(replace(small.workload, batch_size=2000), small.source, "sgd")

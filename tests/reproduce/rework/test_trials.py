@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from mvc.errors import BadModelFile
-from tests.evaluation.rework.small import SCHEMES, TRIALS, run
-
-PROJECT = Path(__file__).parents[3]
+from tests.reproduce import child
+from tests.reproduce.rework.small import SCHEMES, TRIALS, run
 
 
 @pytest.fixture(scope="module")
@@ -44,17 +40,14 @@ def test_figures(made):
 
 
 def test_killed_and_continued(made, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.evaluation.rework.small", str(tmp_path), "2"],
-        cwd=PROJECT, timeout=120, check=False,
-    )  # fmt: skip
+    done = child.run("-m", "tests.reproduce.rework.small", tmp_path, 2)
     assert done.returncode == -signal.SIGKILL
-    (folder,) = tmp_path.iterdir()
+    (folder,) = (tmp_path / "results").iterdir()
     assert len(list(folder.glob("*.json"))) == 2
-    told = []
-    assert run(tmp_path, tell=lambda *said: told.append(said)) == made
+    steps = []
+    assert run(tmp_path, progress=lambda *step: steps.append(step)) == made
     assert len(list(folder.glob("*.json"))) == TRIALS
-    assert told[-1] == ("MLR, sgd", 2, 3)
+    assert steps[-1] == ("MLR, sgd", 2, 3)
 
 
 def test_schemes_that_are_added_later_have_the_same_figures(made, tmp_path):
