@@ -7,10 +7,10 @@ import json
 
 import numpy as np
 import pytest
-from mvc.evaluation.common import data as reading
-from reproduce.data import LENGTH, load_data, pick_classes, rows_of, words_of
 
 from mvc.errors import BadModelFile, UnknownPath, WrongUsage
+from reproduce import data as reading
+from reproduce.data import LENGTH, load_data, pick_classes, rows_of, words_of
 
 
 def idx_bytes(array):

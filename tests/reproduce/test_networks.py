@@ -7,6 +7,8 @@ import copy
 import numpy as np
 import pytest
 import torch
+
+from mvc.errors import WrongUsage
 from reproduce.data import Dataset
 from reproduce.networks import (
     LSTM,
@@ -17,8 +19,6 @@ from reproduce.networks import (
     small,
     tensors_of,
 )
-
-from mvc.errors import WrongUsage
 
 IMAGES = Dataset("i", "images", np.zeros((4, 28, 28), np.uint8), np.arange(4) % 2, ("a", "b"))
 TINY = Dataset("t", "images", np.full((4, 8, 8), 8, np.uint8), np.arange(4) % 2, ("a", "b"), 16)

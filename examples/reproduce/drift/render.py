@@ -59,7 +59,8 @@ def markdown(report: Values) -> str:
     """The whole table, then what to know when reading it."""
     kinds = {"rows": _learning, "parts": _curve_table, "splits": _splits, "curves": _curves}
     kinds |= {"trainings": _trainings, "lines": _compared}
-    return next(kinds[name](report) for name in kinds if name in report)
+    (kind,) = kinds.keys() & report.keys()
+    return kinds[kind](report)
 
 
 def _compared(report: Values) -> str:

@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from reproduce.derived.flow import Models
 
+from reproduce.derived.flow import Models
 from tests.reproduce.derived.tiny import recorded
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from reproduce.derived.architectures import ARCHITECTURES
-from reproduce.derived.render import THESIS
-from reproduce.experiment import known
 from torch.nn import functional
 
 from mvc.errors import WrongUsage
+from reproduce.derived.architectures import ARCHITECTURES
+from reproduce.derived.render import THESIS
+from reproduce.experiment import known
 
 COUNTS = {  # parameters, those of the last layer, tensors of the state dict
     "mobilenetv2": (3_504_872, 1_281_000, 314),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from reproduce.derived.approaches import changed_tensors
-from reproduce.derived.flow import BASES, RELATIONS, Experiment, Settings, record
 
 from mvc.errors import WrongUsage
+from reproduce.derived.approaches import changed_tensors
+from reproduce.derived.flow import BASES, RELATIONS, Experiment, Settings, record
 from tests.reproduce.derived.tiny import (
     LAST,
     SETTINGS,

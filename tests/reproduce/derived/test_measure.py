@@ -8,6 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+
+import mvc
+from mvc import Environment, root_of
+from mvc.errors import BadModelFile, CannotRetrain, DamagedData, WeightsDropped, WrongUsage
 from reproduce.derived.approaches import (
     APPROACHES,
     Model,
@@ -17,10 +21,6 @@ from reproduce.derived.flow import BASES
 from reproduce.derived.measure import measure, runs
 from reproduce.experiment import known
 from reproduce.workspace import Workspace
-
-import mvc
-from mvc import Environment, root_of
-from mvc.errors import BadModelFile, CannotRetrain, DamagedData, WeightsDropped, WrongUsage
 from tests.reproduce.derived.tiny import TINY
 
 pytestmark = pytest.mark.usefixtures("prepared")

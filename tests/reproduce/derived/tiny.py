@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
+
 from reproduce.data import Dataset
 from reproduce.derived.architectures import Architecture
 from reproduce.derived.flow import Experiment, Models, Settings, record
-from torch import nn
 
 SETTINGS = Settings(batches=1, batch_size=4, size=32)
 LAST, STATISTICS = {"fc.weight", "fc.bias"}, {"norm.running_mean", "norm.running_var",

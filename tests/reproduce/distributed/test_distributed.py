@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from reproduce.distributed import commands, measure
 from reproduce.distributed.render import SETTINGS, THESIS, markdown, pairs, row_of
 from reproduce.distributed.tasks import Network, load_task
-
 from tests.reproduce.child import RESULTS
 
 TABLES = THESIS["tables"]

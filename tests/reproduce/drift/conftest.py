@@ -3,8 +3,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from reproduce.drift.stream import Stream
 
+from reproduce.drift.stream import Stream
 from tests.reproduce.drift.small import recorded
 
 

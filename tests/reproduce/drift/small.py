@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
+
 from reproduce.data import load_data
 from reproduce.drift.split import Experiment, Settings
 from reproduce.drift.stream import Stream, record

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from reproduce.drift.commands import NUMBERS
 
 from mvc.codecs.pipeline import PRESETS
+from reproduce.drift.commands import NUMBERS
 from tests.reproduce import child
 
 TINY = ("--batches", "12", "--epochs", "1", "--offline", "0.1", "--threads", "1")

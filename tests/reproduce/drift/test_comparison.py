@@ -6,6 +6,9 @@ import json
 
 import numpy as np
 import pytest
+
+from mvc.codecs.pipeline import PRESETS
+from mvc.errors import BadModelFile, UnknownPath, WrongUsage
 from reproduce.data import Dataset
 from reproduce.drift.comparison import compared, curve_line, curve_settings, wanted
 from reproduce.drift.render import markdown
@@ -13,9 +16,6 @@ from reproduce.drift.split import Experiment, Settings
 from reproduce.drift.thesis import CURVES, MEASURED
 from reproduce.render import SCHEMA, grid, picture, read_report
 from reproduce.workspace import compact
-
-from mvc.codecs.pipeline import PRESETS
-from mvc.errors import BadModelFile, UnknownPath, WrongUsage
 
 LABELS = np.arange(6000) % 2
 IMAGES = Dataset("i", "images", np.zeros((6000, 28, 28), np.uint8), LABELS, ("a", "b"))

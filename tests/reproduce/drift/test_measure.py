@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+
+from mvc.codecs.pipeline import PRESETS
+from mvc.errors import BadModelFile, DamagedData
 from reproduce.drift import measure
 from reproduce.drift.measure import Scorer, curve_difference, digest_of, normalised, replay
 from reproduce.drift.thesis import Configuration
 from reproduce.workspace import Workspace, bytes_in
-
-from mvc.codecs.pipeline import PRESETS
-from mvc.errors import BadModelFile, DamagedData
 from tests.reproduce.drift.small import BATCHES
 
 PIPELINES = sorted(name for name in PRESETS if name.startswith(("vsol", "frontier", "lossless")))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reproduce.drift.split import divide, largest_batch, share_of
-from reproduce.drift.split import plan_split as plan
 
 from mvc.errors import WrongUsage
+from reproduce.drift.split import divide, largest_batch, share_of
+from reproduce.drift.split import plan_split as plan
 
 MNIST = (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 NEWS = (30_000,) * 4

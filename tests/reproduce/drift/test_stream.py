@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from reproduce.drift.split import Experiment, experiments
-from reproduce.drift.stream import Stream, learn, record
 
 from mvc.errors import MvcError, WrongUsage
+from reproduce.drift.split import Experiment, experiments
+from reproduce.drift.stream import Stream, learn, record
 from tests.reproduce import child
 from tests.reproduce.drift.small import BATCHES, SETTINGS, experiment, recorded
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from reproduce.drift.thesis import CURVES, MEASURED, Caption, Configuration, read_name
 
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import InvalidPipeline
+from reproduce.drift.thesis import CURVES, MEASURED, Caption, Configuration, read_name
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+
 from reproduce.data import load_data
 from reproduce.rework.training import Experiment
 from reproduce.rework.trials import trials

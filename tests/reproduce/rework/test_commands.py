@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from reproduce.rework.render import mean_of
 from reproduce.rework.schemes import checkpoints
 from reproduce.rework.training import Training
 from reproduce.rework.workloads import WORKLOADS
-
 from tests.reproduce.child import RESULTS
 from tests.reproduce.rework.small import experiment
 
@@ -45,7 +45,7 @@ def test_run_then_table_and_plot(call, tmp_path):
     assert "; 2 trials, failures after iteration 4 to 8, blocks of 16." in printed
     assert cells(printed, "lc:x=2,huffman")[-1] == "0"
     made = json.loads((tmp_path / "tables" / "rework.json").read_text())
-    assert made["schema"] == "reproduce.rework/1"
+    assert made["schema"] == "mvc.reproduce.rework/1"
     assert [line["scheme"] for line in made["groups"][0]["lines"]] == list(schemes)
     assert all(len(line["fractional"]) == 2 for line in made["groups"][1]["lines"])
     assert (tmp_path / "tables" / "rework.png").read_bytes().startswith(b"\x89PNG")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduce.rework.ratings import load_ratings
 
 from mvc.errors import BadModelFile, UnknownPath
+from reproduce.rework.ratings import load_ratings
 
 TEXT = (
     'movieId,title,userId,rating\n31,Dangerous Minds,1,2.5\n7,"A, B",2,4\n31,Dangerous Minds,9,5\n'

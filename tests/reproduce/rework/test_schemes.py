@@ -6,9 +6,9 @@ import zlib
 
 import numpy as np
 import pytest
-from reproduce.rework.schemes import DEFAULT, checkpoints, packed_gaps
 
 from mvc.errors import InvalidPipeline, WrongUsage
+from reproduce.rework.schemes import DEFAULT, checkpoints, packed_gaps
 
 COUNT = 10_000
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+
+from mvc.errors import WrongUsage
 from reproduce.experiment import known
 from reproduce.rework.ratings import load_ratings
 from reproduce.rework.training import Experiment, Training
 from reproduce.rework.workloads import OPTIMIZERS, WORKLOADS, Scores
-
-from mvc.errors import WrongUsage
 from tests.reproduce.rework.small import experiment
 
 
