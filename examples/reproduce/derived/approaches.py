@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -60,34 +59,6 @@ class Recovered:
 
     network: nn.Module
     seconds: Mapping[str, float]
-
-
-class Approach(Protocol):
-    """A way to save models and to recover them.
-
-    ``thesis`` is what the thesis's figures for it are called, if it has any. ``apart``: each
-    model is kept in a repository of its own, without its base. ``retrains``: models are trained
-    again, which must be able to make them.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def thesis(self) -> str | None: ...
-    @property
-    def about(self) -> str: ...
-    @property
-    def apart(self) -> bool: ...
-    @property
-    def retrains(self) -> bool: ...
-
-    def save(self, repo: Repository, model: Model) -> Saved:
-        """Saves a model in an open repository, durably."""
-
-    def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
-        """Brings a version back. Raises DamagedData if it is not what was saved."""
 
 
 class Steps:
@@ -214,6 +185,16 @@ class Provenance:
         with steps.step("retrain"):
             state = repo.retrain(commit, trust=True).state
         return _recovered(repo, commit, architecture, state, steps)
+
+
+Approach = StoredWeights | Provenance
+"""A way to save models and to recover them.
+
+``thesis`` is what the thesis's figures for it are called, if it has any. ``apart``: each model is
+kept in a repository of its own, without its base. ``retrains``: models are trained again, which
+must be able to make them. ``save`` ends when no crash loses the model; ``recover`` raises
+DamagedData if a version is not what was saved.
+"""
 
 
 def _recordable(experiment: Experiment, folder: Path) -> Experiment:
