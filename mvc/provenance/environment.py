@@ -108,6 +108,11 @@ class Environment:
     sections: Mapping[str, Mapping[str, Value]]
     used: Collection[str] = ()
 
+    @classmethod
+    def current(cls) -> Environment:
+        """The environment of this process."""
+        return capture()
+
     @property
     def encoded(self) -> bytes:
         """Canonical JSON: the same fields give the same bytes."""

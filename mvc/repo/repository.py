@@ -24,7 +24,14 @@ from typing import (
     cast,
 )
 
-from mvc.errors import AlreadyARepository, DamagedData, NotARepository, WrongUsage
+from mvc.errors import (
+    AlreadyARepository,
+    DamagedData,
+    NoDeployment,
+    NotARepository,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
     from mvc.repo.display import Log
     from mvc.repo.fsck.fsck import FsckReport
     from mvc.repo.gc.gc import Collection as Collected
+    from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.lossy.commit import LossyCommit
@@ -718,6 +726,37 @@ class Repository:
             on_error=on_error,
         )
         return queries.counted(self.context, found)
+
+    def first_change(
+        self,
+        predict: Predict,
+        sample: Any,
+        *,
+        target: str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+    ) -> FirstChange | None:
+        """The first version that labels a sample differently; None if the label never changes.
+
+        ``predict(state, sample)`` returns the label that a version gives the sample: a comparable
+        value, or an array or tensor of one element. With ``target`` the versions are those that
+        were live there, including the one live at ``since``; without it they are HEAD and its
+        ancestors, by commit time. Every version is decoded once. Raises NoDeployment (with
+        ``target``) or UnknownRevision if no version lies in that time; errors of ``predict`` pass.
+        """
+        from mvc.repo.history.change import first_change
+
+        if target is not None and since is not None:
+            with suppress(NoDeployment):  # nothing was live then
+                since = self.live(since, target).time_ns
+        versions = self.iter_versions(since, until, target)
+        change, evaluated = first_change(versions, predict, sample)
+        if not evaluated:
+            kind = UnknownRevision if target is None else NoDeployment
+            raise kind(
+                "there is no version in this time", hint="see 'mvc log' and 'mvc deployments'"
+            )
+        return change
 
     # -- asking ------------------------------------------------------------------------------
 
