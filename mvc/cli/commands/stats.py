@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show

@@ -125,6 +125,12 @@ class _Teller:
             out.warn(f"worker {event['worker']} is lost: {printable(str(event['reason']))}")
         elif kind == "refused":
             out.warn(printable(str(event["reason"])))
+        elif kind == "waits":
+            out.note(f"waits for {event['what']}, {event['seconds']:.0f} s until now")
+        elif kind == "given up":
+            out.warn(f"{event['what']} was given up and still runs; it is ended")
+        elif kind == "immortal":
+            out.warn(f"{event['what']} cannot be ended: it waits for the system, as for a disk")
         elif kind == "restarted":
             who = "the coordinator" if event["worker"] is None else f"worker {event['worker']}"
             out.warn(f"{who} was killed by {event['by']}; it starts again")
