@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from mvc.provenance.replay import Retrained
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.commit.request import CommitOptions
-    from mvc.repo.context import Progress
     from mvc.repo.repack.repack import Repacked
     from mvc.training.recorder import Recorder
     from mvc.training.resume import Loaded, Resumed
     from mvc.training.watch import WatchOptions
+    from mvc.types import Progress
 
 __all__ = ["Repository"]
 

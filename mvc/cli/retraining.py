@@ -17,8 +17,8 @@ from mvc.cli.session import Session
 from mvc.errors import WeightsDropped
 
 if TYPE_CHECKING:
-    from mvc.repo.context import Progress
     from mvc.repo.lookup.revisions import Rev
+    from mvc.types import Progress
 
 __all__ = [
     "TIMEOUT", "TRUST", "Retraining", "retrain_options", "retraining", "training_progress",

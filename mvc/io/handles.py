@@ -249,6 +249,10 @@ class ReadAhead:
             self._start, self._data, at = offset, self._file.read(offset, size), 0
         return self._data[at : at + length]
 
+    def is_hole(self, offset: int, length: int) -> bool:
+        """Whether nothing was ever written there; see ``ReadFile.is_hole``."""
+        return self._file.is_hole(offset, length)
+
 
 class WriteFile(_Handle):
     """A regular file open for writing; ``position`` is where the next ``write`` goes.

@@ -39,10 +39,11 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import in_memory
 from mvc.repo.content.sources import open_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import TAG, tags
 from mvc.repo.worktree.worktree import sound_files_in
+from mvc.types import Progress
 
 __all__ = ["DataSet", "Given", "Used", "add", "data_set", "data_sets", "outside", "place", "used"]
 

@@ -18,8 +18,8 @@ from mvc.repo.checkout.outputs import refuse_store
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
-    from mvc.repo.context import Progress
     from mvc.repo.repository import Repository
+    from mvc.types import Progress
 
 __all__ = ["LOADER", "export_model"]
 

@@ -45,12 +45,13 @@ from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.weights import is_stored
 from mvc.repo.maintenance.leftovers import work_folder
 from mvc.store.journal.entries import Entry, Weights
+from mvc.types import Progress
 
 __all__ = ["Difference", "ReplayOptions", "Retrained", "made_again"]
 

@@ -37,12 +37,13 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.content.hashing import hash_file, pieces
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.content.sources import open_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.importing.importing import Checkpoint, find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.repository import Repository
 from mvc.repo.worktree.worktree import tracked_name
+from mvc.types import Progress
 
 __all__ = ["MAX_BYTES", "PIPELINES", "Advice", "Figures", "Measured", "Row", "advise", "bench"]
 

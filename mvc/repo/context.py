@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -14,10 +13,7 @@ from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
-__all__ = ["Context", "Progress", "noting"]
-
-Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in total, and a description of the current step."""
+__all__ = ["Context", "noting"]
 
 
 class Context(Struct):

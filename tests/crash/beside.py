@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace as changed
 
 from mvc.errors import Busy, MvcError
 from mvc.ids import CommitId

@@ -183,7 +183,7 @@ def test_other_forms_are_damage(tmp_path: Path) -> None:
     assert alone.encoded[0] == 1
     with pytest.raises(DamagedData):
         Manifest.decode(b"\x02" + alone.encoded[1:])
-    with pytest.raises(InvalidName):
+    with pytest.raises(DamagedData):
         Manifest.decode(b"\x01" + manifest.encoded[1:])
 
 

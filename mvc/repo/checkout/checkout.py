@@ -31,7 +31,7 @@ from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo.content.contents import write_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import PLANS, checking_out, head_move
 from mvc.repo.lookup import manifests
@@ -42,7 +42,7 @@ from mvc.repo.refs import branch_change, check_branch, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry, RefValue
-from mvc.types import Bytes
+from mvc.types import Bytes, Progress
 
 __all__ = [
     "DEFAULT_STATE",

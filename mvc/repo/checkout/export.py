@@ -22,12 +22,13 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable, training_path
 from mvc.repo.checkout.checkout import Restored, select, write_files
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.opening import remove_if_failed
 from mvc.repo.worktree.worktree import VERSION_CONTROL
+from mvc.types import Progress
 
 __all__ = ["export", "export_to", "mounted"]
 

@@ -26,11 +26,11 @@ from mvc.limits import (
 )
 from mvc.model.names import check_key, check_ref, printable
 from mvc.repo.arguments import check_fields
+from mvc.types import Progress
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
     from mvc.repo.commit.base_cache import BaseCache
-    from mvc.repo.context import Progress
 
 __all__ = [
     "Change",

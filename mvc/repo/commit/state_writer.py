@@ -29,14 +29,14 @@ from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.repo.commit.base_cache import BaseCache, tensor_changed
 from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
 from mvc.repo.content.predecessors import BaseFinder, StoredBase, content_names
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.full_or_delta import Base, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
-from mvc.types import Bytes
+from mvc.types import Bytes, Progress
 
 __all__ = ["BaseCache", "PrecisionCopies", "StateWriter"]
 

@@ -32,13 +32,14 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import is_under
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.content.relation import Relation, models, relation
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.lookup.weights import check_weights
 from mvc.repo.worktree import worktree
+from mvc.types import Progress
 
 __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
 

@@ -26,7 +26,7 @@ from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.names import attached_path, printable
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces, verify_pieces
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.fsck.journal import JournalCheck
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -47,6 +47,7 @@ from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.store.recovery.sequential import fill_where_sound
 from mvc.store.snapshot import INDEX, PACKS, Snapshot
+from mvc.types import Progress
 
 __all__ = ["FsckReport", "PackCheck", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 

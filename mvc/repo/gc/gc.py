@@ -26,7 +26,7 @@ from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.interrupted import finish_checkouts
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -53,6 +53,7 @@ from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import JOURNAL, PACKS
 from mvc.store.writing.full_or_delta import BasePiece, choose
+from mvc.types import Progress
 
 __all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
 

@@ -19,7 +19,7 @@ from mvc.errors import InvalidTime, NothingToCommit, UnknownPath, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_path, printable
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.deployments import deploy as record_deployment
 from mvc.repo.deployments import of_commit
 from mvc.repo.lookup import manifests
@@ -27,6 +27,7 @@ from mvc.repo.lookup.refs import head
 from mvc.repo.times import check_moment, parse_time
 from mvc.repo.worktree.worktree import dead_link, entry_at, files_in, sound_files_in
 from mvc.store.index import keys
+from mvc.types import Progress
 
 __all__ = ["Checkpoint", "Imported", "find_checkpoints", "import_checkpoints"]
 

@@ -22,7 +22,6 @@ from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.model.manifest import Shape
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Progress
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.history import History
 from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph, column
@@ -32,6 +31,7 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member, RecordHeader
 from mvc.store.snapshot import Snapshot
+from mvc.types import Progress
 
 __all__ = [
     "CodingPlace",

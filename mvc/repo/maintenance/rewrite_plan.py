@@ -24,7 +24,7 @@ from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.content.predecessors import Recovers, StoredBase
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
@@ -36,7 +36,7 @@ from mvc.store.publishing.rewrite import Rewrite
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.proof import proven_header
-from mvc.types import Bytes
+from mvc.types import Bytes, Progress
 
 __all__ = [
     "EncodeRequest",

@@ -11,11 +11,12 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.predecessors import BaseFinder, content_names
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.packs.arena import Arena
+from mvc.types import Progress
 
 __all__ = ["Survey", "Version", "survey"]
 

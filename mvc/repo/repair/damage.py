@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct, field
 
-from mvc.repo.context import Progress
 from mvc.repo.maintenance.inventory import (
     CodingPlace,
     Inventory,
@@ -26,6 +25,7 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.snapshot import Snapshot
+from mvc.types import Progress
 
 __all__ = ["DamageSurvey", "SoundGraph", "survey_damage"]
 

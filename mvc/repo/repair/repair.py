@@ -23,7 +23,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
 from mvc.repo.lookup.manifests import objects
 from mvc.repo.maintenance.quarantine import DamagedRange, keep
@@ -44,6 +44,7 @@ from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Member
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import INDEX, PACKS
+from mvc.types import Progress
 
 __all__ = ["folder_of", "repair"]
 

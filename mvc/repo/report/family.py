@@ -13,11 +13,12 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData
 from mvc.model.names import printable
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.history.family import Member
 from mvc.repo.history.family import family as members_of
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.report.figure import STYLE, clipped
+from mvc.types import Progress
 
 __all__ = ["Family", "Paint", "Row", "family"]
 

@@ -11,12 +11,13 @@ from msgspec import Struct
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
 from mvc.repo.lookup import refs
 from mvc.repo.maintenance.history import History
 from mvc.repo.retention.rules import live_now
+from mvc.types import Progress
 
 __all__ = ["Overview", "Span", "VersionChange", "changes", "overview"]
 

@@ -19,7 +19,7 @@ from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
 from mvc.repo.lookup import commits, manifests, refs, weights
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -41,6 +41,7 @@ from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.types import Progress
 
 __all__ = ["Chosen", "ForgetPreview", "choose", "forget", "preview"]
 
