@@ -21,7 +21,6 @@ from sklearn.datasets import load_digits
 from sklearn.neural_network import MLPClassifier
 
 import mvc
-from mvc.evaluation import first_change
 
 State = Mapping[str, NDArray[np.float64]]
 DRIFTING = 6
@@ -62,14 +61,14 @@ def main() -> None:
     folder = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="mvc-change-")
     with mvc.Repository.init(Path(folder)) as repo:
         six = train(repo)
-        change = first_change(repo, predict, six, target="prod")
+        change = repo.first_change(predict, six, target="prod")
         if change is None:
             print("all versions read the same")
             return
         moment = datetime.fromtimestamp(change.time_ns / 1e9).isoformat(timespec="milliseconds")
         print(f"read as {change.before} until version {change.previous.short}")
         print(f"read as {change.after} since version {change.commit.short}, live from {moment}")
-        print(f"{change.looked_at} versions were asked")
+        print(f"{change.evaluated} versions were asked")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from digits import drift_stream, number_images
-from models import conv_net, resnet50
 from safetensors.torch import save_file
 from torch import Tensor
+
+from digits import drift_stream, number_images
+from models import conv_net, resnet50
 from training import rmsprop, train_batch, train_epoch, train_head
 
 State = dict[str, Tensor]

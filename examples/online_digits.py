@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from digits import drift_stream
-from models import conv_net
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from training import accuracy, rmsprop, train_batch, train_epoch
 
 import mvc
+from digits import drift_stream
+from models import conv_net
+from training import accuracy, rmsprop, train_batch, train_epoch
 
 TARGET = "prod"
 LABEL = 6  # the class that drifts in

@@ -6,10 +6,11 @@ Invariant: given the same weights, data, generator state and thread count, the s
 from __future__ import annotations
 
 import torch
-from digits import Batch
-from models import ResNet50
 from torch import Tensor, nn
 from torch.nn import functional
+
+from digits import Batch
+from models import ResNet50
 
 
 def rmsprop(model: nn.Module) -> torch.optim.RMSprop:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mvc.provenance.service import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
+    from mvc.repo.content.hashing import root_of
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
     from mvc.repo.maintenance.report import FsckReport
@@ -48,6 +49,7 @@ __all__ = [
     "__version__",
     "made",
     "probe",
+    "root_of",
 ]
 __version__ = "0.1.0"
 
@@ -68,6 +70,7 @@ _LAZY = {
     "Resumed": "mvc.training.resume",
     "made": "mvc.provenance.service",
     "probe": "mvc.provenance.probe.probe",
+    "root_of": "mvc.repo.content.hashing",
 }
 
 

@@ -7,7 +7,7 @@ which is the class of this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from mvc.repo.repository import Repository as StoredRepository
 if TYPE_CHECKING:
     import torch
 
+    from mvc.ids import CommitId
     from mvc.provenance.dataset import DataSet, Given
     from mvc.provenance.environment import Environment
     from mvc.provenance.models import StoredModel
@@ -116,15 +117,16 @@ class Repository(StoredRepository):
         self,
         rev: Rev | None = None,
         *,
-        trust: bool = False,
+        trust: bool | Sequence[Rev] = False,
         at: Time | None = None,
         target: str | None = None,
     ) -> torch.nn.Module:
         """Builds a version's model by the code that it carries, with its weights, and returns it.
 
         The version is named as for ``checkout``. This runs the stored code, and so needs
-        ``trust=True``; ``code`` and ``stored_model`` show first what would run. Raises
-        UnknownPath if the version carries no code, NotTrusted, CannotBuild, DoesNotFit.
+        ``trust=True``, or a list with the version in it; ``code`` and ``stored_model`` show first
+        what would run. Raises UnknownPath if the version carries no code, NotTrusted, CannotBuild,
+        DoesNotFit.
         """
         from mvc.provenance.models import build, code_of, read_model
 
@@ -135,7 +137,8 @@ class Repository(StoredRepository):
         def weights() -> Any:
             return self.checkout(commit, path=stored.weights)
 
-        return build(stored, code, weights, version=commit.short, trust=trust)
+        trusted = commit in self._trusted(trust, [commit])
+        return build(stored, code, weights, version=commit.short, trust=trusted)
 
     def export_model(
         self,
@@ -220,6 +223,7 @@ class Repository(StoredRepository):
         deterministic: bool = True,
         verify: bool = True,
         drop_weights: bool | None = None,
+        timeout: float | None = None,
     ) -> Run:
         """Records a training so that it can be run again: ``with repo.provenance(...) as run``.
 
@@ -228,63 +232,68 @@ class Repository(StoredRepository):
         ``train(model, **arguments)``; at the end of the block the model is committed with its
         recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
         among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
-        replay in another process; ``drop_weights`` then gives up the weights, which is refused if a
-        data set is only referred to. By default they are
-        given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
+        replay in another process, which is ended after ``timeout`` seconds; ``drop_weights`` then
+        gives up the weights, which is refused if a data set is only referred to. By default they
+        are given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
         docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """
         from mvc.provenance.recording import Run, RunOptions
 
         options = RunOptions(
-            path, message, metrics, params, deploy, branch, deterministic, verify, drop_weights
-        )
+            path, message, metrics, params, deploy, branch, deterministic, verify, drop_weights,
+            timeout,
+        )  # fmt: skip
         return Run(self, model, optimizer, service, data, options)
 
     def retrain(
         self,
         rev: Rev | None = None,
         *,
-        trust: bool = False,
+        trust: bool | Sequence[Rev] = False,
         anyway: bool = False,
         threads: int | None = None,
+        timeout: float | None = None,
         progress: Progress | None = None,
     ) -> Retrained:
         """Trains a version again by its recipe in another process; returns the verified state.
 
-        This runs the code that the version carries, and so needs ``trust=True``. ``anyway`` begins
-        although the environment differs in what the bits depend on; ``threads``, in place of the
-        recorded number, is such a difference. ``progress`` is called with steps done, steps in
-        total and a text. Raises UnknownPath for a version without a recipe,
+        This runs the code that the version carries, and so needs ``trust=True``. Bases that are not
+        stored are trained first, if they are trusted, too: then ``trust`` is a list of all these
+        versions. ``anyway`` begins although the environment differs in what the bits depend on;
+        ``threads``, in place of the recorded number, is such a difference. ``timeout``: seconds
+        after which the replay of a version is ended. ``progress`` is called with steps done, steps
+        in total and a text. Raises UnknownPath for a version without a recipe,
         NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
         come out.
         """
+        from mvc.provenance.replay import ReplayOptions
         from mvc.provenance.weights import prove
 
-        return prove(
-            self.context,
-            self.find(rev),
-            trust=trust,
-            anyway=anyway,
-            threads=threads,
-            progress=progress,
-        )
+        commit = self.find(rev)
+        trusted = self._trusted(trust, [commit])
+        options = ReplayOptions(trusted, anyway, threads, timeout, progress)
+        return prove(self.context, commit, options)
 
     def retraining(
         self,
         rev: Rev | None = None,
         *,
-        trust: bool = False,
+        trust: bool | Sequence[Rev] = False,
         anyway: bool = False,
+        timeout: float | None = None,
         progress: Progress | None = None,
     ) -> AbstractContextManager[Retrained | None]:
         """While the block runs, a version that gave up its weights can be read like any other.
 
         It is trained again first, as by ``retrain``; nothing is if its weights are stored.
         """
+        from mvc.provenance.replay import ReplayOptions
         from mvc.provenance.weights import readable
 
         commit = self.find(rev)
-        return readable(self.context, commit, trust=trust, anyway=anyway, progress=progress)
+        trusted = self._trusted(trust, [commit])
+        options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
+        return readable(self.context, commit, options)
 
     def repack(
         self,
@@ -292,68 +301,74 @@ class Repository(StoredRepository):
         interval: int | None = None,
         max_recovery: float | None = None,
         max_size: int | None = None,
-        add: Sequence[Rev] = (),
-        remove: Sequence[Rev] = (),
+        add: Sequence[Rev] | None = None,
+        remove: Sequence[Rev] | None = None,
         add_queried: int | None = None,
         super_step: int | None = None,
-        drop_weights: Sequence[Rev] = (),
+        drop_weights: Sequence[Rev] | None = None,
         outside_data: bool = False,
-        trust: bool = False,
+        trust: bool | Sequence[Rev] = False,
         anyway: bool = False,
+        timeout: float | None = None,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        ``add_queried`` adds that many versions, those that were asked for most often. Without a
-        goal as the settings say. With ``dry_run`` only the plan is made.
+        At most one aim is given, of ``interval`` to ``drop_weights``; without one the settings
+        count. ``add_queried`` adds that many versions, those that were asked for most often. With
+        ``dry_run`` only the plan is made.
 
         ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
         with ``trust`` those that are not proven yet are trained again for it. All that a recipe
         needs is read and hashed before (DamagedData); data sets by reference are refused without
         ``outside_data`` (CannotRetrain), because mvc does not hold them. Of versions to
         ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
-        unless other versions still have them. ``anyway`` as for ``retrain``. With the setting
+        unless other versions still have them. ``trust``, ``anyway`` and ``timeout`` as for
+        ``retrain``: True trusts the versions of this call. With the setting
         ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
         """
-        added, dropped = [self.find(rev) for rev in add], [self.find(rev) for rev in drop_weights]
-        if dropped and (dry_run or any((interval, max_recovery, max_size, add, remove))):
-            raise WrongUsage("drop_weights goes with no other goal, and not with dry_run")
-        if dropped:
+        from mvc.repo.repack.goal import check_aims
+
+        aims: dict[str, Any] = {
+            "interval": interval, "max_recovery": max_recovery, "max_size": max_size, "add": add,
+            "remove": remove, "add_queried": add_queried, "super_step": super_step,
+        }  # fmt: skip
+        given = check_aims(**aims, drop_weights=drop_weights)
+        if drop_weights is not None:
+            if dry_run:
+                raise WrongUsage("drop_weights cannot be tried: it takes no dry_run")
+            from mvc.provenance.replay import ReplayOptions
             from mvc.provenance.weights import drop
             from mvc.repo.repack.repack import unchanged
 
+            dropped = [self.find(rev) for rev in drop_weights]
             done = unchanged(self.context)  # first: of a damaged repository nothing is given up
-            drop(
-                self.context,
-                dropped,
-                outside_data=outside_data,
-                trust=trust,
-                anyway=anyway,
-                progress=progress,
-            )
+            trusted = self._trusted(trust, dropped)
+            options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
+            drop(self.context, dropped, options, outside_data=outside_data)
             return done
+        added = [self.find(rev) for rev in add or ()]
         for commit in () if dry_run else added:
             if weights.dropped(self.context, commit) is not None:
+                from mvc.provenance.replay import ReplayOptions
                 from mvc.provenance.weights import store_again
 
-                store_again(self.context, commit, trust=trust, anyway=anyway, progress=progress)
-        goals = interval, max_recovery, max_size, add_queried, super_step
+                trusted = self._trusted(trust, added)
+                options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
+                store_again(self.context, commit, options)
         weighs = self.config.get("store.storage_weight") is not None
-        proven = weighs and any(mark.where for _, mark in self.context.fresh().weights())
-        if not proven or added or remove or any(goals):
-            return super().repack(
-                interval=interval,
-                max_recovery=max_recovery,
-                max_size=max_size,
-                add=added,
-                remove=remove,
-                add_queried=add_queried,
-                super_step=super_step,
-                dry_run=dry_run,
-                progress=progress,
-            )
-        return self._cheapest(dry_run=dry_run, progress=progress)
+        if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
+            return self._cheapest(dry_run=dry_run, progress=progress)
+        return super().repack(**aims, dry_run=dry_run, progress=progress)
+
+    def _trusted(
+        self, trust: bool | Sequence[Rev], named: Sequence[CommitId]
+    ) -> frozenset[CommitId]:
+        """The versions whose stored code may run: with True those of this call, else a list's."""
+        if isinstance(trust, Collection):
+            return frozenset(self.find(rev) for rev in trust)
+        return frozenset(named if trust is True else ())
 
     def _cheapest(self, *, dry_run: bool, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""

@@ -49,6 +49,10 @@ class AlreadyARepository(MvcError):
     """``init`` where a repository exists."""
 
 
+class DubiousOwnership(MvcError):
+    """The repository belongs to another user, and the user's settings do not allow it."""
+
+
 class UnsupportedFormat(MvcError):
     """The repository's format or one of its feature flags is newer than this program."""
 
@@ -146,7 +150,12 @@ class CannotBuild(MvcError):
 
 
 class NotTrusted(MvcError):
-    """Stored code would run, and nobody has said that it may."""
+    """Stored code would run, and nobody has said that it may.
+
+    ``versions``: the ids of those whose code it is.
+    """
+
+    versions: tuple[object, ...] = ()
 
 
 class CannotRetrain(MvcError):
@@ -170,6 +179,10 @@ class NothingToCommit(MvcError):
     """No tracked path differs from HEAD: the answer is no."""
 
     exit_code = 1
+
+
+class EncodingFailed(MvcError):
+    """What was encoded does not decode to what was given; it was not published."""
 
 
 class BadModelFile(MvcError):

@@ -24,6 +24,7 @@ from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.context import Context
+from mvc.store.journal.entries import Entry, Weights
 
 __all__ = ["CODE", "OPTIMIZER", "PATH", "check_carried", "drop", "store_again", "trained"]
 
@@ -71,22 +72,29 @@ def trained(
 
 
 def drop(context: Context, *versions: CommitId) -> None:
+    """Gives up weights; the proofs are written by hand."""
     from mvc.provenance import weights
 
-    weights.drop(context, versions, unproven=True)
+    for version in versions:
+        recipe = recipe_of(context, version)
+        taken = round(recipe.seconds * 1000)
+        marks = (Weights(version, "proven", recipe.path, taken, "by hand"),)
+        context.store.publish(lambda marks=marks: Entry("prove", 1, weights=marks))  # type: ignore[misc]
+    weights.drop(context, versions)
 
 
 def store_again(context: Context, version: CommitId, make: Make) -> None:
     """The replay is ``make``."""
     from mvc.provenance import weights
+    from mvc.provenance.replay import ReplayOptions
 
     @contextmanager
-    def made_again(context: Context, version: CommitId, **_: Any) -> Iterator[SimpleNamespace]:
+    def made_again(context: Context, version: CommitId, *_: Any) -> Iterator[SimpleNamespace]:
         state = make(recipe_of(context, version).arguments)
         yield SimpleNamespace(state=state, seconds=1.0, where="by hand")
 
     with patch.object(weights, "made_again", made_again):
-        weights.store_again(context, version, trust=True)
+        weights.store_again(context, version, ReplayOptions())
 
 
 def check_carried(context: Context, version: CommitId) -> Recipe:

@@ -10,9 +10,11 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -21,6 +23,8 @@ from mvc.cli.program import program
 from mvc.cli.session import Session
 from mvc.dataclasses import dataclass
 from mvc.errors import MvcError
+from mvc.io.patience import StillWaiting
+from mvc.model.names import printable
 
 __all__ = ["Failure", "describe", "main", "report", "run"]
 
@@ -66,7 +70,8 @@ def run(arguments: Sequence[str]) -> int:
     session = Session()
     try:
         try:
-            return _invoke(arguments, session)
+            with _saying_what_it_waits_for(session.out):
+                return _invoke(arguments, session)
         except BrokenPipeError:
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -77,6 +82,23 @@ def run(arguments: Sequence[str]) -> int:
             return report(describe(error), session.out, as_json="--json" in arguments)
     except BrokenPipeError:
         return _BROKEN_PIPE
+
+
+@contextmanager
+def _saying_what_it_waits_for(out: Output) -> Iterator[None]:
+    """Warnings of waits become lines of the program."""
+    with warnings.catch_warnings():
+        others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+            if issubclass(category, StillWaiting):
+                out.note(printable(str(message)))
+            else:
+                others(message, category, *where)
+
+        warnings.simplefilter("always", StillWaiting)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def _invoke(arguments: Sequence[str], session: Session) -> int:

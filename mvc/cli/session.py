@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mvc.repo.context import Context, Progress
     from mvc.types import Bytes
 
-__all__ = ["Session", "load", "user_config"]
+__all__ = ["Session", "load"]
 
 
 class Session:
@@ -58,9 +58,13 @@ class Session:
         from mvc.repo.opening import open_context
 
         opened = open_context(".", config=load)
+        done = []
         if opened.finished:
-            files = listed([printable(str(path)) for path in opened.finished], 3)
-            self.out.warn(f"completed a checkout that was interrupted: {files} replaced")
+            done.append(f"{listed([printable(str(path)) for path in opened.finished], 3)} replaced")
+        if opened.finished_head:
+            done.append("HEAD moved")
+        if done:
+            self.out.warn(f"completed a checkout that was interrupted: {'; '.join(done)}")
         if opened.given_up:
             files = listed([printable(str(path)) for path in opened.given_up], 3)
             self.out.warn(
@@ -183,14 +187,7 @@ def load(file: Path | None) -> Config:
     Variables such as MVC_STORE_RESET_INTERVAL are settings.
     """
     from mvc.io.files import FileSystem
-    from mvc.repo.config import load_config
+    from mvc.repo.config import load_config, user_file
 
     settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_")}
-    return load_config(FileSystem(), file, user_config(os.environ), settings, {})
-
-
-def user_config(environment: Mapping[str, str]) -> Path:
-    """The user's own configuration file, whether it exists or not."""
-    base = environment.get("XDG_CONFIG_HOME", "")
-    folder = Path(base) if base.startswith("/") else Path.home() / ".config"
-    return folder / "mvc" / "config.yaml"
+    return load_config(FileSystem(), file, user_file(os.environ), settings, {})

@@ -44,9 +44,13 @@ class Payload:
 
     __slots__ = ("_cuts", "_data", "chunk_size", "count", "width")
 
-    def __init__(self, data: memoryview | bytes, nbytes: int) -> None:
-        """``nbytes`` is the raw length. Raises DamagedData unless all fits to the last byte."""
+    def __init__(self, data: memoryview | bytes, nbytes: int, *, stored: int | None = None) -> None:
+        """``nbytes`` is the raw length. Raises DamagedData unless all fits to the last byte.
+
+        ``stored``: the length of all, where ``data`` is only what stands before the chunks.
+        """
         cursor = Cursor(data)
+        end = len(cursor.data) if stored is None else stored
         head = cursor.byte()
         exponent = head >> 2
         if not _SMALLEST_CHUNK <= exponent <= _LARGEST_CHUNK:
@@ -59,12 +63,17 @@ class Payload:
         lengths = [cursor.varint() for _ in range(self.count - 1)]
         self._cuts = list(accumulate(lengths, initial=cursor.position))
         if self.count:
-            self._cuts.append(len(cursor.data))
+            self._cuts.append(end)
         if any(a >= b for a, b in pairwise(self._cuts)):
             raise DamagedData("a stored chunk is empty or lies outside the data")
-        if self._cuts[-1] != len(cursor.data):
+        if self._cuts[-1] != end:
             raise DamagedData("stored data goes on after the last chunk")
         self._data = cursor.data
+
+    @property
+    def sizes(self) -> list[int]:
+        """Stored bytes of every chunk."""
+        return [b - a for a, b in pairwise(self._cuts)]
 
     def chunk(self, index: int) -> memoryview:
         """The stored bytes of chunk ``index``."""

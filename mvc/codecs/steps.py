@@ -54,7 +54,7 @@ def _formats_of(width: int) -> dict[int, Format]:
 def common_exponent(words: Words, kind: Format) -> int | None:
     """The largest e for which all words are multiples of 2^e; 0 if all are zero.
 
-    None where one is infinite, no number or -0.0.
+    None where one is infinite, no number or -0.0, and where no reader accepts so large a step.
     """
     bits = words.astype(np.uint64)
     fraction = np.uint64(kind.fraction)
@@ -70,7 +70,8 @@ def common_exponent(words: Words, kind: Format) -> int | None:
     lowest = (significand & (~significand + np.uint64(1)))[taken].astype(np.float64)
     zeros = np.frexp(lowest)[1] - 1
     least = int((zeros + np.maximum(biased[taken], 1).astype(np.int64)).min())
-    return least - (most // 2) - kind.fraction
+    exponent = least - (most // 2) - kind.fraction
+    return exponent if exponent in _EXPONENTS else None
 
 
 def multiples(words: Words, kind: Format, exponent: int) -> Numbers | None:

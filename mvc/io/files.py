@@ -31,10 +31,13 @@ from typing import Self, overload
 from mvc.errors import Busy, IoFailed, MvcError
 from mvc.io import mounts
 from mvc.io.handles import FileIdentity, ReadFile, WriteFile
+from mvc.io.lock_holder import lock_holder
 from mvc.io.os_errors import sync_failure, translate, was_missing
+from mvc.io.patience import Patience, warn
 from mvc.types import Bytes
 
 __all__ = [
+    "LOCK_SECONDS",
     "SWAPPED",
     "TEMPORARY",
     "FileIdentity",
@@ -56,6 +59,9 @@ _TRIES = 3
 _NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
+LOCK_SECONDS = 60.0
+"""Seconds for which a lock is waited for, unless the caller says otherwise."""
+
 # Seconds of polling only: a queued thread that gave up would still get the lock briefly.
 _SHORT = 1.0
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
@@ -167,17 +173,19 @@ class FileSystem:
     ) -> FileLock | None:
         """An advisory lock on a file, which is created where it is absent.
 
-        Waits ``timeout`` seconds (for ever if None), then raises Busy; with
-        ``block=False`` it does not wait and returns None. It ends with the process, and
-        excludes other locks of the same process too.
+        Waits ``timeout`` seconds (LOCK_SECONDS if None), warns after five who holds it, and at
+        last raises Busy; with ``block=False`` it does not wait and returns None. It ends with
+        the process, and excludes other locks of the same process too.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        timeout = LOCK_SECONDS if timeout is None else timeout
+        deadline = time.monotonic() + timeout
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         while True:
             with translate(path, "lock"):
                 descriptor = _open_lock(path)
                 try:
-                    if not _wait(descriptor, kind, deadline, block):
+                    _regular(path, FileIdentity.of(os.fstat(descriptor)))
+                    if not _wait(descriptor, path, kind, deadline if block else None):
                         os.close(descriptor)
                         break
                     if _same(descriptor, path):
@@ -188,7 +196,7 @@ class FileSystem:
                 os.close(descriptor)  # the file was deleted or replaced while we waited
         if block:
             raise Busy(
-                f"another process holds {path} for more than {timeout:g} s",
+                f"{lock_holder(path)} holds {path} for more than {timeout:g} s",
                 hint="wait until it is done, then run it again",
             )
         return None
@@ -344,8 +352,8 @@ class FileSystem:
     def read_bytes(self, path: Path, limit: int) -> bytes:
         """All of a file; IoFailed if it is longer than ``limit`` bytes."""
         with self.open_read(path) as file:
-            data = file.read(0, limit + 1)
-        if len(data) > limit:
+            data = b"" if (long := file.size() > limit) else file.read(0, limit + 1)
+        if long or len(data) > limit:
             raise IoFailed(f"{path} is longer than the {limit} bytes that are expected there")
         return data
 
@@ -505,22 +513,20 @@ def _is_link(descriptor: int, name: str) -> bool:
 
 
 def _open_lock(path: Path) -> int:
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK  # without the latter, a pipe would wait for a writer
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         try:
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            return os.open(path, os.O_RDONLY | flags)
         except FileNotFoundError:
             raise error from None
 
 
-def _wait(descriptor: int, kind: int, deadline: float | None, block: bool) -> bool:
-    """Whether the lock was got."""
-    if block and deadline is None:
-        fcntl.flock(descriptor, kind)
-        return True
+def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> bool:
+    """Whether the lock was got; without a deadline it is not waited for."""
     pause = _FIRST_WAIT
     while True:
         try:
@@ -531,15 +537,15 @@ def _wait(descriptor: int, kind: int, deadline: float | None, block: bool) -> bo
         else:
             return True
         left = 0.0 if deadline is None else deadline - time.monotonic()
-        if not block or left <= 0:
+        if left <= 0:
             return False
         if pause > _LONGEST_WAIT and left > _SHORT:
-            return _queue(descriptor, kind, left)
+            return _queue(descriptor, path, kind, left)
         time.sleep(min(pause, left))
         pause = min(2 * pause, 2 * _LONGEST_WAIT)
 
 
-def _queue(descriptor: int, kind: int, seconds: float) -> bool:
+def _queue(descriptor: int, path: Path, kind: int, seconds: float) -> bool:
     """Waits in the kernel's queue, which is first come, first served; True if the lock was got.
 
     A thread waits, because flock knows no time limit. If it gets the lock too late, the
@@ -557,7 +563,8 @@ def _queue(descriptor: int, kind: int, seconds: float) -> bool:
             os.close(own)
 
     threading.Thread(target=wait, name="mvc-lock", daemon=True).start()
-    return got.wait(seconds)
+    patience = Patience(seconds, lambda s: warn(f"{path}, which {lock_holder(path)} holds", s))
+    return patience.await_(got.wait)
 
 
 def _same(descriptor: int, path: Path) -> bool:

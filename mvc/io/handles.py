@@ -45,10 +45,11 @@ class FileIdentity:
     inode: int
     device: int
     mode: int
+    owner: int
 
     @classmethod
     def of(cls, s: os.stat_result) -> Self:
-        return cls(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev, s.st_mode)
+        return cls(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev, s.st_mode, s.st_uid)
 
     @property
     def is_dir(self) -> bool:

@@ -9,18 +9,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
-__all__ = ["cpu_count", "host_name", "memory_bytes", "user_name", "without_collector"]
+__all__ = [
+    "cpu_count", "host_name", "memory_bytes", "trusted_owners", "user_name",
+    "without_collector",
+]  # fmt: skip
 
+_UID_DIGITS = 10
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def user_name() -> str:
-    """The user's login name; the number where the system has no name for it."""
-    uid = os.getuid()
+def user_name(uid: int | None = None) -> str:
+    """The login name of a user, by default this process's; ``uid-7`` where there is none."""
+    uid = os.getuid() if uid is None else uid
     try:
         return pwd.getpwuid(uid).pw_name or f"uid-{uid}"
     except (KeyError, OSError):
         return f"uid-{uid}"
+
+
+def trusted_owners() -> frozenset[int]:
+    """The users whose files this process may take as its own user's.
+
+    For root, behind ``sudo``, that is also the user who called it, as in git.
+    """
+    uid = os.geteuid()
+    caller = os.environ.get("SUDO_UID", "") if uid == 0 else ""
+    known = caller.isascii() and caller.isdigit() and len(caller) <= _UID_DIGITS
+    return frozenset({uid, int(caller)} if known else {uid})
 
 
 def host_name() -> str:

@@ -1,18 +1,17 @@
 """Replaces several files of a folder together (layer 1).
 
 All files are written, flushed and checked under temporary names before the first is renamed. Only
-the renames come one after the other. A *plan* names the temporary files from the beginning, and is
-locked while its process lives. What a killed process leaves is decided by the next one that calls
-``finish_interrupted``: if all files were ready, and are what the plan says, it does the remaining
-renames; if not, it deletes the temporary files.
+the renames come one after the other. A *plan* (``mvc.io.plans``) names the temporary files from the
+beginning, and is locked while its process lives. What a killed process leaves is decided by the
+next one that calls ``finish_interrupted``: if all files were ready, and are what the plan says, it
+does the remaining renames; if not, it deletes the temporary files.
 
-A plan is two lines: the folder, the steps and the checks as JSON, and, once every file is ready,
-``ready`` with the CRC-32 of the first line. An empty plan keeps replacements in one place apart.
+Without a plan, where none can be written, nobody completes what a killed process left. An empty
+plan keeps replacements in one place apart.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zlib
@@ -22,42 +21,23 @@ from pathlib import Path
 from typing import Self
 
 from mvc.dataclasses import dataclass
-from mvc.errors import Busy, IoFailed, MvcError, WouldOverwrite
-from mvc.io.files import TEMPORARY, FileIdentity, FileLock, FileSystem, WriteFile
+from mvc.errors import Busy, IoFailed, MvcError, ReadOnly, StorageFull, WouldOverwrite
+from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
+from mvc.io.plans import MOST, Plan, Pointer, Step, before, is_own_file, is_temporary
 
-__all__ = ["Fill", "finish_interrupted", "make_folder", "one_at_a_time", "replace_together"]
+__all__ = ["Fill", "Finish", "finish_interrupted", "make_folder", "one_at_a_time", "replacing"]
 
 Fill = Callable[[WriteFile], None]
 """Writes the content of a file."""
 
 _PLAN = re.compile(r"[0-9a-f]{16}")
-_TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
-_MOST = 1 << 28  # bytes of a plan
 _NAMED = 10  # files in a message
 _LOCK_SECONDS = 60
+_NO_ROOM = (ReadOnly, StorageFull)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """One file. ``temporary`` is renamed to ``name``; if it is empty, ``name`` is deleted.
-
-    ``before`` is what stood at ``name``: size, mtime and ctime in ns, inode; empty for nothing.
-    ``check`` tells the content of ``temporary`` from any other.
-    """
-
-    name: str
-    temporary: str
-    before: tuple[int, ...]
-    check: str = ""
-
-    def place(self, folder: Path) -> Path:
-        return folder / self.name
-
-    def written(self, folder: Path) -> Path:
-        return self.place(folder).with_name(self.temporary)
-
-
-def replace_together(
+@contextmanager
+def replacing(
     fs: FileSystem,
     folder: Path,
     files: Mapping[str, Fill],
@@ -66,24 +46,29 @@ def replace_together(
     plans: Path | None,
     inside: bool = False,
     checks: Mapping[str, str],
-) -> list[str]:
+    then: Mapping[str, str] | None = None,
+) -> Iterator[list[str]]:
     """Replaces ``files`` of ``folder`` by what each of them is filled with, and deletes others.
 
     If anything fails before all of them are written and flushed, nothing has changed. ``plans`` is
-    the folder of plans, in a repository; without it nobody completes what a killed process left.
-    ``checks`` tell the contents of the files, for ``finish_interrupted``. ``inside``: the plan does
-    not name ``folder``, so it stays valid if both are moved. No symbolic link below ``folder`` is
-    followed. Files that are replaced hand on their permissions. Returns which of ``deletes`` are
-    gone: one that is another name of a file just written stays.
+    the folder of plans, in a repository, None for no plan. ``checks`` tell the contents of the
+    files, for ``finish_interrupted``. ``inside``: ``folder`` is the one that holds the repository.
+    ``then`` says what the block does, so that ``finish_interrupted`` can have it done.
+    No symbolic link below ``folder`` is followed. Files that are replaced hand on their
+    permissions. Yields which of ``deletes`` are gone: one that is another name of a file just
+    written stays.
     """
     steps = [
-        _Step(n, f"{TEMPORARY}{os.urandom(8).hex()}", _before(fs, folder / n), checks[n])
+        Step(n, f"{TEMPORARY}{os.urandom(8).hex()}", before(fs, folder / n), checks[n])
         for n in files
     ]
-    steps += [_Step(name, "", _before(fs, folder / name)) for name in deletes]
+    steps += [Step(name, "", before(fs, folder / name)) for name in deletes]
+    _refuse_temporary(steps)
     if not steps:
-        return []
-    with _Plan(fs, folder, steps, plans, "" if inside else str(folder)) as plan:
+        yield []
+        return
+    written = _PlanFile(fs, folder, Plan(steps, then or {}), plans, inside)
+    with written as plan:
         try:
             for step, fill in zip(steps, files.values(), strict=False):
                 make_folder(fs, step.place(folder).parent, within=folder)
@@ -94,91 +79,146 @@ def replace_together(
             if len(steps) > 1:
                 raise _saying(error, "no file was replaced") from error
             raise
-        return _carry_out(fs, folder, steps)
+        yield _carry_out(fs, folder, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How interrupted replacements are finished.
+
+    ``root`` is the folder that holds the repository. ``check`` gives the check of the file at a
+    path, under its final name; ``conclude`` does what a plan says in ``then``.
+    """
+
+    root: Path
+    check: Callable[[Path, str], str]
+    conclude: Callable[[Mapping[str, str]], None]
 
 
 def finish_interrupted(
-    fs: FileSystem, plans: Path, root: Path, check: Callable[[Path, str], str]
+    fs: FileSystem, plans: Path, finish: Finish
 ) -> tuple[list[Path], list[Path]]:
-    """Completes or takes back what killed processes left.
+    """Completes or takes back what killed processes of this user left.
 
     Returns the files that it replaced, and those that it did not replace although a temporary file
-    was there. ``root`` is the folder of plans that name none. ``check`` gives the check of the file
-    at a path, under its final name. If a file has changed since the plan was made, or a temporary
-    file is not what the plan says, the remaining steps of the plan are dropped.
+    was there. If a file has changed since the plan was made, or a temporary file is not what the
+    plan says, the remaining steps of the plan are dropped.
     """
     replaced: list[Path] = []
     given_up: list[Path] = []
     identity = fs.stat(plans, follow=False)
     for name in fs.list(plans) if identity is not None and identity.is_dir else ():
-        lock = fs.lock(plans / name, block=False) if _PLAN.fullmatch(name) else None
+        path = plans / name
+        if not _PLAN.fullmatch(name) or not is_own_file(fs, path):
+            continue
+        lock = fs.lock(path, block=False)
         if lock is not None:
             with lock:
                 # What cannot be finished must not hold up the next command, and every one after.
-                with suppress(MvcError, ValueError):
-                    done, left = _finish(fs, plans / name, root, check)
+                try:
+                    done, left = _finish(fs, path, finish)
                     replaced += done
                     given_up += left
-                fs.unlink(plans / name, missing_ok=True, within=plans)
+                except (Busy, StorageFull):
+                    continue  # the next command can
+                except (MvcError, ValueError):
+                    pass
+                fs.unlink(path, missing_ok=True, within=plans)
     return replaced, given_up
 
 
-def _finish(
-    fs: FileSystem, path: Path, root: Path, check: Callable[[Path, str], str]
+def _finish(fs: FileSystem, path: Path, finish: Finish) -> tuple[list[Path], list[Path]]:
+    data = fs.read_bytes(path, MOST)
+    pointer = Pointer.parse(data)
+    if pointer is not None:
+        return _finish_elsewhere(fs, pointer, path.name, finish)
+    plan = Plan.parse(data)
+    if plan is None:
+        return [], []
+    if plan.outside:
+        return [], [s.place(Path(plan.outside)) for s in _waiting(fs, plan)]
+    # The folder of plans may have been copied together with its files: inodes differ.
+    return _finish_in(fs, finish.root, plan, finish, exact=2)
+
+
+def _finish_elsewhere(
+    fs: FileSystem, pointer: Pointer, number: str, finish: Finish
 ) -> tuple[list[Path], list[Path]]:
-    found = _parse(fs.read_bytes(path, _MOST))
-    if found is None:
+    """Finishes the plan that lies in the folder itself; without one there nothing is done."""
+    folder, path = Path(pointer.folder), pointer.plan(number)
+    if not pointer.is_true(fs) or not is_own_file(fs, path):
         return [], []
-    named, steps, ready = found
-    folder = Path(named) if named else root
-    if fs.stat(folder) is None:
+    lock = fs.lock(path, block=False)
+    if lock is None:
         return [], []
-    # A deletion outside of the repository's folder must fit in every detail: a plan may be forged.
-    exact = 4 if named else 2
+    with lock:
+        data = fs.read_bytes(path, MOST)
+        plan = Plan.parse(data)
+        if data and (plan is None or plan.outside or plan.then):
+            return [], []  # it is not mvc that made this file
+        done = ([], []) if plan is None else _finish_in(fs, folder, plan, finish, exact=4)
+        fs.unlink(path, missing_ok=True, within=folder)
+        fs.sync_dir(folder, within=folder)
+        return done
+
+
+def _finish_in(
+    fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exact: int
+) -> tuple[list[Path], list[Path]]:
+    """``exact``: how many facts about a file must be those of the plan for it to be deleted."""
     deletes = [
         s
-        for s in steps
-        if not s.temporary and s.before and _before(fs, s.place(folder))[:exact] == s.before[:exact]
+        for s in plan.steps
+        if not s.temporary and s.before and before(fs, s.place(folder))[:exact] == s.before[:exact]
     ]
-    writes = _waiting(fs, folder, steps)
+    writes = _waiting(fs, plan, folder)
+    complete = False
     with suppress(MvcError):
-        if ready and all(
-            _before(fs, s.place(folder))[:2] == s.before[:2]
-            and check(s.written(folder), s.name) == s.check
+        if plan.is_ready and all(
+            before(fs, s.place(folder))[:2] == s.before[:2]
+            and finish.check(s.written(folder), s.name) == s.check
             for s in writes
         ):
             _carry_out(fs, folder, [*writes, *deletes])
-    left = _waiting(fs, folder, writes)
+            complete = True
+    if complete and plan.then:
+        finish.conclude(plan.then)
+    left = _waiting(fs, plan, folder)
     _drop(fs, folder, left)
     return [s.place(folder) for s in writes if s not in left], [s.place(folder) for s in left]
 
 
-def _waiting(fs: FileSystem, folder: Path, steps: Sequence[_Step]) -> list[_Step]:
+def _waiting(fs: FileSystem, plan: Plan, folder: Path | None = None) -> list[Step]:
     """The steps whose temporary files are there."""
-    writes = [step for step in steps if step.temporary]
-    return [s for s in writes if fs.stat(s.written(folder), follow=False) is not None]
+    at = Path(plan.outside) if folder is None else folder
+    writes = [step for step in plan.steps if step.temporary]
+    return [s for s in writes if fs.stat(s.written(at), follow=False) is not None]
 
 
 @contextmanager
 def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
     """Keeps other blocks with these plans and the same file or folder ``place`` waiting.
 
-    Raises Busy after a minute.
+    Where nothing can be written among the plans, it keeps nobody waiting. Raises Busy after a
+    minute.
     """
-    make_folder(fs, plans, within=plans.parent)
     path = plans / f"{zlib.crc32(os.fsencode(place)):016x}"  # two places of one name only wait
+    lock = None
     try:
+        make_folder(fs, plans, within=plans.parent)
         lock = fs.lock(path, timeout=_LOCK_SECONDS)
+    except _NO_ROOM:
+        pass
     except Busy:
         raise Busy(
             f"another checkout has been writing {place} for more than {_LOCK_SECONDS} s",
             hint="wait until it is done, then run it again",
         ) from None
-    with lock:
-        try:
-            yield
-        finally:
-            with suppress(MvcError):
+    try:
+        yield
+    finally:
+        if lock is not None:
+            with lock, suppress(MvcError):
                 fs.unlink(path, missing_ok=True, within=plans)
 
 
@@ -198,93 +238,98 @@ def make_folder(fs: FileSystem, folder: Path, *, within: Path | None = None) -> 
         raise IoFailed(f"{folder} is taken by something else") from error
 
 
-class _Plan:
+class _PlanFile:
     """The plan of a running replacement; other processes leave it alone while it is locked.
 
     At the end of its block it is deleted, and what is left of the temporary files, unless all
-    files were ready: then the next command does what is left, once.
+    files were ready: then the next command does what is left, once. Where there is no room or no
+    permission for it, there is none.
     """
 
     def __init__(
-        self, fs: FileSystem, folder: Path, steps: Sequence[_Step], plans: Path | None, named: str
+        self, fs: FileSystem, folder: Path, plan: Plan, plans: Path | None, inside: bool
     ) -> None:
-        self._fs, self._folder, self._steps = fs, folder, steps
-        self._path = None if plans is None else plans / os.urandom(8).hex()
-        self._lock: FileLock | None = None
+        self._fs, self._folder, self._plan, self._plans = fs, folder, plan, plans
+        self._inside = inside
+        self._files: list[tuple[Path, FileLock]] = []
         self._is_ready = False
-        listed = [[step.name, step.temporary, *step.before] for step in steps]
-        found = {"folder": named, "steps": listed, "checks": [step.check for step in steps]}
-        self._line = json.dumps(found).encode() + b"\n"
+        self._line = plan.encode()
 
     def __enter__(self) -> Self:
-        if self._path is not None:
-            make_folder(self._fs, self._path.parent, within=self._path.parent.parent)
-            self._lock = self._fs.lock(self._path)
-            try:
-                self._append(self._line)
-            except BaseException as error:
-                self.__exit__(type(error), error)
-                raise
+        if self._plans is None or len(self._line) > MOST // 2:
+            return self
+        number = os.urandom(8).hex()
+        try:
+            make_folder(self._fs, self._plans, within=self._plans.parent)
+            pointer = None if self._inside else Pointer.to(self._fs, self._folder)
+            if pointer is not None:
+                self._write(self._plans / number, pointer.encode())
+                self._write(pointer.plan(number), self._line)
+            elif self._inside:
+                self._write(self._plans / number, self._line)
+        except _NO_ROOM:
+            self._remove()
+        except BaseException:
+            self._remove()
+            raise
         return self
 
     def get_ready(self) -> None:
-        """Every temporary file is complete; makes that durable. A single file needs none of it."""
-        if self._path is not None and len(self._steps) > 1:
-            _sync(self._fs, self._folder, self._steps)
-            self._append(_ready(self._line), sync=True)
-            self._fs.sync_dir(self._path.parent, within=self._path.parent)
+        """Every temporary file is complete; makes that durable.
+
+        A single file that nothing follows needs none of it: it is replaced in one step.
+        """
+        if self._files and (len(self._plan.steps) > 1 or self._plan.then):
+            path, _ = self._files[-1]
+            _sync(self._fs, self._folder, self._plan.steps)
+            self._append(path, Plan.ready(self._line), sync=True)
+            for path, _ in self._files:
+                self._fs.sync_dir(path.parent, within=path.parent)
             self._is_ready = True
 
     def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if error is not None and not self._is_ready:
+            _drop(self._fs, self._folder, self._plan.steps)
         if error is None or not self._is_ready:
-            if error is not None:
-                _drop(self._fs, self._folder, self._steps)
-            if self._path is not None:
-                with suppress(MvcError):  # a plan that stays finds nothing to do
-                    self._fs.unlink(self._path, missing_ok=True, within=self._path.parent)
-        if self._lock is not None:
-            self._lock.release()
+            self._remove()
+        self._release()
 
-    def _append(self, line: bytes, *, sync: bool = False) -> None:
-        assert self._path is not None
-        with self._fs.open_write(self._path, within=self._path.parent) as file:
+    def _write(self, path: Path, line: bytes) -> None:
+        self._files.append((path, self._fs.lock(path)))
+        self._append(path, line)
+
+    def _append(self, path: Path, line: bytes, *, sync: bool = False) -> None:
+        with self._fs.open_write(path, within=path.parent) as file:
             file.write(line)
             if sync:
                 file.sync()
 
+    def _remove(self) -> None:
+        """Deletes the pointer last: without it nobody would look for the plan."""
+        for path, _ in reversed(self._files):
+            with suppress(MvcError):  # a plan that stays finds nothing to do
+                self._fs.unlink(path, missing_ok=True, within=path.parent)
+                if path != self._files[0][0]:
+                    self._fs.sync_dir(path.parent, within=path.parent)
+        self._release()
 
-def _ready(line: bytes) -> bytes:
-    return b"ready %08x\n" % zlib.crc32(line)
-
-
-def _parse(data: bytes) -> tuple[str, list[_Step], bool] | None:
-    """Folder, steps, and whether all files are ready; None for what is no plan."""
-    line, end, rest = data.partition(b"\n")
-    try:
-        found = json.loads(line)
-        folder = found["folder"]
-        checks = found.get("checks") or [""] * len(found["steps"])  # earlier versions wrote none
-        steps = [
-            _Step(name, temporary, tuple(before), check)
-            for (name, temporary, *before), check in zip(found["steps"], checks, strict=True)
-        ]
-        sound = all(map(_is_sound, steps)) and (folder == "" or Path(folder).is_absolute())
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return (folder, steps, rest == _ready(line + end)) if sound else None
+    def _release(self) -> None:
+        for _, lock in self._files:
+            lock.release()
+        self._files = []
 
 
-def _is_sound(step: _Step) -> bool:
-    """Whether a step stays inside of its folder and out of a repository's own."""
-    parts = Path(step.name).parts
-    inside = bool(parts) and parts[0] != "/" and not {"..", ".mvc"} & {p.lower() for p in parts}
-    temporary = step.temporary == "" or _TEMPORARY.fullmatch(step.temporary) is not None
-    return inside and temporary and len(step.before) in {0, 4}
+def _refuse_temporary(steps: Sequence[Step]) -> None:
+    """Raises WouldOverwrite for a name that plans and temporary files have.
 
-
-def _before(fs: FileSystem, path: Path) -> tuple[int, ...]:
-    found: FileIdentity | None = fs.stat(path, follow=False)
-    return () if found is None else (found.size, found.mtime_ns, found.ctime_ns, found.inode)
+    A version that brings such a file could forge the plan of the folder that it is written to.
+    """
+    for step in steps:
+        if any(map(is_temporary, Path(step.name).parts)):
+            raise WouldOverwrite(
+                f"{step.name} has the name of a temporary file of mvc: it is not written",
+                hint="commit it under another name, or read it with mvc cat",
+            )
 
 
 def _file(fs: FileSystem, path: Path) -> tuple[int, int] | None:
@@ -293,9 +338,9 @@ def _file(fs: FileSystem, path: Path) -> tuple[int, int] | None:
     return None if found is None else (found.device, found.inode)
 
 
-def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[_Step]) -> None:
+def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> None:
     """Raises WouldOverwrite if two names that differ in case are one file on this file system."""
-    known: dict[str, _Step] = {}
+    known: dict[str, Step] = {}
     for step in steps:
         other = known.setdefault(step.name.casefold(), step)
         path = step.written(folder)
@@ -306,7 +351,7 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[_Step]) -> None
             )
 
 
-def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[_Step]) -> list[str]:
+def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> list[str]:
     """Renames, then deletes; durable on return. The error of a failure says what was done.
 
     Returns the names that it deleted. Where case is not told apart, a name to delete may be that of
@@ -332,7 +377,7 @@ def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[_Step]) -> list[str
         raise _saying(error, text) from error
 
 
-def _listed(steps: Sequence[_Step]) -> str:
+def _listed(steps: Sequence[Step]) -> str:
     more = f" and {len(steps) - _NAMED} more" if len(steps) > _NAMED else ""
     return (", ".join(step.name for step in steps[:_NAMED]) or "nothing") + more
 
@@ -341,12 +386,12 @@ def _saying(error: MvcError, text: str) -> MvcError:
     return type(error)(f"{error.message}; {text}", hint=error.hint)
 
 
-def _sync(fs: FileSystem, folder: Path, steps: Sequence[_Step]) -> None:
+def _sync(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> None:
     for parent in sorted({step.place(folder).parent for step in steps}):
         fs.sync_dir(parent, within=folder)
 
 
-def _drop(fs: FileSystem, folder: Path, steps: Sequence[_Step]) -> None:
+def _drop(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> None:
     """Deletes the temporary files; one that cannot be deleted stays."""
     for step in steps:
         if step.temporary:

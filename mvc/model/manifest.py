@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 from itertools import compress, pairwise
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, InvalidName
 from mvc.ids import BlobId, ManifestId, Root
 from mvc.limits import (
     MAX_DIMENSIONS,
@@ -295,8 +295,15 @@ def _check_any_path(path: str) -> str:
     return check_path(path)
 
 
+def _name(reader: Reader, check: Callable[[str], str]) -> str:
+    try:
+        return check(reader.text(MAX_NAME_BYTES))
+    except InvalidName as error:
+        raise reader.fail(error.message) from None
+
+
 def _read_entry(reader: Reader, spans: list[_Span], check: Callable[[str], str]) -> FileEntry:
-    path = check(reader.text(MAX_NAME_BYTES))
+    path = _name(reader, check)
     format_ = _FORMATS[reader.uint(len(_FORMATS) - 1)]
     size = reader.uint(1 << 63)
     placed: list[tuple[int, TensorSpec]] = []
@@ -337,7 +344,7 @@ def _read_tensors(
 ) -> tuple[LogicalTensor, ...]:
     tensors = []
     for _ in range(reader.count(MAX_TENSORS)):
-        key = check_key(reader.text(MAX_NAME_BYTES))
+        key = _name(reader, check_key)
         if not contents:
             raise reader.fail("a tensor has no content")
         at = reader.uint(len(contents) - 1)

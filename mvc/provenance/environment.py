@@ -65,7 +65,7 @@ _GRADES: dict[str, Grade] = {
 
 _VARIABLES = re.compile(
     # First what leads to libraries and files: a recorded value is set for a replay.
-    r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_FILE)(?:"
+    r"(?!OMP_TOOL|CUDNN_(?:HOME|PATH|ROOT|LOG|FRONTEND_LOG)|\w+_(?:FILE|DIR|DUMP|PROFILE))(?:"
     "ATEN_CPU_CAPABILITY|CUBLAS_WORKSPACE_CONFIG|CUDA_VISIBLE_DEVICES|CUDNN_[A-Z0-9_]+|"
     "(?:DNNL|KMP|MKL|OMP|ONEDNN)_[A-Z0-9_]+|NVIDIA_TF32_OVERRIDE|PYTHONHASHSEED|"
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)"
@@ -107,6 +107,11 @@ class Environment:
 
     sections: Mapping[str, Mapping[str, Value]]
     used: Collection[str] = ()
+
+    @classmethod
+    def current(cls) -> Environment:
+        """The environment of this process."""
+        return capture()
 
     @property
     def encoded(self) -> bytes:

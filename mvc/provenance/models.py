@@ -394,7 +394,7 @@ def build(
 
     from mvc.training.resume import load
 
-    if trust is not True:
+    if not trust:
         files = sorted(code.files)
         rest = len(files) - _FILES_SHOWN
         where = ", ".join(files[:_FILES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

@@ -28,12 +28,14 @@ from mvc.model.names import printable
 from mvc.provenance import dataset, environment
 from mvc.provenance.models import NAME, Architecture, StoredModel, attachments
 from mvc.provenance.recipe import RECIPE, Model, Recipe, is_made_whole
+from mvc.provenance.replay import ReplayOptions
 from mvc.provenance.service import START, Describer, making_of
 from mvc.provenance.settings import deterministic
 from mvc.provenance.sources import Sources, sources_of
 from mvc.provenance.steps import CountSteps
 from mvc.provenance.stored_code import is_code
-from mvc.provenance.weights import drop, prove
+from mvc.provenance.weights import drop, prove, unproven_base
+from mvc.repo.arguments import check_seconds
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
 from mvc.repo.commit.request import (
@@ -47,6 +49,7 @@ from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
+from mvc.repo.lookup.weights import dropped
 from mvc.repo.price import is_cheaper
 from mvc.repo.repack.goal import Proven
 from mvc.repo.repository import Repository
@@ -63,7 +66,8 @@ class RunOptions:
 
     ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:
     the recipe is proven by one replay after the commit. ``drop_weights`` then gives up the
-    weights; without ``verify`` unproven. If it is None, a proven recipe that is cheaper does.
+    weights. If it is None, a proven recipe that is cheaper does. ``timeout``: seconds after which
+    the replay is ended.
     """
 
     path: str
@@ -75,14 +79,20 @@ class RunOptions:
     deterministic: bool = True
     verify: bool = True
     drop_weights: bool | None = None
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a time that is none."""
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
 
 
 class Run:
     """One recorded training. ``train`` runs the service; the end of the block commits.
 
     ``trained`` takes a file that the service made elsewhere instead. ``result`` is the commit,
-    ``recipe`` what was recorded, ``seconds`` the service took. ``metrics`` may be added to until
-    the block ends.
+    ``recipe`` what was recorded, ``seconds`` the service took, ``proof_seconds`` the replay with
+    its process. ``metrics`` may be added to until the block ends.
     """
 
     def __init__(
@@ -96,7 +106,7 @@ class Run:
     ) -> None:
         self.result: CommitResult | None = None
         self.recipe: Recipe | None = None
-        self.seconds = 0.0
+        self.seconds = self.proof_seconds = 0.0
         self.metrics = dict(options.metrics or {})
         live = model.model if isinstance(model, Architecture) else model
         self._repo, self._model, self._optimizer = repo, live, optimizer
@@ -105,6 +115,7 @@ class Run:
         self._entered = self._called = False
         self._attached: dict[str, Any] = {}
         self._state: dict[str, Any] = {}
+        self._start: dict[str, Any] | None = None
         self._change: Change | None = None
 
     def __enter__(self) -> Self:
@@ -112,9 +123,19 @@ class Run:
 
         Raises CannotRecord, which names what cannot be recorded and where it is.
         """
+        if self._options.drop_weights and not self._options.verify:
+            raise WrongUsage(
+                "weights are given up only for a recipe that a replay has proven, and verify=False "
+                "makes no replay",
+                hint="leave one of them out; repo.repack(drop_weights=[...], trust=True) proves "
+                "recipes later",
+            )
         _refuse_model(self._model)
         _refuse_process_group()
         self._base, self._base_path = _base(self._repo, self._model, self._options)
+        if self._options.verify and dropped(self._repo.context, self._base) is not None:
+            start = self._model.state_dict().items()
+            self._start = {name: value.detach().clone() for name, value in start}
         self._data = dataset.used(self._repo.context, self._given)
         self._outside = dataset.outside(self._repo.context, self._data.data)
         if self._outside and self._options.drop_weights:
@@ -296,7 +317,7 @@ class Run:
         files = {name: data for name, data in self._carried.items() if is_code(name)}
         told = NAME in self._carried
         packages = StoredModel.decode(self._carried[NAME]).packages if told else {}
-        found = sources_of(self._describer.code)
+        found = sources_of(self._describer.code, values=True)
         return Sources({**files, **found.files}, {**packages, **found.packages})
 
     def __exit__(
@@ -320,13 +341,20 @@ class Run:
         self.result = self._commit(recipe)
         gives_up = bool(options.drop_weights)
         if options.verify:
+            began = time.monotonic()
             with _kept(self.result):
-                seconds = prove(self._repo.context, self.result.id, trust=True).seconds
-            if options.drop_weights is None and not self._outside:
+                replay = ReplayOptions(
+                    trusted={self.result.id}, timeout=options.timeout, start=self._start
+                )
+                seconds = prove(self._repo.context, self.result.id, replay).seconds
+            self.proof_seconds = time.monotonic() - began
+            rests = not self._outside and unproven_base(self._repo.context, recipe) is None
+            if options.drop_weights is None and rests:
                 proven = Proven(recipe.base, recipe.path, seconds)
                 gives_up = is_cheaper(self._repo.context, self.result.id, proven)
         if gives_up:
-            drop(self._repo.context, [self.result.id], unproven=not options.verify)
+            with _kept(self.result):
+                drop(self._repo.context, [self.result.id])
 
     def _commit(self, recipe: Recipe) -> CommitResult:
         options, context = self._options, self._repo.context

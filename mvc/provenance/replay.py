@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import torch
 from blake3 import blake3
 
 from mvc.adapters.python.state import to_state
@@ -38,6 +41,7 @@ from mvc.provenance.environment import Environment
 from mvc.provenance.recipe import Recipe, recipe_of
 from mvc.provenance.settings import variables
 from mvc.repo import attached
+from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
@@ -48,12 +52,37 @@ from mvc.repo.lookup.weights import is_stored
 from mvc.repo.maintenance.leftovers import work_folder
 from mvc.store.journal.entries import Entry, Weights
 
-__all__ = ["Difference", "Retrained", "made_again"]
+__all__ = ["Difference", "ReplayOptions", "Retrained", "made_again"]
 
 _LOG = 1 << 16  # bytes of the training's output that are looked at
 _SHOWN = 5
 _CALL = 200  # characters of a call
 _ENDING = 10  # seconds in which a process that is done may end its own children
+_SILENT = 5.0  # seconds without an event after which it is said what is waited for
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How versions are made again.
+
+    ``trusted``: the versions whose stored code may run, and no others. ``anyway`` begins although
+    the environment differs in what the bits depend on. ``threads`` takes the place of the recorded
+    number, which is such a difference. ``timeout``: seconds after which the replay of a version is
+    ended. ``progress`` is called with steps done, steps in total and a text. ``start``: the weights
+    of the base; without them a base that is not stored is trained first.
+    """
+
+    trusted: Collection[CommitId] = ()
+    anyway: bool = False
+    threads: int | None = None
+    timeout: float | None = None
+    progress: Progress | None = None
+    start: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a time that is none."""
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
 
 
 @dataclass(frozen=True)
@@ -72,7 +101,8 @@ class Retrained:
 
     ``state`` is that of ``path``, as ``checkout`` returns it. ``replayed``: the versions that were
     trained again, in this order: its base first, if that was not stored. ``seconds`` of the last
-    one. ``differences`` of the environment that did no harm, each as text.
+    one. ``differences`` of the environment that did no harm, each as text. ``not_finite``: tensors
+    with an infinite value or NaN; they were made again bit for bit like all others.
     """
 
     commit: CommitId
@@ -83,6 +113,7 @@ class Retrained:
     steps: int
     differences: tuple[str, ...]
     where: str
+    not_finite: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return (
@@ -120,55 +151,29 @@ def _order(context: Context, commit: CommitId) -> list[CommitId]:
 
 
 @contextmanager
-def made_again(
-    context: Context,
-    commit: CommitId,
-    *,
-    trust: bool,
-    anyway: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> Iterator[Retrained]:
+def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> Iterator[Retrained]:
     """Trains a version again, and those bases that are not stored; yields the verified state.
 
     While the block runs, the version can be read like one that is stored. Each version whose result
-    was verified is recorded as proven, if the repository can be written. ``progress`` is called
-    with steps done, steps in total and a text. ``anyway`` begins although the environment differs
-    in what the bits depend on. ``threads`` takes the place of the recorded number, which is such a
-    difference. Raises NotTrusted without ``trust``, CannotRetrain before anything runs, and
-    RetrainingDiffers if the result is another one.
+    was verified is recorded as proven, if the repository can be written. Raises NotTrusted where
+    one of them is not trusted, CannotRetrain before anything runs, and RetrainingDiffers if the
+    result is another one.
     """
     context.fresh()
-    order = _order(context, commit)
+    order = [commit] if options.start is not None else _order(context, commit)
     recipes = {each: recipe_of(context, each) for each in order}
-    if trust is not True:
-        files = {name: None for each in recipes.values() for name in sorted(each.code)}
-        calls = [
-            f"{each.short}: " * (len(order) > 1)
-            + call.text[:_CALL]
-            + "…" * (len(call.text) > _CALL)
-            for each, recipe in recipes.items()
-            for call in recipe.calls
-            if not call.stored
-        ]
-        raise NotTrusted(
-            f"to make {commit.short} again, this would run: "
-            + "; ".join(
-                filter(None, (", ".join(files), _among("calls of installed code: ", calls)))
-            ),
-            hint=_among("read it with ", [f"'mvc show --code {each.short}'" for each in order])
-            + ", then add --trust-code (trust=True)",
-        )
+    _refuse_untrusted(recipes, options.trusted)
     with work_folder(context) as folder:
         base, replay = "", None
-        for number, each in enumerate(order):
+        if options.start is not None:
+            base = str(folder / "start.pt")
+            torch.save(dict(options.start), base)
+        for number, (each, recipe) in enumerate(recipes.items()):
             place = folder / str(number)
             context.store.fs.make_dirs(place)
-            what = f"retraining {each.short}" + (
-                f" ({number + 1} of {len(order)})" if len(order) > 1 else ""
-            )
-            replay = _Replay(context, each, recipes[each], place, what, progress)
-            replay.options = {"anyway": anyway, "threads": threads}
+            replay = _Replay(context, each, recipe, place, options)
+            if len(order) > 1:
+                replay.what += f" ({number + 1} of {len(order)})"
             replay.run(base)
             base = str(replay.result)
             if each != commit:
@@ -188,7 +193,41 @@ def made_again(
                 replay.steps,
                 tuple(replay.differences),
                 replay.where,
+                replay.not_finite,
             )
+
+
+def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[CommitId]) -> None:
+    """Raises NotTrusted, which names each version whose code would run without being trusted.
+
+    ``recipes``: those that a replay needs, bases first.
+    """
+    *bases, commit = recipes
+    unnamed = {each: recipes[each] for each in recipes if each not in trusted}
+    if not unnamed:
+        return
+    files = {name: None for recipe in unnamed.values() for name in sorted(recipe.code)}
+    calls = [
+        f"{each.short}: " * bool(bases) + call.text[:_CALL] + "…" * (len(call.text) > _CALL)
+        for each, recipe in unnamed.items()
+        for call in recipe.calls
+        if not call.stored
+    ]
+    of = f" of {', '.join(each.short for each in unnamed)}" if bases else ""
+    would = filter(None, (", ".join(files), _among("calls of installed code: ", calls)))
+    allow = "add --trust-code (trust=True)"
+    if set(unnamed) != {commit}:
+        names = [each.short for each in recipes]
+        allow = (
+            f"name each of them: {' '.join(f'--trust {name}' for name in names)} (trust={names})"
+        )
+    error = NotTrusted(
+        f"to make {commit.short} again, this would run{of}: " + "; ".join(would),
+        hint=_among("read it with ", [f"'mvc show --code {each.short}'" for each in unnamed])
+        + f", then {allow}",
+    )
+    error.versions = tuple(unnamed)
+    raise error
 
 
 # -- one replay --------------------------------------------------------------------------------
@@ -203,16 +242,16 @@ class _Replay:
         commit: CommitId,
         recipe: Recipe,
         folder: Path,
-        what: str,
-        progress: Progress | None,
+        options: ReplayOptions,
     ) -> None:
         self._context, self._commit, self._recipe = context, commit, recipe
-        self._folder, self._what, self._progress = folder, what, progress
-        self.options: dict[str, Any] = {}
+        self._folder, self._options = folder, options
+        self.what = f"retraining {commit.short}"
         self.entry = manifests.of_commit(context, commit).by_path[recipe.path]
         self.result = folder / "result.pt"
         self.seconds, self.steps = 0.0, 0
         self.differences: list[str] = []
+        self.not_finite: tuple[str, ...] = ()
         self.where = ""
 
     def run(self, base: str) -> None:
@@ -254,7 +293,9 @@ class _Replay:
             "version": commit.hex(),
             "base": base,
             "data": data,
-            **self.options,
+            "anyway": self._options.anyway,
+            "threads": self._options.threads,
+            "parent": os.getpid(),
             "result": str(self.result),
         }
         path = self._folder / "job.json"
@@ -267,10 +308,14 @@ class _Replay:
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
         """Reads the process's events until the last one, or until it ends."""
-        began, total = time.monotonic(), self._recipe.steps
-        assert process.stdout is not None
+        began, total, done = time.monotonic(), self._recipe.steps, 0
+        limit = self._options.timeout
+        deadline = None if limit is None else began + limit
         self._tell(0, total, "starts")
-        for line in process.stdout:
+        for line in _lines(process, deadline):
+            if line is None:
+                self._tell(done, total, f"waits for process {process.pid}, at step {done}")
+                continue
             try:
                 event = json.loads(line)
                 kind = event["event"]
@@ -289,10 +334,11 @@ class _Replay:
             elif kind == "step":
                 passed = time.monotonic() - began
                 done = int(event["step"])
-                left = passed / done * max(total - done, 0)
+                left = passed / max(done, 1) * max(total - done, 0)
                 self._tell(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
             elif kind == "end":
                 self.seconds, self.steps = float(event["seconds"]), int(event["steps"])
+                self.not_finite = tuple(map(str, event["not_finite"]))
                 return  # a child of the service may keep the pipe open for longer
             elif kind == "failed":
                 failure = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}.get(
@@ -301,9 +347,16 @@ class _Replay:
                 what = f"{self._commit.short} cannot be made again: {event['message']}"
                 raise failure(what, hint=event.get("hint"))
 
+        if deadline is not None and time.monotonic() >= deadline:
+            raise CannotRetrain(
+                f"{self._commit.short} was not made again within {limit:g} s: its process was "
+                f"ended at step {done}" + (f" of {total}" if total else ""),
+                hint="give it longer: --timeout SECONDS (timeout=SECONDS)",
+            )
+
     def _tell(self, done: int, total: int, text: str) -> None:
-        if self._progress is not None:
-            self._progress(done, max(total, done), f"{self._what}, {text}")
+        if self._options.progress is not None:
+            self._options.progress(done, max(total, done), f"{self.what}, {text}")
 
     def _compared(self, event: Mapping[str, Any]) -> None:
         self.where = str(event["where"])
@@ -314,7 +367,7 @@ class _Replay:
         ]
         exact = [text for text, grade in found if grade == "exact"]
         self.differences = [*exact, *(text for text, grade in found if grade != "exact")]
-        if exact and not self.options["anyway"]:
+        if exact and not self._options.anyway:
             raise CannotRetrain(
                 f"{self._commit.short} was trained in another environment"
                 + _among(": ", exact, "; "),
@@ -347,9 +400,16 @@ class _Replay:
             yield found
 
     def record_proof(self) -> None:
-        """Records that this version's recipe made its weights, and where."""
+        """Records that this version's recipe made its weights, and where.
+
+        A replay with another number of threads than the recipe names is no proof of the recipe.
+        """
         store = self._context.store
-        if not store.writable:
+        if self.not_finite:
+            names = _among("", [printable(name) for name in self.not_finite])
+            text = f"{self._commit.short} was made again bit for bit, with values that are not "
+            warnings.warn(f"{text}finite: {names}", RuntimeWarning, 2)
+        if not store.writable or self._options.threads is not None:
             return
         mark = Weights(
             self._commit, "proven", self.entry.path, round(self.seconds * 1000), self.where
@@ -397,6 +457,28 @@ def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
     """The first of some texts, behind ``before``; nothing if there are none."""
     more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
     return before + between.join(texts[:_SHOWN]) + more if texts else ""
+
+
+def _lines(process: subprocess.Popen[bytes], deadline: float | None) -> Iterator[bytes | None]:
+    """What a process writes, line by line, and None where it has been silent for a while.
+
+    Ends with the process, though a child of it may keep the pipe open, and at the deadline.
+    """
+    assert process.stdout is not None
+    began = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while (left := _SILENT if deadline is None else deadline - time.monotonic()) > 0:
+            if selector.select(min(left, _SILENT)):
+                data = os.read(process.stdout.fileno(), 1 << 16)
+                *lines, began = (began + data).split(b"\n")
+                yield from lines
+                if not data:
+                    return
+            elif process.poll() is not None:
+                return
+            else:
+                yield None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from importlib import metadata
 from importlib.machinery import SOURCE_SUFFIXES, SourceFileLoader
 from importlib.util import decode_source
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -25,6 +25,7 @@ from mvc.errors import CannotRecord
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.model.names import an, printable
+from mvc.provenance.definitions import Definitions
 from mvc.provenance.environment import distribution_name
 from mvc.provenance.stored_code import file_of, is_utf8, stored_code_of
 
@@ -83,20 +84,25 @@ def place_of(target: Any) -> tuple[str, str]:
 
 
 def sources_of(
-    targets: Sequence[Any], more: Collection[str] = (), fs: FileSystem | None = None
+    targets: Sequence[Any],
+    more: Collection[str] = (),
+    fs: FileSystem | None = None,
+    *,
+    values: bool = False,
 ) -> Sources:
     """The files that the classes and functions ``targets`` are imported from.
 
     ``more``: names of further modules, which the code imports in a way that its text does not
-    show. Raises CannotRecord for what has no source, is compiled, too large, or was edited since
-    it was imported.
+    show. ``values``: constants of modules and classes must be what the files say, too. Raises
+    CannotRecord for what has no source, is compiled, too large, or was edited since it was
+    imported.
     """
     places = tuple(place_of(target) for target in targets)
     key = (places, tuple(more))
     known = _KNOWN.setdefault(targets[0], {}).get(key)
-    if known is not None and known.is_current():
+    if known is not None and known.is_current(values):
         return known.sources
-    search = _Search(fs or FileSystem())
+    search = _Search(fs or FileSystem(), values)
     for target in targets:
         search.add(target.__module__)
     for name in more:
@@ -110,11 +116,11 @@ def sources_of(
 class _Search:
     """Follows imports from file to file."""
 
-    def __init__(self, fs: FileSystem) -> None:
-        self._fs = fs
+    def __init__(self, fs: FileSystem, values: bool) -> None:
+        self._fs, self._values = fs, values
         self._waiting: list[str] = []
         self._seen: set[str] = set()
-        self._code: dict[str, frozenset[tuple[object, ...]]] = {}
+        self._defined: dict[str, Definitions] = {}
         self._files: dict[str, bytes] = {}
         self._installed: dict[str, str] = {}
 
@@ -122,9 +128,9 @@ class _Search:
     def sources(self) -> Sources:
         return Sources(dict(sorted(self._files.items())), dict(sorted(self._installed.items())))
 
-    def is_current(self) -> bool:
+    def is_current(self, values: bool) -> bool:
         """Whether what runs is still what the files held (a notebook may reload modules)."""
-        return all(_runs(sys.modules.get(name), code) for name, code in self._code.items())
+        return not any(_difference(n, file, values) for n, file in self._defined.items())
 
     def add(self, name: str) -> bool:
         """Adds a module and the packages that it lies in; false if there is none."""
@@ -184,15 +190,28 @@ class _Search:
         tree, code = _parsed(data, path)
         if name in _SCRIPT:
             _refuse_script_that_acts(tree, path)
-        if not _runs(sys.modules.get(name), code):
+        self._defined[name] = Definitions(tree, code)
+        different = _difference(name, self._defined[name], self._values)
+        if different:
             raise CannotRecord(
-                f"{printable(str(path))} was changed since it was imported: it is not what runs",
+                f"{printable(str(path))} {printable(different)}",
                 hint="commit from a process that has imported it as it is now",
             )
-        self._code[name] = code
         self._files[file_of(own, package=package)] = data
         for wanted in _imports(tree, own if package else own.rpartition(".")[0]):
             self.add(wanted)
+
+
+def _difference(name: str, file: Definitions, values: bool) -> str:
+    """How a loaded module differs from its file; empty if it does not, or is not loaded."""
+    module = sys.modules.get(name)
+    if module is None:
+        return ""
+    different = file.difference(module)
+    if different is not None:
+        return f"was changed since it was imported: {different}"
+    changed = file.changed_value(module) if values else None
+    return "" if changed is None else f"is not what runs: {changed}"
 
 
 _KNOWN: WeakKeyDictionary[Any, dict[tuple[object, ...], _Search]] = WeakKeyDictionary()
@@ -301,7 +320,7 @@ def _script(shown: str) -> tuple[str, Path]:
 # -- what a file says ------------------------------------------------------------------
 
 
-def _parsed(data: bytes, path: Path) -> tuple[ast.Module, frozenset[tuple[object, ...]]]:
+def _parsed(data: bytes, path: Path) -> tuple[ast.Module, CodeType]:
     try:
         tree = ast.parse(decode_source(data))
         code = SourceFileLoader("source", str(path)).source_to_code(data, str(path))
@@ -310,7 +329,7 @@ def _parsed(data: bytes, path: Path) -> tuple[ast.Module, frozenset[tuple[object
             f"{printable(str(path))} is not Python: {printable(str(error))}",
             hint="commit from a process that has imported it as it is now",
         ) from None
-    return tree, frozenset(_fingerprints(code))
+    return tree, code
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
@@ -349,41 +368,3 @@ def _refuse_script_that_acts(tree: ast.Module, path: Path) -> None:
                 hint="move the class into a module of its own, or what the script does below "
                 'if __name__ == "__main__":',
             )
-
-
-def _fingerprints(code: CodeType) -> Iterator[tuple[object, ...]]:
-    """What tells each function of a file from others, wherever in the file it stands."""
-    plain = tuple(each for each in code.co_consts if not isinstance(each, CodeType))
-    yield code.co_qualname, code.co_code, code.co_names, code.co_varnames, plain
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _fingerprints(inner)
-
-
-def _runs(module: ModuleType | None, code: frozenset[tuple[object, ...]]) -> bool:
-    """Whether every function of a loaded module is one of the file's."""
-    if module is None:
-        return True
-    file = getattr(module, "__file__", None)
-    return all(
-        next(_fingerprints(function.__code__)) in code
-        for function in _functions(vars(module), module.__name__, set())
-        if function.__code__.co_filename == file
-    )
-
-
-def _functions(names: Mapping[str, Any], module: str, seen: set[type]) -> Iterator[FunctionType]:
-    """Functions and methods that were defined in a module."""
-    for value in list(names.values()):
-        if isinstance(value, type):
-            if value.__module__ == module and value not in seen:
-                seen.add(value)
-                yield from _functions(vars(value), module, seen)
-            continue
-        if isinstance(value, staticmethod | classmethod):
-            value = value.__func__
-        elif isinstance(value, property):
-            value = value.fget
-        value = getattr(value, "__wrapped__", value) if callable(value) else value
-        if isinstance(value, FunctionType) and value.__module__ == module:
-            yield value

@@ -23,12 +23,12 @@ from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.provenance import dataset
-from mvc.provenance.recipe import recipe_of
-from mvc.provenance.replay import Retrained, made_again
+from mvc.provenance.recipe import Recipe, recipe_of
+from mvc.provenance.replay import ReplayOptions, Retrained, made_again
 from mvc.repo.commit.commit import layout_of
 from mvc.repo.commit.state_writer import StateWriter
 from mvc.repo.content.contents import write_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests, weights
 from mvc.repo.maintenance.rewrite_plan import encoding_policy
 from mvc.repo.repack.goal import Proven
@@ -36,24 +36,14 @@ from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.full_or_delta import Policy
 
-__all__ = ["all_proven", "drop", "prove", "store_again"]
+__all__ = ["all_proven", "drop", "prove", "readable", "store_again", "unproven_base"]
 
 _TRIES = 8
 
 
-def prove(
-    context: Context,
-    commit: CommitId,
-    *,
-    trust: bool,
-    anyway: bool = False,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> Retrained:
+def prove(context: Context, commit: CommitId, options: ReplayOptions) -> Retrained:
     """Trains a version again, and verifies and records that as ``made_again`` does."""
-    with made_again(
-        context, commit, trust=trust, anyway=anyway, threads=threads, progress=progress
-    ) as done:
+    with made_again(context, commit, options) as done:
         return done
 
 
@@ -67,19 +57,31 @@ def all_proven(context: Context) -> dict[CommitId, Proven]:
     for commit, mark in marks.items():
         with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
             recipe = recipe_of(context, commit)
-            if not dataset.outside(context, recipe.data):
+            proven = mark.path == recipe.path and unproven_base(context, recipe) is None
+            if proven and not dataset.outside(context, recipe.data):
                 found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
     return found
 
 
+def unproven_base(context: Context, recipe: Recipe) -> CommitId | None:
+    """A version that gave up its weights unproven, and that this recipe needs; None if none did.
+
+    Of versions before it, too, back to one that has its weights.
+    """
+    seen = set[CommitId]()
+    while (gone := weights.dropped(context, recipe.base)) is not None and gone.path == (
+        recipe.base_path
+    ):
+        if gone.commit in seen or weights.proof(context, gone.commit, gone.path) is None:
+            return gone.commit
+        seen.add(gone.commit)
+        recipe = recipe_of(context, gone.commit)
+    return None
+
+
 @contextmanager
 def readable(
-    context: Context,
-    commit: CommitId,
-    *,
-    trust: bool,
-    anyway: bool = False,
-    progress: Progress | None = None,
+    context: Context, commit: CommitId, options: ReplayOptions
 ) -> Iterator[Retrained | None]:
     """While the block runs, a version can be read; it is trained again if nothing else leads to it.
 
@@ -90,44 +92,47 @@ def readable(
     if gone is None or weights.is_stored(context, _file(context, commit, gone.path)):
         yield None
         return
-    with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
+    with made_again(context, commit, options) as done:
         yield done
 
 
 def drop(
     context: Context,
     versions: Sequence[CommitId],
+    options: ReplayOptions | None = None,
     *,
-    unproven: bool = False,
     outside_data: bool = False,
-    trust: bool = False,
-    anyway: bool = False,
-    progress: Progress | None = None,
 ) -> None:
     """Gives up the weights that the recipes of these versions make; durable on return.
 
-    A recipe that no replay on this repository has proven is proven now, with ``trust``. All that
-    the recipe needs is read and compared with its hash before. Raises UnknownPath for a version
-    without a recipe, CannotRetrain for one that is not proven (unless ``unproven``) or whose data
-    are references (unless ``outside_data``), DamagedData, StateForgotten; then nothing is given up.
+    A recipe that no replay on this repository has proven is proven now, if ``options`` trust it.
+    All that the recipe needs is read and compared with its hash before. Raises UnknownPath for a
+    version without a recipe, CannotRetrain for one that is not proven or whose data are references
+    (unless ``outside_data``), DamagedData, StateForgotten; then nothing is given up.
     """
     context.fresh()
     marks, needed = [], dict[tuple[CommitId, str], FileEntry]()
     for commit in dict.fromkeys(versions):
         recipe = recipe_of(context, commit)
         needed |= _needed(context, commit, outside_data=outside_data)
-        proof = weights.proof(context, commit)
-        if proof is None and trust and not unproven:
-            prove(context, commit, trust=trust, anyway=anyway, progress=progress)
-            proof = weights.proof(context, commit)
-        if proof is None and not unproven:
+        unproven = unproven_base(context, recipe)
+        if unproven is not None:
+            raise CannotRetrain(
+                f"{commit.short} was trained from {unproven.short}, whose weights were given up "
+                "unproven",
+                hint=f"'mvc repack --add {unproven.short} --trust-code' stores them again",
+            )
+        proof = weights.proof(context, commit, recipe.path)
+        if proof is None and options is not None and commit in options.trusted:
+            prove(context, commit, options)
+            proof = weights.proof(context, commit, recipe.path)
+        if proof is None:
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
                 hint=f"repo.retrain({commit.short!r}, trust=True) proves it, or "
                 "'mvc repack --drop-weights REV --trust-code'",
             )
-        taken = recipe.seconds if proof is None else proof[1].milliseconds / 1000
-        marks.append(Weights(commit, "dropped", recipe.path, round(taken * 1000)))
+        marks.append(Weights(commit, "dropped", recipe.path, proof[1].milliseconds))
 
     generation = context.store.graph.generation
     _check_whole(context, needed)
@@ -219,14 +224,7 @@ def _file(context: Context, commit: CommitId, path: str) -> FileEntry:
     return entry
 
 
-def store_again(
-    context: Context,
-    commit: CommitId,
-    *,
-    trust: bool,
-    anyway: bool = False,
-    progress: Progress | None = None,
-) -> None:
+def store_again(context: Context, commit: CommitId, options: ReplayOptions) -> None:
     """Stores weights again that a version gave up: from what is still there, or by a replay.
 
     Nothing is done if it has them. Raises as ``made_again`` does.
@@ -239,7 +237,7 @@ def store_again(
         with suppress(_Collected):
             _store(context, commit, gone, None)
             return
-    with made_again(context, commit, trust=trust, anyway=anyway, progress=progress) as done:
+    with made_again(context, commit, options) as done:
         _store(context, commit, gone, done)
 
 

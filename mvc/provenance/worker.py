@@ -6,8 +6,10 @@ stderr. The process ends when its stdin does, so that it never outlives who star
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -31,6 +33,7 @@ from mvc.repo.repository import Repository
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
 
+_PR_SET_PDEATHSIG = 1
 _EVERY = 0.1  # seconds between two reports of progress
 
 
@@ -40,6 +43,7 @@ def main(job_file: str) -> int:
     os.dup2(2, 1)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    _end_with(job["parent"])
     try:
         with Repository.open(job["repository"], discover=False) as repo:
             _work(repo, job, events)
@@ -60,6 +64,14 @@ def _end_with_stdin() -> None:
     while os.read(0, 1):
         pass
     os._exit(3)
+
+
+def _end_with(parent: int) -> None:
+    """Has Linux end this process with its parent, also while code keeps Python's lock."""
+    if sys.platform == "linux" and os.getppid() == parent:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(3)
 
 
 def _tell(events: TextIO, event: str, **fields: Any) -> None:
@@ -118,8 +130,17 @@ def _work(repo: Repository, job: Mapping[str, Any], events: TextIO) -> None:
     with CountSteps(step) as counted:
         service(model, **arguments)
     seconds = time.monotonic() - began
-    torch.save(dict(model.state_dict()), job["result"])
-    _tell(events, "end", seconds=seconds, steps=counted.steps)
+    result = dict(model.state_dict())
+    torch.save(result, job["result"])
+    wrong = [name for name, value in result.items() if not _is_finite(value)]
+    _tell(events, "end", seconds=seconds, steps=counted.steps, not_finite=wrong)
+
+
+def _is_finite(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return True
+    narrow = value.is_floating_point() and value.dtype.itemsize == 1  # torch lacks it for these
+    return bool(torch.isfinite(value.float() if narrow else value).all())
 
 
 def _in_a_line(here: Environment) -> str:

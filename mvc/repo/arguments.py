@@ -109,6 +109,10 @@ def _is_list(value: Any, fits: Callable[[object], bool]) -> bool:
     return several and all(map(fits, value))
 
 
+def _is_bool(value: object) -> bool:
+    return type(value).__name__ in {"bool", "bool_"}
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -116,9 +120,9 @@ def _is_text(value: object) -> bool:
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "None": (lambda value: value is None, "None"),
     "str": (_is_text, "a text"),
-    "int": (lambda value: hasattr(value, "__index__"), "a whole number"),
-    "float": (lambda value: hasattr(value, "__float__"), "a number"),
-    "bool": (lambda value: type(value).__name__ in {"bool", "bool_"}, "True or False"),
+    "int": (lambda value: hasattr(value, "__index__") and not _is_bool(value), "a whole number"),
+    "float": (lambda value: hasattr(value, "__float__") and not _is_bool(value), "a number"),
+    "bool": (_is_bool, "True or False"),
     "PathName": (_is_path, "a path"),
     "PathLike[str]": (_is_path, "a path"),
     "Path": (_is_path, "a path"),

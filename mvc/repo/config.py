@@ -36,6 +36,7 @@ __all__ = [
     "parse_size",
     "set_value",
     "unset_value",
+    "user_file",
 ]
 
 Origin: TypeAlias = Literal["default", "user", "repository", "environment", "flag"]
@@ -43,6 +44,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
 _MAX_FILE = 1 << 16
+_MAX_FOLDERS = 1 << 15  # bytes of safe.directory
 _WHOLE = 1 << 63  # above every setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
           "false": False, "no": False, "off": False, "0": False}  # fmt: skip
@@ -59,7 +61,8 @@ class Key:
 
     ``low`` and ``high`` bound a number, or the bytes of a text; with ``open_low``, ``low`` itself
     is excluded. An ``optional`` setting may be null. A text matches ``pattern``. ``was_bool``: the
-    texts for true and false, which an earlier version of the setting was.
+    texts for true and false, which an earlier version of the setting was. ``personal``: the file of
+    a repository cannot set it.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Key:
     optional: bool = False
     pattern: str = ""
     was_bool: Mapping[bool, str] | None = None
+    personal: bool = False
 
     @property
     def variable(self) -> str:
@@ -158,6 +162,10 @@ _ALL = (
         low=1, high=1000),
     Key("gc.grace_days", float, 14.0, "days for which 'mvc gc' keeps what operations left behind",
         low=0, high=36_500),
+    Key("safe.directory", str, "", "folders whose repositories may belong to other users, joined "
+        "by ':'; * for all", low=0, high=_MAX_FOLDERS, personal=True),
+    Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
+        "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "
@@ -213,7 +221,7 @@ def load_config(
     values: dict[str, tuple[Value, Origin]] = {key.name: (key.default, "default") for key in _ALL}
     files: dict[Origin, Path | None] = {"user": user_file, "repository": repo_file}
     for origin, file in files.items():
-        found = _checked(_read(fs, file), f"{file}")
+        found = _checked(_read(fs, file), f"{file}", personal=origin == "user")
         values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
@@ -232,11 +240,26 @@ def load_config(
     return Config(values)
 
 
-def set_value(fs: FileSystem, file: Path, key: str, value: str) -> None:
-    """Sets one key in a file, which is created if missing. Other keys stay; comments are lost."""
+def user_file(environment: Mapping[str, str]) -> Path:
+    """The user's own configuration file, whether it exists or not."""
+    base = environment.get("XDG_CONFIG_HOME", "")
+    try:
+        folder = Path(base) if base.startswith("/") else Path.home() / ".config"
+    except RuntimeError:  # a user without a home
+        folder = Path("/.config")
+    return folder / "mvc" / "config.yaml"
+
+
+def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = False) -> None:
+    """Sets one key in a file, which is created if missing. Other keys stay; comments are lost.
+
+    ``user``: the file is the user's own, which may set all keys.
+    """
     parsed = _known(key).parse(value, "")
     node = tree = _read(fs, file)
-    _checked(tree, f"{file}")
+    _checked(tree, f"{file}", personal=user)
+    if KEYS[key].personal and not user:
+        raise _not_here(key, f"{file}")
     *parents, last = key.split(".")
     for part in parents:
         node[part] = node.get(part) or {}  # a section may be empty
@@ -338,9 +361,19 @@ def _flat(
             yield name, value
 
 
-def _checked(tree: Mapping[str, Any], where: str) -> dict[str, Value]:
+def _checked(tree: Mapping[str, Any], where: str, *, personal: bool) -> dict[str, Value]:
     """The settings of a file by dotted name. Raises InvalidConfig."""
-    return {n: _known(n, where).check(value, where) for n, value in _flat(tree, where)}
+    found = {n: _known(n, where).check(value, where) for n, value in _flat(tree, where)}
+    if not personal and (own := [name for name in found if KEYS[name].personal]):
+        raise _not_here(own[0], where)
+    return found
+
+
+def _not_here(name: str, where: str) -> InvalidConfig:
+    return InvalidConfig(
+        f"{name} is a setting of yours, and not of a repository: {where}",
+        hint=f"set it with 'mvc config --user {name} ...'",
+    )
 
 
 def _known(name: str, where: str = "") -> Key:

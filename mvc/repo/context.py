@@ -24,6 +24,7 @@ class Context:
     """``root`` is the folder that contains ``.mvc``.
 
     ``finished``: the files that were replaced to complete checkouts whose process was killed.
+    ``finished_head``: whether HEAD was moved to complete one.
     ``given_up``: the files of such checkouts that were left as they are.
     """
 
@@ -31,6 +32,7 @@ class Context:
     root: Path
     config: Config
     finished: tuple[Path, ...] = ()
+    finished_head: bool = False
     given_up: tuple[Path, ...] = ()
 
     def fresh(self) -> Snapshot:

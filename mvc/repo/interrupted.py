@@ -1,18 +1,66 @@
-"""Checkouts whose process was killed: the next command completes them or takes them back."""
+"""Checkouts whose process was killed: the next command completes them or takes them back.
+
+A checkout that moves HEAD says so in its plan: whoever completes its files moves HEAD as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from mvc.io.replacement import finish_interrupted, one_at_a_time
+from mvc.errors import InvalidName, RefConflict
+from mvc.ids import CommitId
+from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
 from mvc.repo.context import Context
+from mvc.store.journal.entries import RefValue
 
-__all__ = ["PLANS", "checking_out", "finish_checkouts"]
+__all__ = ["PLANS", "checking_out", "finish_checkouts", "head_move"]
 
 PLANS = "checkouts"
 """The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
+
+
+_FROM, _TO, _MADE = "from", "to", "made"
+_BRANCH = "branch "
+
+
+def head_move(old: RefValue, new: RefValue, made: CommitId | None) -> dict[str, str]:
+    """What a plan says of a move of HEAD; ``made``: where the branch ``new`` begins, if new."""
+    said = {_FROM: _written(old), _TO: _written(new)}
+    return said if made is None else {**said, _MADE: made.hex()}
+
+
+def _written(value: RefValue) -> str:
+    if value is None:
+        return ""
+    return f"{_BRANCH}{value}" if isinstance(value, str) else value.hex()
+
+
+def _read(text: str) -> RefValue:
+    """Raises ValueError for what no plan says."""
+    if text.startswith(_BRANCH):
+        return text.removeprefix(_BRANCH)
+    return CommitId(bytes.fromhex(text)) if text else None
+
+
+def _move_head(context: Context, said: Mapping[str, str]) -> None:
+    """Moves HEAD as a plan says, unless it has moved since. Raises ValueError for nonsense."""
+    from mvc.repo.lookup.refs import BRANCH, HEAD
+    from mvc.repo.refs import move_head
+
+    old, new, made = (_read(said.get(name, "")) for name in (_FROM, _TO, _MADE))
+    store = context.store
+    context.fresh()
+    if new is None or new == old or store.ref(HEAD) != old or isinstance(made, str):
+        return
+    tip = made or (store.ref(BRANCH + new) if isinstance(new, str) else new)
+    if not isinstance(tip, CommitId) or not store.has_commit(tip):
+        return
+    with suppress(InvalidName, RefConflict):  # of the branch that was to be made
+        move_head(context, new, made)
+        context.finished_head = True
 
 
 def finish_checkouts(context: Context) -> None:
@@ -26,7 +74,8 @@ def finish_checkouts(context: Context) -> None:
     store = context.store
     if store.writable:
         plans = store.folder / PLANS
-        replaced, given_up = finish_interrupted(store.fs, plans, context.root, check)
+        finish = Finish(context.root, check, partial(_move_head, context))
+        replaced, given_up = finish_interrupted(store.fs, plans, finish)
         context.finished += tuple(replaced)
         context.given_up += tuple(given_up)
 

@@ -15,6 +15,7 @@ from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.interrupted import PLANS, finish_checkouts
+from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import FORMAT
 from mvc.store.index.folder import BUILDING, CURRENT
 from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
@@ -61,13 +62,15 @@ def open_context(
 
     ``config`` makes the configuration from the path of the repository's own file;
     ``thresholds`` and ``pool`` are those of ``Store``.
-    Raises NotARepository, UnsupportedFormat, DamagedData, IoFailed, InvalidConfig.
+    Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, IoFailed,
+    InvalidConfig.
     """
     files = fs or FileSystem()
     start = files.realpath(Path(path))
     for root in (start, *start.parents) if discover else (start,):
         if files.stat(root / FOLDER) is not None:
             folder = root / FOLDER
+            refuse_foreign(files, folder)
             _check_folder(files, folder)
             try:
                 store = Store(files, clock or Clock(), folder, thresholds=thresholds, pool=pool)

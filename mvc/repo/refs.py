@@ -15,7 +15,7 @@ from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, head_if_known, tags
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
-from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "delete_tag",
     "head",
     "head_if_known",
+    "move_head",
     "rename_branch",
     "tags",
 ]
@@ -67,6 +68,23 @@ def branch_change(context: Context, name: str, commit: CommitId, force: bool = F
     refuse_recorded(context, name)
     _refuse_namesake(context, TAG, "tag", name)
     return RefChange(BRANCH + name, old, commit)
+
+
+def move_head(
+    context: Context, to: RefValue, made: CommitId | None, operation: str = "checkout"
+) -> None:
+    """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
+
+    def make() -> Entry:
+        changes = [RefChange(HEAD, context.store.ref(HEAD), to)]
+        if made is not None:
+            if not isinstance(to, str):
+                raise ValueError("a new branch needs a name")
+            changes.insert(0, branch_change(context, to, made))
+        note = str(to) if made is not None else ""
+        return Entry(operation, context.store.clock.now_ns(), note, refs=tuple(changes))
+
+    context.store.publish(make)
 
 
 def delete_branch(context: Context, name: str, force: bool = False) -> Ref:

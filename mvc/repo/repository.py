@@ -24,7 +24,14 @@ from typing import (
     cast,
 )
 
-from mvc.errors import AlreadyARepository, DamagedData, NotARepository, WrongUsage
+from mvc.errors import (
+    AlreadyARepository,
+    DamagedData,
+    NoDeployment,
+    NotARepository,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
@@ -38,6 +45,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
+from mvc.repo.ownership import refuse_foreign
 from mvc.store.store import FOLDER, create
 
 if TYPE_CHECKING:
@@ -53,6 +61,7 @@ if TYPE_CHECKING:
     from mvc.repo.display import Log
     from mvc.repo.fsck.fsck import FsckReport
     from mvc.repo.gc.gc import Collection as Collected
+    from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.lossy.commit import LossyCommit
@@ -156,7 +165,7 @@ class Repository:
         """Opens the repository of a folder, or with ``discover`` of the nearest one above it.
 
         ``config`` makes the configuration from the path of the repository's own file.
-        Raises NotARepository, UnsupportedFormat, DamagedData, InvalidConfig.
+        Raises NotARepository, DubiousOwnership, UnsupportedFormat, DamagedData, InvalidConfig.
         """
         return cls(open_context(path, discover=discover, config=config, fs=fs, clock=clock))
 
@@ -203,6 +212,7 @@ class Repository:
         files = FileSystem()
         source = None if other is None else folder_of(files, Path(other))
         folder = files.realpath(Path(path)) / FOLDER
+        refuse_foreign(files, folder)
         first = [] if files.stat(folder) is None else before_opening(files, folder, source)
         with cls.open(path, discover=False, config=config) as repo:
             done = repo.repair(full=full, other=other)
@@ -717,6 +727,37 @@ class Repository:
         )
         return queries.counted(self.context, found)
 
+    def first_change(
+        self,
+        predict: Predict,
+        sample: Any,
+        *,
+        target: str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+    ) -> FirstChange | None:
+        """The first version that labels a sample differently; None if the label never changes.
+
+        ``predict(state, sample)`` returns the label that a version gives the sample: a comparable
+        value, or an array or tensor of one element. With ``target`` the versions are those that
+        were live there, including the one live at ``since``; without it they are HEAD and its
+        ancestors, by commit time. Every version is decoded once. Raises NoDeployment (with
+        ``target``) or UnknownRevision if no version lies in that time; errors of ``predict`` pass.
+        """
+        from mvc.repo.history.change import first_change
+
+        if target is not None and since is not None:
+            with suppress(NoDeployment):  # nothing was live then
+                since = self.live(since, target).time_ns
+        versions = self.iter_versions(since, until, target)
+        change, evaluated = first_change(versions, predict, sample)
+        if not evaluated:
+            kind = UnknownRevision if target is None else NoDeployment
+            raise kind(
+                "there is no version in this time", hint="see 'mvc log' and 'mvc deployments'"
+            )
+        return change
+
     # -- asking ------------------------------------------------------------------------------
 
     def time(self, value: Time) -> int:
@@ -1079,8 +1120,8 @@ class Repository:
         interval: int | None = None,
         max_recovery: float | None = None,
         max_size: int | None = None,
-        add: Sequence[Rev] = (),
-        remove: Sequence[Rev] = (),
+        add: Sequence[Rev] | None = None,
+        remove: Sequence[Rev] | None = None,
         add_queried: int | None = None,
         super_step: int | None = None,
         dry_run: bool = False,
@@ -1088,8 +1129,9 @@ class Repository:
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
 
-        ``add_queried`` adds that many versions, those that were asked for most often. Without a
-        goal as the settings say. With ``dry_run`` only the plan is made.
+        At most one aim, all but the last two arguments, is given. ``add_queried`` adds that many
+        versions, those that were asked for most often. Without an aim as the settings say. With
+        ``dry_run`` only the plan is made.
         """
         from mvc.repo.repack import repack
 
@@ -1098,8 +1140,8 @@ class Repository:
             interval=interval,
             max_recovery=max_recovery,
             max_size=max_size,
-            add=tuple(self.find(rev) for rev in add),
-            remove=tuple(self.find(rev) for rev in remove),
+            add=None if add is None else tuple(map(self.find, add)),
+            remove=None if remove is None else tuple(map(self.find, remove)),
             add_queried=add_queried,
             super_step=super_step,
         )

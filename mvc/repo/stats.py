@@ -18,6 +18,7 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.maintenance.inventory import Contents, Inventory, inventory
+from mvc.repo.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together
@@ -100,6 +101,10 @@ def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
 
 
 def _read(context: Context) -> tuple[Stats, _Held]:
+    return retry_on_rewrite(context, lambda: _look(context))
+
+
+def _look(context: Context) -> tuple[Stats, _Held]:
     snapshot = context.fresh()
     timing = context.store.timing
     contents = Contents(ManifestStream(context.store))

@@ -21,7 +21,7 @@ from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
 from mvc.store.packs.reader import pack_numbers, pack_path
-from mvc.store.publishing.publish import LOCK_SECONDS, publish
+from mvc.store.publishing.publish import publish
 from mvc.store.snapshot import JOURNAL, PACKS, IndexThresholds, Snapshot
 from mvc.store.writing.pack_ends import PackEnds
 from mvc.store.writing.pack_writer import PackWriter
@@ -203,7 +203,7 @@ class Store:
         The caller must not hold the journal's lock.
         """
         if features and not features <= read_features(self.fs, self.folder):
-            with self.fs.lock(self.folder / JOURNAL, timeout=LOCK_SECONDS):
+            with self.fs.lock(self.folder / JOURNAL):
                 add_features(self.fs, self.folder, features)
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
@@ -238,8 +238,9 @@ class Store:
             for number, path in unnamed.items():
                 freed += 0 if named.get(number) else self._delete(path)
         for name in self.fs.list(self.folder):
-            if name.startswith(TEMPORARY):
-                path = self.folder / name
+            path = self.folder / name
+            there = self.fs.stat(path, follow=False) if name.startswith(TEMPORARY) else None
+            if there is not None and there.is_file:
                 lock = self.fs.lock(path, block=False)
                 if lock is not None:
                     with lock:

@@ -153,7 +153,6 @@ class Recorder:
     ) -> None:
         checks.check_options(options)
         self._source = source
-        self._queue = Queue(options.when_full, options.queue_bytes)
         self._steps = options.start
         self._taken = 0
         self._on_close: list[Callable[[], object]] = []
@@ -163,6 +162,8 @@ class Recorder:
         with ExitStack() as failed:
             failed.callback(self._close_own_repo)
             context = self._repo.context
+            timeout = float(context.config.get("recorder.timeout"))
+            self._queue = Queue(options.when_full, options.queue_bytes, timeout)
             options = replace(options, branch=tip(context, options.branch).branch)
             self._options = options
             self._notice = failed.enter_context(announce(context, options.branch))
@@ -302,15 +303,15 @@ class Recorder:
     def close(self) -> Report:
         """Commits what is queued, frees the buffers and returns the final report.
 
-        Raises the error of the first commit that failed. A second call only reports.
+        Raises the error of the first commit that failed, and Busy, naming the steps that are not
+        stored, if a commit does not go on (``recorder.timeout``). A second call only reports.
         """
         if self._closed or self._pid != os.getpid():
             return self.report
         self._closed = True
         for act in self._on_close:
             act()
-        self._queue.close()
-        self._writer.join()
+        self._queue.finish(self._writer)
         self._notice.release()
         _open.discard(self)
         self._forget()

@@ -25,7 +25,8 @@ import torch
 from mvc.adapters.python.arrays import tensor_spec
 from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.dataclasses import dataclass
-from mvc.errors import UnsupportedTensor
+from mvc.errors import Busy, UnsupportedTensor
+from mvc.io.patience import SLICE, Patience, warn
 
 __all__ = ["MODES", "Item", "Queue", "Slot", "measure"]
 
@@ -95,7 +96,8 @@ class Slot:
         buffer = self._buffers.get(place)
         if buffer is None or buffer.dtype != tensor.dtype or buffer.shape != tensor.shape:
             pinned = tensor.device.type == "cuda"
-            buffer = torch.empty(tuple(tensor.shape), dtype=tensor.dtype, pin_memory=pinned)
+            flat = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=pinned)
+            buffer = flat.view(tensor.shape)
         self._used[place] = buffer
         if tensor.device.type == "cuda":
             with torch.cuda.stream(self._stream(tensor.device)):
@@ -182,10 +184,16 @@ class Item:
 class Queue:
     """Passes states from the thread that trains to the one that commits."""
 
-    def __init__(self, mode: str, limit: int | None) -> None:
-        """``mode``: one of ``MODES``. ``limit``: staged bytes, None for twice the newest state."""
+    def __init__(self, mode: str, limit: int | None, timeout: float) -> None:
+        """``mode``: one of ``MODES``. ``limit``: staged bytes, None for twice the newest state.
+
+        ``timeout``: seconds for which a version that does not go on is waited for.
+        """
         self._mode = mode
         self._limit = limit
+        self._timeout = timeout
+        self._moves = 0  # signs of life of the thread that commits
+        self._writing: Item | None = None
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
         self._free: list[Slot] = []
@@ -197,15 +205,16 @@ class Queue:
         self.peak = 0
 
     def reserve(self, item: Item, nbytes: int) -> bool | None:
-        """Gives ``item`` room; whether the call had to wait, or None if the item is dropped."""
+        """Gives ``item`` room; whether the call had to wait, or None if the item is dropped.
+
+        Raises Busy if no version makes room.
+        """
         with self._changed:
-            waited = False
-            while not self._fits(nbytes):
-                if self._mode == "drop":
-                    self.dropped += 1
-                    return None
-                waited = True
-                self._changed.wait()
+            waited = not self._fits(nbytes)
+            if waited and self._mode == "drop":
+                self.dropped += 1
+                return None
+            self._wait(lambda: self._fits(nbytes), self._changed.wait)
             if self._mode == "coalesce" and self._waiting:
                 replaced = self._waiting.pop()
                 self.held -= replaced.nbytes
@@ -236,6 +245,9 @@ class Queue:
         """Frees the room of an item that is durable or has failed."""
         with self._changed:
             self._busy -= 1
+            self._moves += 1
+            if self._writing is item:
+                self._writing = None
             self.held -= item.nbytes
             if self._closed:
                 self._free.clear()
@@ -252,13 +264,41 @@ class Queue:
                 self._free.clear()
                 return None
             self._busy += 1
-            return self._waiting.popleft()
+            self._writing = self._waiting.popleft()
+            return self._writing
+
+    def moved(self, *_: object) -> None:
+        """Notes that the thread that commits goes on."""
+        self._moves += 1
 
     def join(self) -> None:
-        """Waits until every item was given back."""
+        """Waits until every item was given back. Raises Busy if they are not."""
         with self._changed:
-            while self._waiting or self._busy:
-                self._changed.wait()
+            self._wait(lambda: not (self._waiting or self._busy), self._changed.wait)
+
+    def finish(self, thread: threading.Thread) -> None:
+        """Waits until everything is committed and the thread has ended. Raises Busy."""
+        self.close()
+        self._wait(lambda: not thread.is_alive(), thread.join)
+
+    def _wait(self, ready: Callable[[], bool], sleep: Callable[[float], object]) -> None:
+        patience, moves = Patience(self._timeout, lambda s: warn(self._shown(), s)), self._moves
+        while not ready():
+            sleep(SLICE)
+            if moves != self._moves:
+                moves = self._moves
+                patience.renew()
+            elif not ready() and patience.look():
+                raise Busy(
+                    f"{self._shown()} is not stored: its commit has not gone on for "
+                    f"{self._timeout:g} s",
+                    hint="does the disk answer? 'mvc config recorder.timeout' sets the limit",
+                )
+
+    def _shown(self) -> str:
+        """The versions that are not durable yet."""
+        steps = [item.step for item in (self._writing, *self._waiting) if item is not None]
+        return "step " + ", ".join(map(str, steps)) if steps else "the recorder's thread"
 
     def close(self) -> None:
         """No more items will be put; those that wait can still be taken."""

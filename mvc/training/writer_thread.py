@@ -158,6 +158,7 @@ class WriterThread(threading.Thread):
                 produced_by=options.pipeline if made_here else None,
                 branch=options.branch,
                 new_branch=options.branch is not None,
+                progress=self._queue.moved,
             ),
         )
 

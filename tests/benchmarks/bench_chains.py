@@ -1,7 +1,7 @@
-"""What updates of a network cost beside whole ones: docs/mmlib.md.
+"""What updates of a network cost beside whole ones: examples/reproduce/derived/README.md.
 
-    python -m tests.benchmarks.bench_chains [--parts storage chain bound] [--updates 50]
-        [--architecture resnet50] [--times 2] [--threads 1] [--folder DIR]
+    PYTHONPATH=examples python -m tests.benchmarks.bench_chains [--parts storage chain bound]
+        [--updates 50] [--architecture resnet50] [--times 2] [--threads 1] [--folder DIR]
 
 The networks are those of MMlib's evaluation with random weights. An update adds normal noise of
 1e-4 to the two tensors of the last layer, or in ``bound`` to every float32 tensor.
@@ -27,11 +27,12 @@ from pathlib import Path
 import torch
 
 import mvc
-from mvc.evaluation.common.results import bytes_in, empty_folder
-from mvc.evaluation.provenance.approaches import approach_named
-from mvc.evaluation.provenance.architectures import Architecture, architecture_named
-from mvc.evaluation.provenance.thesis import STORAGE
 from mvc.ids import CommitId
+from reproduce.derived.approaches import APPROACHES
+from reproduce.derived.architectures import ARCHITECTURES, Architecture
+from reproduce.derived.render import THESIS
+from reproduce.experiment import known
+from reproduce.workspace import bytes_in, empty_folder
 from tests.fresh import fresh_process
 from tests.repo.test_recovery_bound import configure
 
@@ -53,13 +54,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
-    architecture = architecture_named(options.architecture)
+    architecture = known("architecture", ARCHITECTURES, options.architecture)
     with tempfile.TemporaryDirectory(prefix="mvc-bench-", dir=options.folder) as folder:
         place = Path(folder)
         if "storage" in options.parts:
             _head("network", "approach", "bytes", "thesis", "beyond the tensors", "thesis")
             for name in ("mobilenetv2", "resnet152"):
-                _storage(architecture_named(name), place)
+                _storage(ARCHITECTURES[name], place)
         if "chain" in options.parts:
             for approach in ("U'_P", "mvc"):
                 _chain(architecture, approach, options.updates, place)
@@ -71,7 +72,7 @@ def _storage(architecture: Architecture, folder: Path) -> None:
     state = architecture.build().state_dict()
     newer = _fine_tuned(state, architecture)
     changed = sum(newer[key].nbytes for key in _last(architecture))
-    thesis = STORAGE[architecture.name, True, "U"][2]
+    thesis = THESIS["storage"][architecture.name]["fine-tuned"]["U"][2]
     for approach, pipeline in PIPELINES.items():
         with empty_folder(folder / "storage") as place:
             mvc.Repository.init(place).close()
@@ -153,7 +154,7 @@ def _commit(folder: Path, state: State, pipeline: str, into: Times | None = None
 def _checkout(folder: Path, commit: CommitId, architecture: Architecture, into: Times) -> None:
     fresh_process()
     with mvc.Repository.open(folder, discover=False) as repo, _timed(into):
-        approach_named("deltas").recover(repo, commit, architecture)
+        APPROACHES["deltas"].recover(repo, commit, architecture)
 
 
 def _restore(folder: Path, commit: CommitId, into: Times) -> None:

@@ -1,8 +1,9 @@
 """How long 150 versions of an online training take to come back: docs/performance.md.
 
-    python -m tests.benchmarks.bench_recoveries --data MNIST [--root DIR] [--epochs 4]
+    PYTHONPATH=examples python -m tests.benchmarks.bench_recoveries --data MNIST
+        [--root DIR] [--epochs 4]
 
-The conv net of ``python -m mvc.evaluation drift`` learns while label 0 drifts in. Its versions are
+The conv net of ``python examples/reproduce drift`` learns while label 0 drifts in. Its versions are
 committed with each pipeline and layout, and each one is recovered from a repository that is opened
 for it: the median of three. Beside it plain numpy decodes 74 deltas of ``vsol``. What is trained
 and committed is kept under ``--root`` and used again. Nothing here asserts a time.
@@ -19,12 +20,13 @@ from pathlib import Path
 import torch
 
 import mvc
-from mvc.evaluation.common.data import load_data
-from mvc.evaluation.drift.experiment import Settings, experiments
-from mvc.evaluation.drift.measure import Results
-from mvc.evaluation.drift.stream import Stream, record
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
+from reproduce.data import load_data
+from reproduce.drift.measure import plain_seconds
+from reproduce.drift.split import Settings, experiments
+from reproduce.drift.stream import Stream, record
+from reproduce.workspace import Workspace
 from tests.fresh import fresh_process
 
 WAYS = [("lossless", "skip:4"), ("vsol", "skip:4"), ("lossless", "chain")]
@@ -43,17 +45,16 @@ def main() -> None:
 
 
 def _measure(root: Path, options: argparse.Namespace) -> None:
-    fs = FileSystem()
-    data = load_data(fs, options.data)
+    data = load_data(options.data)
     (experiment,) = experiments(data, Settings(model="conv", epochs=options.epochs), [0])
-    with record(experiment, root / "stream", fs) as stream:
+    with record(experiment, root / "stream") as stream:
         for pipeline, layout in WAYS:
             folder = root / f"{pipeline}-{layout}"
             if not folder.exists():
                 _commit(stream, folder, pipeline, layout)
             _report(folder, f"{pipeline}, {layout}")
         with tempfile.TemporaryDirectory() as results:  # a figure that was kept is not measured
-            plain = Results(stream, Path(results), fs).plain_seconds(DELTAS)
+            plain = plain_seconds(stream, DELTAS, Workspace(Path(results)))
     print(f"plain numpy, {DELTAS} deltas of vsol: {plain:.3f} s")
 
 

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 import mvc as library
-from mvc.provenance.weights import drop
 from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
 from tests.provenance.trainings import Conv, shift
+from tests.recipes import drop
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -36,7 +36,7 @@ def gone(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mvc]:
             run.train()
         assert run.result is not None
         repo.repack(interval=1)  # no delta needs what is given up
-        drop(repo.context, [run.result.id], unproven=True)
+        drop(repo.context, run.result.id)
         repo.gc(grace="0")
     yield mvc
     torch.set_num_threads(threads)
@@ -179,7 +179,7 @@ def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
             run.train()
         assert run.result is not None
         state = {name: value.clone() for name, value in model.state_dict().items()}
-        drop(repo.context, [run.result.id], unproven=True)
+        drop(repo.context, run.result.id)
         repo.gc(grace="0")
         held = repo.commit(state, message="the same weights").id
         assert held != run.result.id
@@ -278,7 +278,7 @@ def test_gc_frees_weights_that_are_a_small_part_of_a_pack(mvc: Mvc) -> None:
         repo.repack(interval=1)
         before = repo.gc(grace="0")
         assert repo.gc(grace="0").packs == 0
-        drop(repo.context, [run.result.id], unproven=True)
+        drop(repo.context, run.result.id)
         done = repo.gc(grace="0")
         entry = repo.manifest(run.result.id).by_path["model.safetensors"]
         assert 0 < sum(c.spec.nbytes for c in entry.contents) < 0.05 * before.before

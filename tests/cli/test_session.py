@@ -2,14 +2,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.cli.session import Session, user_config
+from mvc.cli.session import Session
+from mvc.repo.config import user_file
 
 
 def test_user_file() -> None:
-    assert user_config({"XDG_CONFIG_HOME": "/x"}) == Path("/x/mvc/config.yaml")
+    assert user_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/mvc/config.yaml")
     home = Path.home() / ".config/mvc/config.yaml"
-    assert user_config({}) == home
-    assert user_config({"XDG_CONFIG_HOME": "relative"}) == home
+    assert user_file({}) == home
+    assert user_file({"XDG_CONFIG_HOME": "relative"}) == home
 
 
 def test_names_are_relative_to_the_working_folder(mvc, monkeypatch) -> None:

@@ -199,3 +199,12 @@ def test_what_it_is_stored_as():
     assert pipeline.coding() == CODING
     assert CODING.full().text == "lattice | zstd:huff"
     assert Pipeline.parse(CODING.full().text) == CODING.full()
+
+
+@pytest.mark.parametrize("exponent", [-1074, -1023, 971, 972, 1000, 1023])
+def test_the_ends_of_the_range(exponent):
+    """A step that readers refuse is not written: such words are coded as patterns."""
+    base = np.ldexp(np.arange(64) % 2, exponent)
+    new = np.ldexp((np.arange(64) + 1) % 2, exponent)
+    there_and_back(CODING, new.tobytes(), base.tobytes(), 8)
+    full_and_back(CODING.full(), new.tobytes(), 8)

@@ -1,22 +1,27 @@
 """Many processes at once: some commit, some read and verify, some maintain.
 
-``python -m tests.crash.crowd ROOT COMMITTERS COMMITS READERS SECONDS``: maintenance runs
-gc and repack in turn, every so many seconds, until all have committed, and rebuilds, deletes
-or exchanges the index each time. Prints counters as JSON; what was acknowledged stands in
-files beside the repository, a line a commit.
+``python -m tests.crash.crowd ROOT COMMITTERS COMMITS READERS SECONDS``: three processes maintain
+until all have committed. Each runs gc, repack and forget in turn, every so many seconds, and
+rebuilds the index each time; the first one may delete or exchange it instead. Prints counters as
+JSON; what was acknowledged, and what may be forgotten, stands in files beside the repository, a
+line a commit.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from mvc.errors import Busy
+from mvc.errors import Busy, RefConflict, StateForgotten
 from mvc.ids import CommitId
 from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.repository import Repository
@@ -27,6 +32,7 @@ from tests.crash.story import foreign_index
 from tests.fresh import fresh_process
 
 _REOPEN = 50  # reads with one opening
+_MAINTAINERS = 3
 
 
 def state_for(name: str, step: int) -> dict[str, np.ndarray]:
@@ -43,6 +49,12 @@ def acknowledged(folder: Path) -> dict[CommitId, tuple[str, int]]:
             id_, name, step = line.split()
             told[CommitId.parse(id_)] = (name, int(step))
     return told
+
+
+def given_up(folder: Path) -> set[CommitId]:
+    """The versions that were forgotten, or are about to be."""
+    lines = [line for path in folder.glob("forgets-*") for line in path.read_text().split()]
+    return {CommitId.parse(line) for line in lines if len(line) == 64}
 
 
 def commit(root: Path, name: str, count: int) -> None:
@@ -68,31 +80,55 @@ def read(root: Path, seed: int, pause: float, send: Send) -> None:
             for _ in range(_REOPEN):
                 id_, (name, step) = rng.choice(told)
                 fresh_process()
-                found = repo.checkout(id_, path=f"{name}.safetensors")
+                try:
+                    found = repo.checkout(id_, path=f"{name}.safetensors")
+                except StateForgotten:
+                    if id_ not in given_up(root.parent):
+                        raise
+                    continue
                 check_arrays(found, state_for(name, step))
                 done += 1
                 time.sleep(pause)
     send(done)
 
 
-def maintain(root: Path, seconds: float, send: Send) -> None:
-    """gc and repack in turn, and something with the index after each; says how often each ran,
+def forget(repo: Repository, rng: random.Random) -> None:
+    """One version by name; its id is on disk before."""
+    folder = repo.root.parent
+    told = sorted(acknowledged(folder))
+    if told:
+        id_ = rng.choice(told)
+        with (folder / f"forgets-{os.getpid()}").open("a") as forgets:
+            forgets.write(f"{id_.hex()}\n")
+        with suppress(RefConflict):  # HEAD's
+            maintenance.forget_named(repo.context, id_)
+
+
+_MAINTENANCE: dict[str, Callable[[Repository, random.Random], object]] = {
+    "collected": lambda repo, rng: maintenance.collect(repo.context),
+    "repacked": lambda repo, rng: maintenance.repack(repo.context, rng.choice((5, 10))),
+    "forgotten": forget,
+}
+
+
+def maintain(root: Path, number: int, seconds: float, send: Send) -> None:
+    """Maintenance in turn, and something with the index after each; says how often each ran,
     and how often it was too busy.
     """
-    counted = {"collected": 0, "repacked": 0, "busy": 0, "index_treated": 0}
-    rng = random.Random(0)
+    counted = {**dict.fromkeys(_MAINTENANCE, 0), "busy": 0, "index_treated": 0}
+    rng = random.Random(number)
     while not (root.parent / "stop").exists():
-        for what in ("collected", "repacked"):
+        for what in rng.sample([*_MAINTENANCE], len(_MAINTENANCE)):
             with Repository.open(root) as repo:
                 try:
-                    if what == "collected":
-                        maintenance.collect(repo.context)
-                    else:
-                        maintenance.repack(repo.context, 10)
+                    _MAINTENANCE[what](repo, rng)
                     counted[what] += 1
                 except Busy:
                     counted["busy"] += 1
-                treat_index(repo, rng)
+                if number:
+                    rebuild_index(repo.context)
+                else:
+                    treat_index(repo, rng)
                 counted["index_treated"] += 1
             time.sleep(seconds)
     send(counted)
@@ -120,17 +156,22 @@ def main(root: Path, committers: int, commits: int, readers: int, seconds: float
         fork(lambda send, s=i: read(root, s, seconds / 20, send))  # type: ignore[misc]
         for i in range(readers)
     ]
-    maintaining = fork(lambda send: maintain(root, seconds, send))
+    maintaining = [
+        fork(lambda send, n=i: maintain(root, n, seconds, send))  # type: ignore[misc]
+        for i in range(_MAINTAINERS)
+    ]
     failed = sum(child.end()[1] != 0 for child in committing)
     (root.parent / "stop").touch()
-    counted = {"failed_committers": failed, "failed_readers": 0, "reads": 0}
+    counted = Counter(failed_committers=failed, failed_readers=0, failed_maintenance=0, reads=0)
     for child in reading:
         values, status = child.end()
         counted["failed_readers"] += status != 0
         counted["reads"] += sum(values)
-    values, status = maintaining.end()
-    counted["failed_maintenance"] = int(status != 0)
-    print(json.dumps(counted | (values[0] if values else {})))
+    for child in maintaining:
+        values, status = child.end()
+        counted["failed_maintenance"] += status != 0
+        counted.update(*values)
+    print(json.dumps(counted))
 
 
 if __name__ == "__main__":

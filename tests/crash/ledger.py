@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mvc.errors import NoDeployment, UnknownRevision
+from mvc.errors import NoDeployment, StateForgotten, UnknownRevision
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.repository import Repository
@@ -25,8 +25,8 @@ from tests.crash.state import check_arrays
 from tests.fresh import fresh_process
 
 __all__ = [
-    "Deployment", "Ledger", "Recipe", "Wrong", "arrays", "check", "check_claims", "check_live",
-    "check_version", "expect_deployments",
+    "Deployment", "Ledger", "Recipe", "Wrong", "arrays", "check", "check_claims", "check_forgotten",
+    "check_live", "check_version", "expect_deployments",
 ]  # fmt: skip
 
 Recipe = dict[str, int]
@@ -65,12 +65,16 @@ class Deployment:
 
 @dataclass
 class Ledger:
-    """``commits``: parent and recipe of each. ``sequence``: the newest one that was told."""
+    """``commits``: parent and recipe of each. ``sequence``: the newest one that was told.
+
+    ``forgotten``: commits whose state was deleted by name.
+    """
 
     commits: dict[CommitId, tuple[CommitId | None, Recipe]] = field(default_factory=dict)
     refs: dict[str, Any] = field(default_factory=lambda: {"HEAD": "main"})
     deployments: list[Deployment] = field(default_factory=list)
     sequence: int = 0
+    forgotten: set[CommitId] = field(default_factory=set)
 
     @property
     def head(self) -> CommitId | None:
@@ -122,6 +126,10 @@ class Ledger:
                 waiting += [] if parent is None else [parent]
         self.commits = {c: made for c, made in self.commits.items() if c in kept}
 
+    def may_be_forgotten(self, commit: CommitId) -> bool:
+        """Whether no ref names it, so that nobody checks it out by a name."""
+        return commit not in self.forgotten and commit not in {self.head, *self.refs.values()}
+
     def line(self) -> list[CommitId]:
         """HEAD and its ancestors, newest first."""
         found, at = [], self.head
@@ -154,7 +162,10 @@ def check(repo: Repository, ledger: Ledger, seed: int, *, whole: bool) -> None:
     if not whole:
         commits = [*commits[-1:], *rng.sample(commits, min(3, len(commits)))]
     for commit in commits:
-        check_version(repo, commit, ledger.commits[commit][1])
+        if commit in ledger.forgotten:
+            check_forgotten(repo, commit)
+        else:
+            check_version(repo, commit, ledger.commits[commit][1])
 
 
 def _refs(repo: Repository, ledger: Ledger) -> None:
@@ -189,6 +200,16 @@ def check_version(
             check_arrays(repo.checkout(commit, path=path), arrays(number))
         except AssertionError as error:
             raise Wrong("wrong", f"{path} of {commit.short}: {error}") from error
+
+
+def check_forgotten(repo: Repository, commit: CommitId) -> None:
+    """A forgotten version is refused as such, and by nothing else."""
+    fresh_process()
+    try:
+        repo.manifest(commit)
+    except StateForgotten:
+        return
+    raise Wrong("wrong", f"{commit.short} is forgotten, but its state is handed out")
 
 
 def expect_deployments(repo: Repository, target: str, expected: list[Deployment]) -> None:

@@ -84,8 +84,8 @@ F1 = Story(
 # -- drawing -------------------------------------------------------------------------------
 
 _WORK = (("commit", 8), ("deploy", 8), ("dated", 2), ("retract", 2), ("branch", 1), ("tag", 1),
-         ("switch", 1), ("undo", 2), ("gc", 1), ("fsck", 1), ("look", 4),
-         ("reopen", 1))  # fmt: skip
+         ("switch", 1), ("undo", 2), ("gc", 1), ("repack", 1), ("forget", 1), ("fsck", 1),
+         ("look", 4), ("reopen", 1))  # fmt: skip
 _INDEX = (("rebuild", 4), ("rebuild inside", 4), ("repair", 1), ("repair inside", 1),
           ("sibling", 2),
           *((name, weight) for name, (_, weight) in treatments.TREATMENTS.items()))  # fmt: skip
@@ -141,6 +141,10 @@ def _work_step(rng: random.Random, processes: int, batch: int) -> Step:
         return name, who, rng.randrange(4)
     if name == "retract":
         return name, who, rng.randrange(2)
+    if name == "repack":
+        return name, who, rng.choice((1, 2, 5))
+    if name == "forget":
+        return name, who, which
     if name == "fsck":
         return name, who, rng.random() < 0.5
     return (name, who)
@@ -244,6 +248,8 @@ def _gone(life: Life) -> str:
     gone = []
     with life.once() as worker:
         for commit, (_, recipe) in life.ledger.commits.items():
+            if commit in life.ledger.forgotten:
+                continue
             try:
                 worker.call("version", commit, recipe)
             except Wrong:
@@ -263,7 +269,7 @@ def _looked(life: Life, worker: Worker, who: str) -> None:
 
 
 def _version(life: Life, which: int) -> CommitId | None:
-    commits = list(life.ledger.commits)
+    commits = [commit for commit in life.ledger.commits if commit not in life.ledger.forgotten]
     return commits[which % len(commits) if which >= 0 else which] if commits else None
 
 
@@ -323,6 +329,17 @@ def _gc(life: Life, who: int) -> None:
     life.ledger.collected()
 
 
+def _repack(life: Life, who: int, interval: int) -> None:
+    life.worker(who).call("repack", interval)
+
+
+def _forget(life: Life, who: int, which: int) -> None:
+    commit = _version(life, which)
+    if commit is not None and life.ledger.may_be_forgotten(commit):
+        life.worker(who).call("forget", commit)
+        life.ledger.forgotten.add(commit)
+
+
 def _look(life: Life, who: int) -> None:
     life.worker(who).call("check", life.ledger, life.seed + life.steps, False)
 
@@ -379,6 +396,8 @@ _STEPS: dict[str, Callable[..., None]] = {
     "switch": _switch,
     "undo": _undo,
     "gc": _gc,
+    "repack": _repack,
+    "forget": _forget,
     "look": _look,
     "fsck": _fsck,
     "reopen": _plain("reopen"),

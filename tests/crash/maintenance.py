@@ -33,5 +33,5 @@ def repack(
     add: Sequence[CommitId] = (),
     remove: Sequence[CommitId] = (),
 ) -> None:
-    goal = goal_of(context, interval=interval, add=tuple(add), remove=tuple(remove))
+    goal = goal_of(context, interval=interval, add=tuple(add) or None, remove=tuple(remove) or None)
     change_layout(context, goal)

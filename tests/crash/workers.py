@@ -30,6 +30,7 @@ from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from mvc.store.index.reader import IndexReader
 from mvc.store.journal.frames import Recorded
+from tests.crash import maintenance
 from tests.crash.forks import warm_up
 from tests.crash.ledger import (
     Deployment,
@@ -134,6 +135,14 @@ def _gc(repo: Repository) -> None:
     repo.gc(grace=timedelta(0))
 
 
+def _repack(repo: Repository, interval: int) -> None:
+    maintenance.repack(repo.context, interval)
+
+
+def _forget(repo: Repository, commit: CommitId) -> None:
+    maintenance.forget_named(repo.context, commit)
+
+
 def _fsck(repo: Repository, full: bool) -> None:
     report = repo.fsck(full=full)
     if not report.sound:
@@ -222,6 +231,8 @@ _VERBS: dict[str, Callable[..., Any]] = {
     "switch": _switch,
     "undo": _undo,
     "gc": _gc,
+    "repack": _repack,
+    "forget": _forget,
     "fsck": _fsck,
     "rebuild": _rebuild,
     "repair": _repair,

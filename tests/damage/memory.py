@@ -6,6 +6,7 @@ there is no index: what is read is format, journal, packs and the witness.
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -46,7 +47,9 @@ class MemoryFS(FileSystem):
         self.files: dict[Path, bytes | bytearray] = {p: p.read_bytes() for p in paths}
 
     def identity(self, path: Path) -> FileIdentity:
-        return FileIdentity(len(self.files[path]), 0, 0, hash(path), 1, stat.S_IFREG | 0o444)
+        return FileIdentity(
+            len(self.files[path]), 0, 0, hash(path), 1, stat.S_IFREG | 0o444, os.geteuid()
+        )
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
         if not path.is_relative_to(self.folder):
@@ -61,7 +64,7 @@ class MemoryFS(FileSystem):
         if path in self.files:
             return self.identity(path)
         if any(str(file).startswith(f"{path}/") for file in self.files):
-            return FileIdentity(0, 0, 0, hash(path), 1, stat.S_IFDIR | 0o555)
+            return FileIdentity(0, 0, 0, hash(path), 1, stat.S_IFDIR | 0o555, os.geteuid())
         return None
 
     def is_writable_dir(self, path: Path) -> bool:

@@ -5,8 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-import make_series  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
+
+import make_series  # noqa: E402
 
 
 def bits(state):

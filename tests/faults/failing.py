@@ -52,7 +52,8 @@ class FailingFS(WrappedFS):
     what it was given, which is no failure and must go unnoticed. A write that fails with an
     errno has put half of its bytes into the file before, as a full disk does. ``calls``
     is the number of calls so far that the error could have struck, ``failures`` how
-    many it did. With ``fail_at=0`` nothing fails.
+    many it did. With ``fail_at=0`` nothing fails. ``within``: a folder outside of which nothing
+    fails, nor counts.
     """
 
     def __init__(
@@ -61,30 +62,32 @@ class FailingFS(WrappedFS):
         fail_at: int = 0,
         error: Error = errno.EIO,
         persistent: bool = False,
+        within: Path | None = None,
     ) -> None:
         super().__init__(inner)
+        self.within = within
         self.fail_at, self.error, self.persistent = fail_at, error, persistent
         self.calls = self.failures = 0
 
     def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
-        if self._due(op):
+        if self._due(op, path):
             self._fail(op, path)
         return act()
 
     def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
-        if self._due(op):
+        if self._due(op, file.path):
             raise self._raw()  # the handle makes it an mvc error, as it would the system's
         return act()
 
     def read(self, file: Handle, offset: int, length: int) -> bytes:
-        if self.error == "short" and self._due("read"):
+        if self.error == "short" and self._due("read", file.path):
             length = (length + 1) // 2
         elif self.error != "short":
             return super().read(file, offset, length)
         return file.inner.read(offset, length)
 
     def read_into(self, file: WrappedReadFile, offset: int, view: memoryview) -> int:
-        if self.error == "short" and self._due("read"):
+        if self.error == "short" and self._due("read", file.path):
             view = view[: (len(view) + 1) // 2]
         elif self.error != "short":
             return super().read_into(file, offset, view)
@@ -92,7 +95,7 @@ class FailingFS(WrappedFS):
 
     def write(self, file: WrappedWriteFile, offset: int, views: Sequence[memoryview]) -> int:
         size = sum(map(len, views))
-        if not self._due("write"):
+        if not self._due("write", file.path):
             file.inner.write_at(offset, views)
             return size
         half = b"".join(views)[: (size + 1) // 2]
@@ -104,8 +107,10 @@ class FailingFS(WrappedFS):
             raise self._raw()
         return len(half)
 
-    def _due(self, op: str) -> bool:
+    def _due(self, op: str, path: Path) -> bool:
         """Counts the call; whether it fails."""
+        if self.within is not None and not path.is_relative_to(self.within):
+            return False
         strikes = _STRIKES.get(self.error)
         if strikes is not None and op not in strikes:
             return False

@@ -20,23 +20,27 @@ _TURNS = 50
 
 
 class ScheduledFS(HookedFS):
-    """Stops before call ``stop`` (0: never) until ``go``; and where a lock is held.
+    """Stops before each of the calls ``stops`` until ``go``; and where a lock is held.
 
     Calls are counted from ``arm`` on; before that it is a file system like any other.
     """
 
-    def __init__(self, stop: int, inner: FileSystem | None = None) -> None:
+    def __init__(self, *stops: int, inner: FileSystem | None = None) -> None:
+        """A stop of 0 counts as none."""
         super().__init__(self._before, inner)
-        self._stop = stop
+        self._stops = [stop for stop in stops if stop]
         self._armed = False
         self._changed = threading.Condition()
         self._stopped = False  # waits at a call or a lock
         self._ended = False
-        self._free = stop == 0
 
     def _before(self, number: int, op: str, path: Path) -> None:
-        if self._armed and number >= self._stop and not self._free:
-            self._wait()
+        with self._changed:
+            due = self._armed and (self._stopped or number >= min(self._stops, default=number + 1))
+            if due:
+                self._stops = [stop for stop in self._stops if stop > number]
+        if due:
+            self.wait()
 
     def arm(self) -> None:
         self.calls = 0
@@ -54,9 +58,10 @@ class ScheduledFS(HookedFS):
             lock = super().lock(path, shared=shared, timeout=timeout, block=False)
             if lock is not None or not block:
                 return lock
-            self._wait()  # the other one holds it: it has to go first
+            self.wait()  # the other one holds it: it has to go first
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Stops here until ``go``."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -79,9 +84,8 @@ class ScheduledFS(HookedFS):
             return self._ended
 
     def go(self) -> None:
-        """Lets the run go on: from now on it stops at locks only."""
+        """Lets the run go on, up to its next stop or a lock."""
         with self._changed:
-            self._free = True
             self._stopped = False
             self._changed.notify_all()
 
@@ -118,8 +122,8 @@ class Run:
 
 
 def interleave(first: Run, second: Run) -> None:
-    """``first`` up to its stop, ``second`` up to its own, then ``first`` to its end, then
-    ``second``; whoever meets the other one's lock waits for it."""
+    """``first`` up to its first stop, ``second`` up to its own, ``first`` up to its next one or its
+    end, and so on in turn; whoever meets the other one's lock waits for it."""
     first.start()
     first.fs.until_it_rests()
     second.start()

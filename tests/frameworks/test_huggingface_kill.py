@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from tests.frameworks.need import need
 need("transformers", "accelerate")
 
 from tests.frameworks.huggingface_runs import SAID, bits, losses, trainer  # noqa: E402
+from tests.training.killed import lines_until_killed  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
 STEPS = 14
@@ -32,19 +32,13 @@ def start(*arguments: object) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def killed_at(step: int, child: subprocess.Popen[bytes]) -> int:
-    """Kills the child once it said ``step``; the last step that it said."""
-    assert child.stdout is not None
-    said = 0
-    with child.stdout as lines:
-        for line in lines:
-            if line.startswith(SAID.encode()):
-                said = int(line.split()[1])
-                if said == step:
-                    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    assert child.returncode == -signal.SIGKILL
-    return said
+def killed_at(step: int, folder: Path) -> int:
+    """Kills a training once it said ``step``; the last step that it said."""
+    lines = lines_until_killed(
+        "tests.frameworks.huggingface_runs", "train", folder, STEPS,
+        enough=lambda said: said[-1] == f"{SAID} {step}\n".encode(),
+    )  # fmt: skip
+    return int([line for line in lines if line.startswith(SAID.encode())][-1].split()[1])
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ def one_thread() -> Iterator[None]:
 
 def test_killed_and_gone_on(tmp_path: Path, one_thread: None) -> None:
     mvc.Repository.init(tmp_path / "models").close()
-    said = killed_at(8, start("train", tmp_path, STEPS))
+    said = killed_at(8, tmp_path)
     with mvc.Repository.open(tmp_path / "models") as repo:
         there = [entry.commit.message for entry in repo.log()][::-1]
         assert there == [f"step {n}" for n in range(1, len(there) + 1)]

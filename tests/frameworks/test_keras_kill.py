@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ need("keras")
 
 import mvc
 from tests.frameworks.keras_runs import digest, fit, made
+from tests.training.killed import lines_until_killed
 
 PROJECT = Path(__file__).parents[2]
 
@@ -38,14 +38,10 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed(tmp_path: Path) -> None:
     fit(whole, epochs=4)
     torch.set_num_threads(threads)
     mvc.Repository.init(tmp_path).close()
-    killed = child(tmp_path, "400", "0")
-    assert killed.stdout is not None
-    for line in killed.stdout:
-        if int(line.split()[1]) >= 7:
-            break
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
+    lines_until_killed(
+        "tests.frameworks.keras_runs", tmp_path, 400, 0,
+        enough=lambda said: int(said[-1].split()[1]) >= 7,
+    )  # fmt: skip
     with mvc.Repository.open(tmp_path) as repo:
         assert repo.fsck().sound
         first = list(repo.log())[-7]

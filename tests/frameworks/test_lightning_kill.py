@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,27 +16,14 @@ from mvc.errors import CannotResume  # noqa: E402
 from mvc.frameworks.lightning.callback import MVCCallback  # noqa: E402
 from tests.frameworks.lightning_child import EPOCHS  # noqa: E402
 from tests.frameworks.lightning_runs import BATCHES, bits, existing, fit, validation  # noqa: E402
-
-PROJECT = Path(__file__).parents[2]
+from tests.training.killed import lines_until_killed  # noqa: E402
 
 
 def kill(folder: Path, at: int) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.frameworks.lightning_child", str(folder)],
-        cwd=PROJECT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    lines_until_killed(
+        "tests.frameworks.lightning_child", folder,
+        enough=lambda said: said[-1] == b"batch %d\n" % at,
     )  # fmt: skip
-    assert child.stdout is not None
-    try:
-        for line in child.stdout:
-            if line == b"batch %d\n" % at:
-                break
-        os.kill(child.pid, signal.SIGKILL)
-        child.stdout.read()
-    finally:
-        child.kill()
-        child.stdout.close()
-        child.wait()
-    assert child.returncode == -signal.SIGKILL
 
 
 @pytest.fixture(autouse=True)

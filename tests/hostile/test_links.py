@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any, TypeVar
@@ -294,3 +296,46 @@ def test_a_pack_that_is_a_link_is_not_appended_to(place: Place) -> None:
     with Repository.open(place.tree) as repo, pytest.raises(MvcError):
         repo.commit({"w": np.ones(3)}, message="m")
     assert victim.read_bytes() == sound
+
+
+@pytest.mark.parametrize("name", ["00000001-000000000016.pack", ".mvc-tmp-0123456789abcdef"])
+def test_a_quarantine_that_is_a_link_is_not_emptied(place: Place, name: str) -> None:
+    """It could lead to the packs of another repository."""
+    victim = place.outside / "b" / name
+    victim.write_bytes(b"victim")
+    (place.tree / ".mvc/quarantine").symlink_to(place.outside / "b")
+    with Repository.open(place.tree) as repo:
+        repo.forget([place.ids[0]])
+        with pytest.raises(IoFailed, match="quarantine is no folder"):
+            repo.gc(grace=timedelta(0))
+    assert victim.read_bytes() == b"victim"
+
+
+def test_a_quarantine_that_is_a_link_takes_nothing_in(place: Place) -> None:
+    pack = place.tree / ".mvc/packs/00000001.pack"
+    data = bytearray(pack.read_bytes())
+    data[16] ^= 1  # the header of the first record
+    pack.write_bytes(data)
+    (place.tree / ".mvc/quarantine").symlink_to(place.outside / "b")
+    with Repository.open(place.tree) as repo, pytest.raises(IoFailed, match="is no folder"):
+        repo.repair()
+    assert place.untouched()
+
+
+def test_a_pipe_in_place_of_a_leftover_keeps_nobody_waiting(place: Place) -> None:
+    (place.tree / ".mvc/retraining").mkdir()
+    os.mkfifo(place.tree / ".mvc/retraining/0123456789abcdef")
+    with Repository.open(place.tree) as repo:
+        repo.gc(grace=timedelta(0))
+    assert (place.tree / ".mvc/retraining/0123456789abcdef").exists()
+
+
+def test_a_terabyte_of_nothing_in_quarantine_is_not_read(place: Place) -> None:
+    (place.tree / ".mvc/quarantine").mkdir()
+    huge = place.tree / ".mvc/quarantine/00000001-000000000016.pack"
+    huge.touch()
+    os.truncate(huge, 1 << 40)
+    began = time.process_time()
+    with Repository.open(place.tree) as repo:
+        assert repo.repair().after.sound
+    assert time.process_time() - began < 60

@@ -17,6 +17,7 @@ import pytest
 
 from mvc.errors import Busy, IoFailed, ReadOnly
 from mvc.io.files import FileSystem
+from mvc.io.patience import StillWaiting
 
 _HOLDER = """
 import sys, time
@@ -81,6 +82,25 @@ def test_another_process_is_kept_out_until_it_is_killed(
     holder.wait()
     lock = fs.lock(path, timeout=0)
     assert lock is not None and lock.held
+
+
+def test_a_process_that_holds_a_lock_for_too_long_is_named(
+    fs: FileSystem, path: Path, holders: Holders
+) -> None:
+    holder = holders.start()
+    holder.send_signal(signal.SIGSTOP)
+    named = rf"process {holder.pid} \(.*\), which is stopped, holds {path} for more than 1.5 s"
+    with pytest.raises(Busy, match=named):
+        fs.lock(path, timeout=1.5)
+
+
+@pytest.mark.long
+def test_a_long_wait_is_said(fs: FileSystem, path: Path, holders: Holders) -> None:
+    holder = holders.start()
+    timer = threading.Timer(6.5, holder.kill)
+    timer.start()
+    with pytest.warns(StillWaiting, match=f"waits for {path}, which process {holder.pid}"):
+        fs.lock(path, timeout=20).release()
 
 
 def test_shared_locks_share_and_keep_writers_out(
@@ -171,6 +191,24 @@ def test_a_forked_child_does_not_keep_the_lock(fs: FileSystem, path: Path) -> No
         os.waitpid(child, 0)
         for descriptor in (*ready, *done):
             os.close(descriptor)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o444])
+def test_a_pipe_is_no_lock_and_nobody_waits_for_it(
+    fs: FileSystem, path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(path, mode)
+    real = os.open
+
+    def refuse(name: Path, flags: int, *rest: int, **folder: int) -> int:
+        if mode == 0o444 and flags & os.O_RDWR:  # as for everybody but root
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(name, flags, *rest, **folder)
+
+    monkeypatch.setattr(os, "open", refuse)
+    for block in (True, False):
+        with pytest.raises(IoFailed, match="is not a regular file"):
+            fs.lock(path, block=block, timeout=1)
 
 
 def test_a_file_that_may_only_be_read_is_locked_all_the_same(

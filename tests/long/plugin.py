@@ -7,6 +7,8 @@ alone gets to know what came of the tests. What has passed is on disk before the
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 __all__ = ["FINISHED"]
 
 FINISHED = "finished.jsonl"
+PROCESSOR = "processor seconds"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +39,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [by_id[name] for name in names]
 
 
+_began: dict[str, float] = {}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Adds to the last report of a test the processor time that it took, with its children."""
+    report = yield
+    if report.when == "teardown":
+        report.user_properties.append((PROCESSOR, _processor() - _began.pop(item.nodeid)))
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logstart(nodeid: str) -> None:
+    _began[nodeid] = _processor()
+
+
+def _processor() -> float:
+    return sum(os.times()[:4])
+
+
 class _Noting:
     def __init__(self, config: pytest.Config) -> None:
         folder = Path(config.getoption("--long-folder"))
@@ -52,7 +76,8 @@ class _Noting:
         if report.failed:
             self.failed.add(name)
         if report.when == "teardown" and name not in self.failed:
-            noted = {"test": name, "seconds": round(self.seconds[name], 2), "run": self.run,
-                     "commit": self.commit}  # fmt: skip
+            noted = {"test": name, "seconds": round(self.seconds[name], 2),
+                     "processor": round(dict(report.user_properties)[PROCESSOR], 2),
+                     "run": self.run, "commit": self.commit}  # fmt: skip
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(noted) + "\n")

@@ -15,10 +15,14 @@ __all__ = ["Finished", "counters", "durations", "finished"]
 
 @dataclass(frozen=True)
 class Finished:
-    """A test that has passed: how long it took, in which run, on which commit."""
+    """A test that has passed: how long it took, in which run, on which commit.
+
+    ``processor``: of all its processes, which is what counts on a machine that is busy.
+    """
 
     test: str
     seconds: float
+    processor: float
     run: str
     commit: str
 
@@ -47,8 +51,8 @@ def counters(folder: Path) -> str:
 
 
 def durations(folder: Path) -> dict[str, float]:
-    """Mean seconds of each test function, of all its parameters."""
+    """Mean processor time of each test function, of all its parameters."""
     by_function: dict[str, list[float]] = defaultdict(list)
     for each in finished(folder).values():
-        by_function[each.test.partition("[")[0]].append(each.seconds)
+        by_function[each.test.partition("[")[0]].append(each.processor)
     return {name: round(sum(s) / len(s), 1) for name, s in sorted(by_function.items())}

@@ -123,7 +123,7 @@ class Cursor:
             stage = next(s for s in coding.split(" | ") if "sparse" in s)
             options = (stage.partition(":")[2] or "values,indices,diff").split(",")
             kept, split = self.get("uint"), "values" in options
-            if kept < k:
+            if need(kept <= k, "more words than there are") or kept < k:
                 at = self.column(kept, 8, coding, "indices" in options)
                 at = np.cumsum(at, dtype="i8") if "diff" in options else at.astype("i8")
         words = self.column(kept, width, coding, split, cut)
@@ -220,8 +220,8 @@ def apply(record, member, base, reverse=False):  # base's piece to its piece, or
     if coding == "patch":
         extra = b"".join(m.id for m in record.members if m.kind == 1) if member.kind == 2 else b""
         return payload.patch(base or b"", extra[:MIB], size)
-    bridge, _, names = coding.split(" | ")[0].partition(":")
-    base = cast(base, names) if bridge == "cast" else base and base[:size].ljust(size, b"\0")
+    to = coding.split(" | ")[0].partition(":")[2]
+    base = base if base is None else cast(base, to) if ">" in to else base[:size].ljust(size, b"\0")
     held = record.group and record.decoded[record.members.index(member)]
     if steps.adds(coding):
         return steps.add(base, held)

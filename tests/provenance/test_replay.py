@@ -26,6 +26,7 @@ from mvc.errors import (
     NotTrusted,
     RetrainingDiffers,
     UnknownPath,
+    WrongUsage,
 )
 from mvc.ids import CommitId
 from mvc.provenance.recipe import recipe_of
@@ -41,6 +42,7 @@ from tests.provenance.trainings import (
     ImageService,
     Tagger,
     careless,
+    deaf,
     division,
     fails_elsewhere,
     make_images,
@@ -266,7 +268,10 @@ def test_variables_that_lead_to_other_code_are_not_set(
         run.train(steps=1)
     assert run.result is not None
     there = json.loads(attached.read(repo.context, run.result.id, "environment.json"))
-    for name in ("PYTHONPATH", "LD_PRELOAD", "PATH", "OMP_TOOL_LIBRARIES"):
+    for name in (
+        "PYTHONPATH", "LD_PRELOAD", "PATH", "OMP_TOOL_LIBRARIES", "ONEDNN_JIT_PROFILE",
+        "DNNL_JIT_DUMP", "KMP_STATS_FILE",
+    ):  # fmt: skip
         there["variables"] = {name: str(tmp_path)}
         other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
         assert name not in variables(repo.environment(other), {})
@@ -388,6 +393,42 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
     else:
         repo.gc()
     assert not left_behind(repo)
+
+
+@pytest.mark.usefixtures("prepared")
+def test_a_replay_that_hangs_is_told_of_and_ended(repo: mvc.Repository) -> None:
+    model, _ = conv(repo)
+    with repo.provenance(model, service=deaf, verify=False) as run:
+        run.train(pid=os.getpid())
+    texts: list[str] = []
+    with pytest.raises(CannotRetrain, match="was not made again within 8 s: its process was ended"):
+        repo.retrain(trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
+    (said, *_) = [text for text in texts if "waits for process" in text]
+    assert not alive(int(said.partition("process ")[2].partition(",")[0]))
+    assert not left_behind(repo)
+    with pytest.raises(WrongUsage, match="timeout is a number of seconds"):
+        repo.retrain(trust=True, timeout=-1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it asks Linux")
+def test_a_process_that_keeps_the_lock_of_python_ends_with_its_parent(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    model, _ = conv(repo)
+    with repo.provenance(model, service=deaf, verify=False) as run:
+        run.train(pid=os.getpid(), begun=str(tmp_path / "begun"))
+    program = "import sys, mvc\nmvc.Repository.open(sys.argv[1]).retrain(trust=True)\n"
+    child = subprocess.Popen([sys.executable, "-c", program, str(repo.root)])
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    (worker,) = workers_of(child.pid)
+    child.kill()
+    child.wait()
+    deadline = time.monotonic() + 20
+    while alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive(worker)
 
 
 def workers_of(pid: int) -> list[int]:

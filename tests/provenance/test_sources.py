@@ -86,6 +86,122 @@ def test_what_was_recorded_once_stays_recorded_while_a_file_is_edited(project: P
         sources_of([module.A])
 
 
+EDITS = {
+    "a default": (
+        "def f(a, lr=0.1):\n    return a\n", "def f(a, lr=0.2):\n    return a\n",
+        r"f: the default of lr is 0\.1 here, 0\.2 in the file",
+    ),
+    "a default that became another type": (
+        "def f(a, lr=1):\n    return a\n", "def f(a, lr=1.0):\n    return a\n",
+        r"f: the default of lr is 1 here, 1\.0 in the file",
+    ),
+    "a negative zero": (
+        "def f(a=0.0):\n    return a\n", "def f(a=-0.0):\n    return a\n", r"f: the default of a",
+    ),
+    "a default by keyword": (
+        "def f(*, lr=(1, [2])):\n    return lr\n", "def f(*, lr=(1, [3])):\n    return lr\n",
+        r"f: the default of lr",
+    ),
+    "a default that is there no more": (
+        "def f(lr=1):\n    return lr\n", "def f(lr):\n    return lr\n",
+        r"f: the default of lr is 1 here, none in the file",
+    ),
+    "a default by the name of a constant": (
+        "LR = 0.1\ndef f(lr=LR):\n    return lr\n", "LR = 0.3\ndef f(lr=LR):\n    return lr\n",
+        r"f: the default of lr is 0\.1 here, 0\.3 in the file",
+    ),
+    "a default of a method": (
+        "class A:\n    def f(self, n=1 << 4):\n        return n\n",
+        "class A:\n    def f(self, n=1 << 5):\n        return n\n",
+        r"A\.f: the default of n is 16 here, 32 in the file",
+    ),
+    "a constant of another type": (
+        "def f():\n    return 1\n", "def f():\n    return True\n", r"f: its code is another",
+    ),
+    "a function inside": (
+        "def f():\n    def g():\n        return 1\n    return g\n",
+        "def f():\n    def g():\n        return 2\n    return g\n", r"f: its code is another",
+    ),
+    "the setter of a property": (
+        "class A:\n    @property\n    def x(self):\n        return 1\n"
+        "    @x.setter\n    def x(self, v):\n        self.y = v\n",
+        "class A:\n    @property\n    def x(self):\n        return 1\n"
+        "    @x.setter\n    def x(self, v):\n        self.z = v\n", r"A\.x: its code is another",
+    ),
+    "a wrapper": (
+        "from functools import wraps\ndef twice(g):\n    @wraps(g)\n    def w():\n"
+        "        return 2 * g()\n    return w\n@twice\ndef f():\n    return 1\n",
+        "from functools import wraps\ndef twice(g):\n    @wraps(g)\n    def w():\n"
+        "        return 3 * g()\n    return w\n@twice\ndef f():\n    return 1\n",
+        r"twice: its code is another",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_an_edit_of_what_a_function_was_defined_with_is_named(project: Project, what: str) -> None:
+    before, after, message = EDITS[what]
+    project.write({"defined.py": before})
+    module = project.load("defined")
+    target = getattr(module, "f", None) or module.A
+    project.write({"defined.py": "# other lines\n\n" + before})
+    sources_of([target])
+    project.write({"defined.py": after})
+    with pytest.raises(CannotRecord, match=rf"defined\.py was changed since .*: {message}"):
+        sources_of([module.A if hasattr(module, "A") else module.f], ["defined"])
+
+
+CONSTANTS = {
+    "a constant of the module": (
+        "EPOCHS = 3\ndef f():\n    return EPOCHS\n",
+        "EPOCHS = 4\ndef f():\n    return EPOCHS\n",
+        r"EPOCHS is 3 here, 4 in the file",
+    ),
+    "an attribute of a class": (
+        "class A:\n    sizes: tuple = (1, 2)\n",
+        "class A:\n    sizes: tuple = (1, 3)\n",
+        r"A\.sizes is \(1, 2\) here, \(1, 3\) in the file",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CONSTANTS)
+def test_a_recipe_begins_with_the_values_of_the_file(project: Project, what: str) -> None:
+    before, after, message = CONSTANTS[what]
+    project.write({"valued.py": before})
+    module = project.load("valued")
+    target = getattr(module, "f", None) or module.A
+    sources_of([target], values=True)
+    project.write({"valued.py": after})
+    for _ in range(2):  # what was recorded before is still what runs
+        sources_of([target], values=True)
+    project.write({"valued2.py": before})
+    module = project.load("valued2")
+    project.write({"valued2.py": after})
+    target = getattr(module, "f", None) or module.A
+    sources_of([target])
+    with pytest.raises(CannotRecord, match=message):
+        sources_of([target], values=True)
+
+
+def test_what_a_file_says_that_it_changes_is_no_constant(project: Project) -> None:
+    project.write({
+        "moving.py": "import math\nCALLS = 0\nKNOWN = []\nMODE = None\nTWICE = 1\nTWICE = 2\n"
+        "len = len\ndef g(size=len, kind=math.pow, text=str.lower, none=MODE):\n    return size\n"
+        "class Outer:\n    N = 3\n    class Inner:\n        N = N_ = 4\n"
+        "    def h(self, n=N, make=dict.fromkeys):\n        return n\n"
+        "class A:\n    count = 0\n    def f(self, memo={}, pi=math.pi, made=list((1,))):\n"
+        "        global CALLS\n        CALLS += 1\n        A.count += 1\n        memo[1] = 2\n"
+        "        KNOWN.append(3)\n        return CALLS\n"
+    })  # fmt: skip
+    module = project.load("moving")
+    module.A().f()
+    assert sources_of([module.A], values=True).files
+    module.MODE = "fast"  # set by another file
+    with pytest.raises(CannotRecord, match=r"moving\.py .*MODE is 'fast' here, None in the file"):
+        sources_of([module.A], values=True)
+
+
 def _local() -> type:
     class Inside:
         pass

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
-from torch import nn
 from torch.distributed.checkpoint.api import CheckpointException
 
 import mvc
@@ -17,6 +20,7 @@ from mvc.errors import (
     CannotRecord,
     CannotRetrain,
     DamagedData,
+    MvcError,
     NotTrusted,
     RefConflict,
     UnknownPath,
@@ -32,6 +36,7 @@ from mvc.store.journal.entries import Entry, Weights
 from tests.frameworks.need import need
 from tests.oracle import reader
 from tests.provenance.trainings import Conv, make_images, train_images
+from tests.recipes import drop
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -47,25 +52,32 @@ def one_thread() -> Iterator[None]:
 class Chain:
     """Versions of one model; the second and third were trained from the one before."""
 
-    def __init__(self, repo: mvc.Repository, folder: Path) -> None:
+    def __init__(self, repo: mvc.Repository, folder: Path, trainings: int = 2) -> None:
         self.repo, self.states = repo, list[dict[str, torch.Tensor]]()
         torch.manual_seed(1)
-        model = mvc.made(Conv, 4, dropout=0.5)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-        self.ids: list[CommitId] = [repo.commit(model.state_dict()).id]
-        self._keep(model)
+        self.model = mvc.made(Conv, 4, dropout=0.5)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.ids: list[CommitId] = [repo.commit(self.model.state_dict()).id]
+        self._keep()
         data = make_images(folder / "images", 16)
-        for _ in range(2):
-            with repo.provenance(
-                model, optimizer, data=data, service=train_images, verify=False
-            ) as run:
-                run.train()
-            assert run.result is not None
-            self.ids.append(run.result.id)
-            self._keep(model)
+        for _ in range(trainings):
+            self.train(data, verify=False)
 
-    def _keep(self, model: nn.Module) -> None:
-        self.states.append({n: v.clone() for n, v in model.state_dict().items()})
+    def train(self, data: Path, **flags: Any) -> None:
+        """Records the next version, also if its proof fails."""
+        run = self.repo.provenance(
+            self.model, self.optimizer, data=data, service=train_images, **flags
+        )
+        try:
+            with run:
+                run.train()
+        finally:
+            if run.result is not None:
+                self.ids.append(run.result.id)
+                self._keep()
+
+    def _keep(self) -> None:
+        self.states.append({n: v.clone() for n, v in self.model.state_dict().items()})
 
     def is_right(self, rev: int) -> bool:
         state = self.repo.checkout(self.ids[rev])
@@ -75,12 +87,6 @@ class Chain:
 @pytest.fixture
 def chain(repo: mvc.Repository, tmp_path: Path) -> Chain:
     return Chain(repo, tmp_path)
-
-
-def drop_unproven(repo: mvc.Repository, *ids: CommitId) -> None:
-    from mvc.provenance.weights import drop
-
-    drop(repo.context, ids, unproven=True)
 
 
 def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
@@ -112,7 +118,7 @@ def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
 
 def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     before = repo.stats()
     freed = repo.gc(grace="0").freed
     assert freed > 0
@@ -125,7 +131,9 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
     with pytest.raises(NotTrusted) as caught:
         repo.retrain(second)
     assert all(f"show --code {each.short}" in str(caught.value.hint) for each in (first, second))
-    done = repo.retrain(second, trust=True)
+    assert f"--trust {first.short} --trust {second.short}" in str(caught.value.hint)
+    assert caught.value.versions == (first, second)
+    done = repo.retrain(second, trust=caught.value.versions)
     assert done.replayed == (first, second)
     assert all(torch.equal(done.state[n], v) for n, v in chain.states[2].items())
     assert repo.fsck().sound
@@ -134,7 +142,7 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
 def test_report_and_plot_leave_out_changes_of_versions_without_weights(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     repo.commit({n: v + 1 for n, v in chain.states[2].items()})
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     repo.gc(grace="0")
     assert start.short in repo.report()
     assert "1 of" in " ".join(repo.plot(distance=True).notes)
@@ -142,9 +150,9 @@ def test_report_and_plot_leave_out_changes_of_versions_without_weights(chain: Ch
 
 def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     repo.gc(grace="0")
-    with repo.retraining(second, trust=True) as done:
+    with repo.retraining(second, trust=[first, second]) as done:
         assert done is not None
         assert done.replayed == (first, second)
         assert repr(done).startswith(f"<Retrained: {second.short} model.safetensors, 2 replayed")
@@ -158,7 +166,7 @@ def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
 
 def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
     repo, (_, first, _) = chain.repo, chain.ids
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     repo.gc(grace="0")
     with pytest.raises(WeightsDropped) as caught:
         repo.checkout(first)
@@ -168,7 +176,7 @@ def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
 
 def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     for read in (
         lambda: repo.load_model(second, trust=True),
@@ -191,7 +199,7 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
 
 def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     data = repo.data_set("images").version
     for needed in (start, data):
         with pytest.raises(RefConflict, match=r"is needed to train .* again"):
@@ -205,7 +213,7 @@ def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
 
 def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: Path) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     assert repo.code(second)
     assert repo.manifest(second).root == repo.version(second).root
@@ -226,7 +234,7 @@ def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: 
     from mvc.frameworks.fsspec.filesystem import MvcFileSystem
 
     repo = chain.repo
-    drop_unproven(repo, chain.ids[2])
+    drop(repo.context, chain.ids[2])
     repo.gc(grace="0")
     with pytest.raises(CheckpointException, match="were given up"):
         dcp.load(dict(chain.states[2]), storage_reader=MvcReader(repo))
@@ -242,7 +250,7 @@ def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: 
 
 def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     with pytest.raises(WeightsDropped):
         repo.commit({"x": torch.zeros(3)}, path="other.safetensors")
@@ -255,7 +263,7 @@ def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(ch
 def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
     repo.commit(chain.states[2], message="the same again")
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     assert chain.is_right(2)
     repo.repack(add=[second])  # nothing is trained: they are there
@@ -264,7 +272,7 @@ def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
 
 def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     assert "still stored" not in str(next(e for e in repo.log() if e.id == second).dropped)
     repo.commit(chain.states[2])
@@ -275,11 +283,11 @@ def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> Non
 
 def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     repo.repack(add=[second])
     repo.close()
     held = reader.Repository(repo.root / ".mvc")
-    marks = [mark for entry in held.entries for mark in entry.weights]
+    marks = [mark for entry in held.entries for mark in entry.weights if mark[1]]  # 0: proven
     assert [(mark[0], mark[1], mark[2]) for mark in marks] == [
         (bytes(first), 1, "model.safetensors"),
         (bytes(second), 1, "model.safetensors"),
@@ -289,7 +297,7 @@ def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
 
 def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     repo.gc(grace="0")
     repo.rebuild_index()
     with pytest.raises(WeightsDropped):
@@ -310,7 +318,7 @@ def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
     chain: Chain,
 ) -> None:
     repo, (start, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     weigh(repo, 3.0)
     with mvc.Repository.open(repo.context.root) as chain.repo:
         stored = {e.id: e.storage for e in chain.repo.log(every=True, prices=True)}
@@ -325,7 +333,7 @@ def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
 
 def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop_unproven(repo, first)
+    drop(repo.context, first)
     for proven in (first, second):
         marks = (Weights(proven, "proven", "model.safetensors", 5, "by hand"),)
         repo.context.store.publish(lambda m=marks: Entry("prove", 1, weights=m))
@@ -354,7 +362,7 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
     }
     newest = repo.commit(moved).id
     assert next(iter(repo.log(prices=True))).storage.kind == "delta"  # type: ignore[union-attr]
-    drop_unproven(repo, first, second)
+    drop(repo.context, first, second)
     if collected:
         repo.gc(grace="0")
         with pytest.raises(WeightsDropped):
@@ -363,7 +371,7 @@ def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
         assert trained is None  # stored deltas and full records lead there
     state = repo.checkout(newest)
     assert all(torch.equal(state[name], value) for name, value in moved.items())
-    with repo.retraining(second, trust=True) as trained:
+    with repo.retraining(second, trust=[first, second]) as trained:
         assert (trained is not None) == collected
         assert chain.is_right(2)
 
@@ -433,7 +441,7 @@ def test_weights_stay_if_their_recipe_is_not_whole(chain: Chain, what: str) -> N
     spoil(repo, version, path)
     with mvc.Repository.open(repo.root) as chain.repo:
         with pytest.raises(DamagedData, match="no weights are given up: their recipe needs"):
-            drop_unproven(chain.repo, second)
+            drop(chain.repo.context, second)
         assert chain.is_right(2)
         assert chain.repo.stats().dropped == 0
 
@@ -442,7 +450,7 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     is_stored, collected = weights.is_stored, list[bool]()
 
     def racing(context: Context, entry: object) -> bool:
@@ -465,7 +473,7 @@ def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
     repo.retrain(first, trust=True)
     repo.switch("side", create=True, start=start, force=True)
     repo.delete_branch("main", force=True)
-    drop_unproven(repo, second)
+    drop(repo.context, second)
     old = repo.gc(grace="0").commits
     assert {first, second} <= set(old)
     # As a gc before left it: the mark is there, and the version is not.
@@ -524,3 +532,86 @@ def test_forged_marks_are_damage(chain: Chain) -> None:
     assert not any(
         "\x1b" in text for text in (*report.notes, *(p.message for p in report.problems))
     )
+
+
+def give_up_unproven(repo: mvc.Repository, version: CommitId) -> None:
+    """As versions of mvc did that took a word for a proof."""
+    marks = (Weights(version, "dropped", "model.safetensors", 5),)
+    repo.context.store.publish(lambda: Entry("drop-weights", 1, weights=marks))
+
+
+def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    give_up_unproven(repo, first)
+    repo.retrain(second, trust=True)
+    with pytest.raises(CannotRetrain, match=f"trained from {first.short}, whose .* unproven"):
+        repo.repack(drop_weights=[second])
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        assert not chain.repo.repack().plan.given_up
+        chain.repo.gc(grace="0")
+        assert chain.is_right(2)
+
+
+FLAGS = [
+    dict(zip(("verify", "drop_weights", "price", "outside"), values, strict=True))
+    for values in product((True, False), (None, True, False), (None, 1e12), (True, False))
+]
+
+
+PARTS = [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 7))]
+
+
+@pytest.mark.parametrize("base", ["stored", "given up", "unproven"])
+@pytest.mark.parametrize("spoiled", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_every_version_comes_back_whatever_the_flags_say(
+    tmp_path: Path, base: str, spoiled: bool, part: int
+) -> None:
+    for number, flags in list(enumerate(FLAGS))[part::7]:
+        with mvc.Repository.init(tmp_path / f"repo{number}") as repo:
+            images = make_images(tmp_path / f"images{number}", 16)
+            _story(repo, images, base=base, spoiled=spoiled, **flags)
+
+
+def _story(
+    repo: mvc.Repository, images: Path, *, base: str, spoiled: bool, price: float | None,
+    outside: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """A base, and a training from it with these flags; then all that may give up its weights."""
+    chain = Chain(repo, images.parent, 1)
+    first = chain.ids[1]
+    if base == "given up":
+        repo.repack(drop_weights=[first], trust=True)
+    elif base == "unproven":
+        give_up_unproven(repo, first)
+    if price is not None:
+        weigh(repo, price)
+    if outside:
+        repo.add_data(images, reference=True)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        repo = chain.repo
+        with suppress(MvcError):
+            chain.train(images, **flags)
+        if len(chain.ids) < 3:  # refused before it began
+            chain.train(images, verify=False)
+        newest = chain.ids[2]
+        repo.commit({"other": torch.zeros(3)})
+        if spoiled:
+            repo.repack(interval=1)
+            spoil(repo, newest, ".mvc/service/optimizer.safetensors")
+    with mvc.Repository.open(repo.root) as chain.repo:
+        repo = chain.repo
+        for trust in (False, [newest], True, chain.ids):
+            with suppress(MvcError):
+                repo.repack(drop_weights=[newest], trust=trust)
+            with suppress(MvcError):
+                repo.repack()
+        if not any(mark.kind == "dropped" for _, mark in repo.context.fresh().weights(newest)):
+            shutil.rmtree(images)  # nothing needs it
+        assert not (outside and not images.exists() and repo.stats().dropped > (base != "stored"))
+        with suppress(DamagedData):  # what is spoiled is kept
+            repo.gc(grace="0")
+        for number, version in enumerate(chain.ids):
+            with repo.retraining(version, trust=chain.ids):
+                assert chain.is_right(number), (number, flags)

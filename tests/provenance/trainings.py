@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -186,6 +187,14 @@ def division(model: nn.Module, *, pid: int, left: str) -> None:
             time.sleep(300)
             os._exit(0)
         Path(left).write_text(str(child))
+
+
+def deaf(model: nn.Module, *, pid: int, begun: str = "") -> None:
+    """Keeps the lock of the interpreter for minutes, in another process than ``pid``."""
+    if os.getpid() != pid:
+        if begun:
+            Path(begun).touch()
+        ctypes.PyDLL(None).sleep(300)
 
 
 def fails_elsewhere(model: nn.Module, *, pid: int) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import mvc
+from mvc.errors import UnsupportedTensor
+from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repository import Repository
 
 PIPELINES = ("vsol", "planes:all", "sub | zigzag | sparse | zstd:1", "lossless")
@@ -93,3 +99,76 @@ def test_they_are_healed_from_another_repository(
     with Repository.open(repo.root) as damaged:
         damaged.repair(full=True, other=tmp_path / "other")
         check(damaged)
+
+
+# -- shapes whose strides no library can compute -------------------------------------------
+
+HUGE = (0, 1 << 62, 1 << 62)
+BEYOND = (1 << 62, 1 << 62, 0)  # torch has no such tensor either
+
+
+def safetensors_file(shape: Sequence[int]) -> bytes:
+    tensors = {
+        "w": {"dtype": "F32", "shape": list(shape), "data_offsets": [0, 0]},
+        "v": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+    }
+    header = json.dumps(tensors).encode()
+    return struct.pack("<Q", len(header)) + header + np.arange(2, dtype="<f4").tobytes()
+
+
+def npy_file(shape: Sequence[int]) -> bytes:
+    header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {tuple(shape)}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+
+
+@pytest.mark.parametrize("pipeline", ["lossless", "lc:x=2", "topk:0.5 | xor | raw", "vsol"])
+def test_a_huge_shape_in_a_state(tmp_path: Path, pipeline: str) -> None:
+    state = {"w": torch.empty(0).view(HUGE), "v": torch.ones(9)}
+    with Repository.init(tmp_path) as repo:
+        for _ in range(3):
+            done = repo.commit(state, pipeline=pipeline)
+            state["v"] = state["v"] + 1
+        for found in (repo.checkout(done.id), done.state or repo.checkout("HEAD")):
+            assert found["w"].shape == HUGE and found["w"].dtype == torch.float32
+        assert not repo.fsck(full=True).problems
+        assert repo.diff("HEAD~1", "HEAD").files
+
+
+@pytest.mark.parametrize("shape", [HUGE, BEYOND])
+@pytest.mark.parametrize("name", ["m.safetensors", "m.npy"])
+def test_a_huge_shape_in_a_file(tmp_path: Path, name: str, shape: Sequence[int]) -> None:
+    """The file comes back byte for byte; the tensor where a library can hold it."""
+    data = (safetensors_file if name == "m.safetensors" else npy_file)(shape)
+    (tmp_path / name).write_bytes(data)
+    with Repository.init(tmp_path) as repo:
+        done = repo.commit([tmp_path / name])
+        repo.restore(done.id, output=tmp_path / "out")
+        assert (tmp_path / "out").read_bytes() == data
+        if name == "m.safetensors" and shape == HUGE:
+            assert repo.checkout(done.id)["w"].shape == HUGE
+        else:
+            with pytest.raises(UnsupportedTensor, match=r"shape \[.*4611686018427387904") as error:
+                repo.checkout(done.id)
+            assert "mvc checkout" in (error.value.hint or "")
+        if name == "m.safetensors":
+            (tmp_path / name).write_bytes(data[:-4] + b"\0\0\0\0")
+            options = CommitOptions(in_place=True)
+            made = repo.commit([tmp_path / name], pipeline="topk:0.5 | xor | raw", options=options)
+            repo.restore(made.id, output=tmp_path / "out", force=True)
+            assert (tmp_path / "out").read_bytes() == (tmp_path / name).read_bytes()
+
+
+@pytest.mark.parametrize("pipeline", ["lossless", "lc:x=2", "topk:0.5 | xor | raw"])
+@pytest.mark.parametrize("shape", [(0, 3), HUGE])
+def test_recorded(tmp_path: Path, pipeline: str, shape: Sequence[int]) -> None:
+    model = torch.nn.Linear(9, 9)
+    model.register_buffer("empty", torch.empty(0).view(shape))
+    with Repository.init(tmp_path) as repo:
+        with mvc.Recorder(repo, model, pipeline=pipeline, when_full="block") as recorder:
+            for _ in range(3):
+                recorder.step()
+                with torch.no_grad():
+                    model.weight.add_(1)
+        assert recorder.report.durable == 3
+        for version in repo.log():
+            assert repo.checkout(version.id)["empty"].shape == shape

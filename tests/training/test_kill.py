@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,42 +13,24 @@ from mvc.repo.history.log import LogEntry
 from tests.counters import count
 from tests.seeds import draw
 from tests.training.child import STEPS, digest
+from tests.training.killed import lines_until_killed
 
-PROJECT = Path(__file__).parents[2]
 QUEUE = 2  # states that are staged and not yet durable
 
 
 def kill_in_the_middle(folder: Path, at: int, delay: float) -> tuple[int, int]:
     """Kills a child soon after it called step ``at``; returns versions found and versions lost."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.training.child", str(folder)],
-        cwd=PROJECT, stdout=subprocess.PIPE,
+    lines = lines_until_killed(
+        "tests.training.child", folder,
+        enough=lambda said: said[-1].startswith(b"call %d " % at), delay=delay,
     )  # fmt: skip
-    assert child.stdout is not None
     called: dict[int, str] = {}
     returned = durable = 0
-    try:
-        for line in child.stdout:
-            word, number, value = line.split()
-            if word == b"call":
-                called[int(number)] = value.decode()
-            else:
-                returned, durable = int(number), int(value)
-            if len(called) == at:
-                signal.sigtimedwait([], delay)
-                break
-        os.kill(child.pid, signal.SIGKILL)
-        for line in child.stdout:  # what it still said before it died
-            parts = line.split()
-            if len(parts) == 3 and parts[0] == b"call":
-                called[int(parts[1])] = parts[2].decode()
-            elif len(parts) == 3:
-                returned, durable = int(parts[1]), int(parts[2])
-    finally:
-        child.kill()
-        child.stdout.close()
-        child.wait()
-    assert child.returncode == -signal.SIGKILL
+    for word, number, value in map(bytes.split, lines):
+        if word == b"call":
+            called[int(number)] = value.decode()
+        else:
+            returned, durable = int(number), int(value)
     with mvc.Repository.open(folder) as repo:
         log = history(repo)
         for number, entry in enumerate(log, 1):

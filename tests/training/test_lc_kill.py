@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,29 +12,16 @@ from mvc.errors import UnknownRevision
 from tests.counters import count
 from tests.seeds import draw
 from tests.training.child import digest
+from tests.training.killed import lines_until_killed
 from tests.training.lc_child import model
-
-PROJECT = Path(__file__).parents[2]
 
 
 def run_until_killed(folder: Path, after: int, delay: float) -> dict[str, str]:
     """Kills a child some time after it acknowledged ``after`` versions; returns these."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.training.lc_child", str(folder)],
-        cwd=PROJECT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert child.stdout is not None
-    try:
-        lines = [child.stdout.readline() for _ in range(after)]
-        signal.sigtimedwait([], delay)
-        os.kill(child.pid, signal.SIGKILL)
-        lines += child.stdout.readlines()
-    finally:
-        child.kill()
-        child.stdout.close()
-        child.wait()
-    assert child.returncode == -signal.SIGKILL
-    found = [line.split() for line in lines]
+    lines = lines_until_killed(
+        "tests.training.lc_child", folder, enough=lambda said: len(said) >= after, delay=delay
+    )
+    found = [line.decode().split() for line in lines]
     return {words[1]: words[2] for words in found if len(words) == 3}
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,24 +9,16 @@ import pytest
 import mvc
 from mvc.serving.reader import FileReader
 from tests.training.child import digest
-
-PROJECT = Path(__file__).parents[2]
+from tests.training.killed import lines_until_killed
 
 
 @pytest.mark.parametrize("after", [1, 7, 20])
 def test_what_was_served_is_stored(tmp_path: Path, after: int) -> None:
     folder, file = tmp_path / "repo", tmp_path / "served.safetensors"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.training.lossy_child", str(folder), str(file)],
-        cwd=PROJECT, stdout=subprocess.PIPE,
+    lines = lines_until_killed(
+        "tests.training.lossy_child", folder, file,
+        enough=lambda said: len(said) >= after, delay=0.002 * after,
     )  # fmt: skip
-    assert child.stdout is not None
-    lines = [child.stdout.readline() for _ in range(after)]
-    signal.sigtimedwait([], 0.002 * after)
-    os.kill(child.pid, signal.SIGKILL)
-    lines += child.stdout.readlines()
-    child.wait()
-    child.stdout.close()
     served = {words[1]: words[2] for words in map(bytes.split, lines) if len(words) == 3}
     assert len(served) >= after
     with mvc.Repository.open(folder) as repo:

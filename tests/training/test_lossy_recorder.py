@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -477,6 +478,24 @@ def test_other_decisions_survive_a_restart(tmp_path: Path) -> None:
             found.append((states, judge.asked))
     assert found[0] == found[1]
     assert 1 < len(found[0][0]) < 12
+
+
+@pytest.mark.parametrize("how", ["a terabyte", "garbage"])
+def test_a_forged_file_of_decisions_is_passed_over(tmp_path: Path, how: str) -> None:
+    torch.manual_seed(0)
+    trained = run()
+    with mvc.Repository.init(tmp_path) as repo:
+        for again in (False, True):
+            with mvc.Recorder(repo, trained.model, pipeline="every:1/2 | xor | sparse") as recorder:
+                for _ in range(2):
+                    trained.train()
+                    recorder.step()
+            (file,) = (tmp_path / ".mvc").glob("decisions-*")
+            assert 0 < file.stat().st_size < 1 << 20, "written anew"
+            if not again:
+                file.write_bytes(b"x" * 99)
+                os.truncate(file, 1 << 40 if how == "a terabyte" else 99)
+        assert repo.fsck(full=True).sound
 
 
 @pytest.mark.parametrize(

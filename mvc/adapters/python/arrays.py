@@ -6,6 +6,8 @@ those dtypes exist as torch tensors only.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,11 +52,26 @@ def array_bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def make_array(spec: TensorSpec, data: memoryview) -> np.ndarray[Any, Any]:
-    """An array over ``data``, without a copy; as writable as ``data`` is."""
+    """An array over ``data``, without a copy; as writable as ``data`` is.
+
+    Raises UnsupportedTensor for a tensor without elements whose shape numpy cannot hold.
+    """
     dtype = _DTYPES[spec.dtype]
     if not spec.nbytes:
-        return np.empty(spec.shape, dtype)
+        with _shaped(spec, "numpy"):
+            return np.empty(spec.shape, dtype)
     return np.frombuffer(data, dtype).reshape(spec.shape)
+
+
+@contextmanager
+def _shaped(spec: TensorSpec, library: str) -> Iterator[None]:
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        raise UnsupportedTensor(
+            f"{library} cannot hold a tensor of the shape {list(spec.shape)}",
+            hint="'mvc checkout REV PATH -o FILE' writes the file that has it",
+        ) from error
 
 
 def tensor_spec(tensor: torch.Tensor, place: str) -> TensorSpec:
@@ -120,12 +137,14 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview | None:
 def make_tensor(spec: TensorSpec, data: memoryview) -> torch.Tensor:
     """A tensor over ``data``, without a copy where ``data`` is writable.
 
-    Quantised dtypes and ``raw`` come back as the plain integers they are made of.
+    Quantised dtypes and ``raw`` come back as the plain integers they are made of. Raises
+    UnsupportedTensor for a tensor without elements whose shape torch cannot hold.
     """
     import torch
 
     dtype: torch.dtype = getattr(torch, _INTEGERS.get(spec.dtype, spec.dtype))
     if not spec.nbytes:
-        return torch.empty(spec.shape, dtype=dtype)
+        with _shaped(spec, "torch"):  # a view overflows less often than torch.empty
+            return torch.empty(0, dtype=dtype).view(spec.shape)
     buffer = bytearray(data) if data.readonly else data
     return torch.frombuffer(buffer, dtype=torch.uint8).view(dtype).reshape(spec.shape)

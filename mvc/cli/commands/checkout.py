@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -11,7 +12,7 @@ from mvc.cli.completing import complete_checkout, complete_files
 from mvc.cli.options import target_option
 from mvc.cli.program import verb
 from mvc.cli.restored import restored_json, tell, tell_of_training, warn_of_unreached
-from mvc.cli.retraining import retrain_options, with_weights
+from mvc.cli.retraining import Retraining, retrain_options, with_weights
 from mvc.cli.session import Session
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
@@ -47,9 +48,7 @@ def command(
     atomic_dir: bool,
     delete: bool,
     whole: bool,
-    retrain: bool,
-    anyway: bool,
-    trust_code: bool,
+    retrain: Retraining,
     force: bool,
 ) -> None:
     """Restore a version, by name or by the moment it was live.
@@ -61,10 +60,10 @@ def command(
     for name, chosen in (("all", everything), ("atomic-dir", atomic_dir), ("delete", delete)):
         if chosen and output in {None, "-"}:
             raise click.UsageError(f"--{name} is for -o DIR")
-    if trust_code and not (whole or retrain):
+    builds = whole and retrain.trust_code
+    if retrain.trust_code and not (whole or retrain.asked):
         raise click.UsageError("--trust-code is for --model and --retrain")
-    if anyway and not retrain:
-        raise click.UsageError("--anyway is for --retrain")
+    retrain.check(trust_code=whole)
     repository, out = session.repository, session.out
     by_moment = at is not None or target is not None
     if not words and not by_moment:
@@ -82,10 +81,8 @@ def command(
         with_weights(
             session,
             [rev],
-            lambda: _write_model(session, str(rev), output, force=force, trust=trust_code),
-            retrain=retrain,
-            trust=retrain and trust_code,
-            anyway=anyway,
+            lambda: _write_model(session, str(rev), output, force=force, trust=builds),
+            replace(retrain, trust_code=builds and retrain.asked),
         )
         return
     before = repository.head(if_known=True).branch
@@ -104,7 +101,7 @@ def command(
             )
 
     try:
-        done = with_weights(session, [rev], write, retrain=retrain, trust=trust_code, anyway=anyway)
+        done = with_weights(session, [rev], write, retrain)
     except UnknownRevision as error:
         raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
     if done.moved_head:

@@ -15,6 +15,7 @@ from mvc.cli.options import moment, target_option
 from mvc.cli.output import Output
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
+from mvc.cli.retraining import TIMEOUT, training_progress
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
@@ -70,7 +71,10 @@ _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
     "--data", metavar="[NAME=]PATH", multiple=True, shell_complete=complete_files,
     help="With --provenance: a file or folder that the training reads.",
 )  # fmt: skip
-@click.option("--no-verify", is_flag=True, help="With --provenance: give them up without a replay.")
+@click.option(
+    "--no-verify", is_flag=True, help="With --provenance: no replay; the weights are kept, too."
+)
+@TIMEOUT
 def command(
     session: Session,
     paths: tuple[str, ...],
@@ -93,6 +97,7 @@ def command(
     provenance: str | None,
     data: tuple[str, ...],
     no_verify: bool,
+    timeout: float | None,
 ) -> None:
     """Record model files as a new version.
 
@@ -105,8 +110,8 @@ def command(
     With --provenance, SCRIPT says how PATH came from what HEAD holds: a function NAME (train by
     default) and the functions model() and optimizer(parameters). A replay of it proves that.
     """
-    if provenance is None and (data or no_verify):
-        raise click.UsageError("--data and --no-verify go with --provenance")
+    if provenance is None and (data or no_verify or timeout):
+        raise click.UsageError("--data, --no-verify and --timeout go with --provenance")
     if at is not None and deploy is None:
         raise click.UsageError("--at says when a deployment happened: add --deploy TARGET")
     if message is not None and message_file is not None:
@@ -132,7 +137,6 @@ def command(
             metrics=metrics(pairs),
             params=dict(_pairs(texts, "param")),
             deploy=deploy,
-            drop_weights=no_verify,
         )
     else:
         with session.progress("committing") as progress:
@@ -166,18 +170,22 @@ def command(
             _tell_of_setting(session, done)
         if output is not None:
             session.out.note(f"the production weights are in {printable(str(output))}")
-    if provenance is not None and not no_verify:
-        _give_up_proven(session, done)
+    gives_up = provenance is not None and not no_verify
+    if gives_up:
+        _give_up_proven(session, done, timeout)
     if session.as_json:
-        kept = {"weights": "stored" if provenance is None else "given up"}
+        kept = {"weights": "given up" if gives_up else "stored"}
         session.out.json("mvc.commit/1", _json(done, same_as) | kept)
+    elif gives_up:
+        session.out.note(
+            f"gave up the weights of {done.id.short}: the replay made the same weights; the file "
+            "stays"
+        )
     elif provenance is not None:
-        how = "not proven" if no_verify else "the replay made the same weights"
-        session.out.note(f"gave up the weights of {done.id.short}: {how}; the file stays")
-        if no_verify:
-            session.out.note(
-                f"'mvc repack --add {done.id.short}' stores them again until the next 'mvc gc'"
-            )
+        session.out.note(
+            f"kept the weights of {done.id.short}: its recipe is not proven; 'mvc repack "
+            f"--drop-weights {done.id.short} --trust-code' proves it and gives them up"
+        )
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
@@ -244,11 +252,13 @@ def _with_recipe(
     return run.result
 
 
-def _give_up_proven(session: Session, done: CommitResult) -> None:
+def _give_up_proven(session: Session, done: CommitResult, timeout: float | None) -> None:
     """Has one replay make the weights of a new version; then gives them up."""
     try:
-        with session.progress("training", counted=True) as progress:
-            session.repository.repack(drop_weights=[done.id], trust=True, progress=progress)
+        with training_progress(session) as progress:
+            session.repository.repack(
+                drop_weights=[done.id], trust=True, timeout=timeout, progress=progress
+            )
     except MvcError as error:
         error.message += f"; {done.id.short} is committed and keeps its weights"
         raise

@@ -8,11 +8,11 @@ import click
 
 from mvc.cli.completing import complete_keys, complete_values
 from mvc.cli.program import verb
-from mvc.cli.session import Session, load, user_config
+from mvc.cli.session import Session, load
 from mvc.cli.tables import Column, show
 from mvc.errors import NotARepository
 from mvc.model.names import printable
-from mvc.repo.config import KEYS, Config, set_value, unset_value
+from mvc.repo.config import KEYS, Config, set_value, unset_value, user_file
 
 _COLUMNS = (
     Column("key"),
@@ -42,9 +42,9 @@ def command(session: Session, key: str | None, value: str | None, user: bool, un
             config = load(None)
         _print(session, config, key)
         return
-    file = user_config(os.environ) if user else session.config_file
+    file = user_file(os.environ) if user else session.config_file
     if value is not None:
-        set_value(session.fs, file, key, value)
+        set_value(session.fs, file, key, value, user=user)
     elif not unset_value(session.fs, file, key):
         session.out.note(f"{printable(key)} is not set in {printable(str(file))}")
 

@@ -13,7 +13,7 @@ from mvc.cli.completing import complete_diff, complete_tracked
 from mvc.cli.options import revision
 from mvc.cli.payload import fields, relation_json
 from mvc.cli.program import verb
-from mvc.cli.retraining import retrain_options, retraining
+from mvc.cli.retraining import Retraining, retrain_options, retraining
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, number, percent, shape
@@ -49,9 +49,7 @@ def command(
     paths: tuple[str, ...],
     stat: bool,
     exit_code: bool,
-    retrain: bool,
-    anyway: bool,
-    trust_code: bool,
+    retrain: Retraining,
 ) -> int:
     """Compare two versions tensor by tensor.
 
@@ -61,9 +59,9 @@ def command(
     them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
     bits differ, L2 and max |d| are of the difference, cosine is between old and new.
     """
-    revs = _versions(session, a, b) if retrain else []
+    revs = _versions(session, a, b) if retrain.asked else []
     with (
-        retraining(session, revs, retrain=retrain, trust=trust_code, anyway=anyway),
+        retraining(session, revs, retrain),
         session.progress("comparing") as progress,
     ):
         found = session.repository.diff(a, b, session.names(paths), progress=progress)

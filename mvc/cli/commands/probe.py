@@ -10,7 +10,7 @@ import click
 from mvc.cli.completing import complete_files, complete_revisions
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import retrain_options, with_weights
+from mvc.cli.retraining import Retraining, retrain_options, with_weights
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -83,9 +83,7 @@ def command(
     shape: str | None,
     rev: str | None,
     path: str | None,
-    retrain: bool,
-    anyway: bool,
-    trust_code: bool,
+    retrain: Retraining,
 ) -> int:
     """Compare two runs of a model layer by layer.
 
@@ -98,7 +96,7 @@ def command(
     from mvc.provenance.probe.probe import probe
     from mvc.provenance.probe.run import seed_all
 
-    if (path is not None or retrain) and rev is None:
+    if (path is not None or retrain.asked) and rev is None:
         name = "--path" if path is not None else "--retrain"
         raise WrongUsage(f"{name} goes with --rev", hint="name the version with --rev")
     if save is not None:
@@ -134,7 +132,7 @@ def command(
                 deterministic=deterministic or None,
             )
 
-    found = with_weights(session, [rev], run, retrain=retrain, trust=trust_code, anyway=anyway)
+    found = with_weights(session, [rev], run, retrain)
     if save is not None:
         found.save(save)
         session.out.note(f"wrote the run to {printable(str(save))}")

@@ -12,6 +12,7 @@ from mvc.cli.completing import complete_files, complete_revisions
 from mvc.cli.options import revision
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
+from mvc.cli.retraining import TIMEOUT, TRUST, training_progress
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, nbytes, seconds, size
@@ -50,8 +51,12 @@ _NAMED = 8  # versions listed by id, unless -v
     help="Give up weights that a proven recipe makes again.",
 )  # fmt: skip
 @click.option(
-    "--trust-code", is_flag=True, help="Run stored code: to prove a recipe, or for --add."
+    "--trust-code",
+    is_flag=True,
+    help="Run the stored code of the versions: to prove a recipe, or for --add.",
 )
+@TRUST
+@TIMEOUT
 @click.option(
     "--outside-data", is_flag=True, help="With --drop-weights: even if data are only referred to."
 )
@@ -78,6 +83,8 @@ def command(
     add_queried: int | None,
     drop_weights: tuple[str, ...],
     trust_code: bool,
+    trust: tuple[str, ...],
+    timeout: float | None,
     outside_data: bool,
     super_step: int | None,
     as_curve: bool,
@@ -93,38 +100,39 @@ def command(
     """
     if rev and sum(map(bool, (add, remove, drop_weights))) != 1:
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
-    if trust_code and not (add or drop_weights):
-        raise click.UsageError("--trust-code is for --drop-weights and --add")
+    trains = {"--trust-code": trust_code, "--trust": trust, "--timeout": timeout}
+    for name in (name for name, given in trains.items() if given):
+        if not (add or drop_weights):
+            raise click.UsageError(f"{name} is for --drop-weights and --add")
     if outside_data and not drop_weights:
         raise click.UsageError("--outside-data goes with --drop-weights")
     if output is not None and not as_curve:
         raise click.UsageError("-o goes with --curve")
     if as_curve:
-        aims = (interval, max_recovery, max_size, add, remove, add_queried, super_step)
-        if any(aims) or drop_weights or dry_run:
+        numbers_given = (interval, max_recovery, max_size, add_queried, super_step)
+        if add or remove or drop_weights or dry_run or set(numbers_given) != {None}:
             raise click.UsageError("--curve changes nothing and goes with no other aim")
         _curve(session, None if output is None else Path(output), force=force)
         return
-    if drop_weights and (
-        dry_run or any((interval, max_recovery, max_size, add_queried, super_step))
-    ):
-        raise click.UsageError("--drop-weights goes with no other aim, and not with -n")
-    with session.progress("repacking", counted=True) as progress:
+    add, dropped = (*add, *rev * bool(add)), (*drop_weights, *rev * bool(drop_weights))
+    bar = session.progress("repacking", counted=True)
+    with training_progress(session) if trust or trust_code else bar as progress:
         done = session.repository.repack(
             interval=interval,
             max_recovery=max_recovery,
             max_size=None if max_size is None else nbytes(max_size),
-            add=(*add, *(rev if add else ())),
-            remove=(*remove, *(rev if remove else ())),
+            add=add or None,
+            remove=(*remove, *(rev if remove else ())) or None,
             add_queried=add_queried,
             super_step=super_step,
-            drop_weights=(*drop_weights, *(rev if drop_weights else ())),
+            drop_weights=dropped or None,
             outside_data=outside_data,
-            trust=trust_code,
+            trust=(*trust, *(*add, *dropped) * trust_code),
+            timeout=timeout,
             dry_run=dry_run,
             progress=progress,
         )
-    gone = [session.repository.find(r) for r in (*drop_weights, *(rev if drop_weights else ()))]
+    gone = [session.repository.find(each) for each in dropped]
     if session.as_json:
         named = {"dropped": gone} if gone else {}
         session.out.json("mvc.repack/1", _json(done, dry_run=dry_run) | named)

@@ -11,7 +11,7 @@ from mvc.cli.completing import complete_branches
 from mvc.cli.options import revision
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
-from mvc.cli.retraining import retrain_options, with_weights
+from mvc.cli.retraining import Retraining, retrain_options, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownRevision
 from mvc.model.names import printable
@@ -32,16 +32,14 @@ def command(
     start: str | None,
     create: bool,
     force: bool,
-    retrain: bool,
-    anyway: bool,
-    trust_code: bool,
+    retrain: Retraining,
 ) -> None:
     """Go to another branch."""
     if start is not None and not create:
         raise click.UsageError("START is where a new branch begins: add -c")
     before, revs = session.repository.head(if_known=True).branch, []
     with suppress(UnknownRevision):  # switch says what is wrong
-        revs = [session.repository.find(start if create else branch)] if retrain else []
+        revs = [session.repository.find(start if create else branch)] if retrain.asked else []
 
     def write() -> Restored | None:
         with session.progress("restoring") as progress:
@@ -49,7 +47,7 @@ def command(
                 branch, create=create, start=start, force=force, progress=progress
             )
 
-    done = with_weights(session, revs, write, retrain=retrain, trust=trust_code, anyway=anyway)
+    done = with_weights(session, revs, write, retrain)
     if done is not None:
         tell(session, done)
     session.out.note(f"Switched to {'new ' if create else ''}branch {printable(branch)}")

@@ -64,7 +64,7 @@ def _number(name: str, help_: str) -> _Decorator:
 )  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(1), metavar="SECONDS",
-    help="The wait for an answer or a lost worker; by default 120.",
+    help="The wait for a silent process or a lost worker; by default 120.",
 )  # fmt: skip
 @click.option(
     "--host",
@@ -134,6 +134,12 @@ class _Teller:
             out.warn(f"worker {event['worker']} is lost: {printable(str(event['reason']))}")
         elif kind == "refused":
             out.warn(printable(str(event["reason"])))
+        elif kind == "waits":
+            out.note(f"waits for {event['what']}, {event['seconds']:.0f} s until now")
+        elif kind == "given up":
+            out.warn(f"{event['what']} was given up and still runs; it is ended")
+        elif kind == "immortal":
+            out.warn(f"{event['what']} cannot be ended: it waits for the system, as for a disk")
         elif kind == "restarted":
             who = "the coordinator" if event["worker"] is None else f"worker {event['worker']}"
             out.warn(f"{who} was killed by {event['by']}; it starts again")

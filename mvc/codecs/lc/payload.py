@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +130,8 @@ def encode_table(table: Table) -> bytes:
     if len(table) > _MOST_SYMBOLS or any(table.data[: table.width]):
         raise WrongUsage("a table has up to 65,536 numbers, the first of them +0.0")
     code = DTYPES.index(table.dtype) | (_ROOT if table.root else 0)
+    if _infinite(np.frombuffer(table.data, f"<u{table.width}"), table.dtype):
+        raise WrongUsage("a table has a number that is infinite or none")
     head = bytes((code,)) + varint(len(table) - 1)
     if len(table) == 1:
         return head
@@ -157,10 +160,15 @@ def decode_table(cursor: Cursor) -> Table:
     stored = np.frombuffer(cursor.take(count * kept), np.uint8).reshape(count, kept)
     rows: NDArray[np.uint8] = np.zeros((count + 1, width), np.uint8)
     rows[1:, width - kept :] = stored
-    exponent = FORMATS[dtype].exponent
-    if bool((rows.view(f"<u{width}") & exponent == exponent).any()):
+    if _infinite(rows.view(f"<u{width}"), dtype):
         raise DamagedData("a table has a number that is infinite or none")
     return Table(dtype, code >= _ROOT, rows.tobytes())
+
+
+def _infinite(words: NDArray[Any], dtype: str) -> bool:
+    """Whether a word stands for an infinity or for no number."""
+    exponent = FORMATS[dtype].exponent
+    return bool((words & exponent == exponent).any())
 
 
 def encode_runs(members: Sequence[int]) -> bytes:

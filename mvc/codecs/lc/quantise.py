@@ -232,9 +232,9 @@ def _too_large(kind: Format) -> int:
     """The biased exponent from which on no step is made.
 
     All ones for infinities. Below it bfloat16 has one that may round to infinity, and float64
-    those whose sums do not fit into a float64.
+    those of which a sum of squares does not fit into a float64.
     """
-    return {"float64": 2047 - 64, "bfloat16": 254, "float16": 31}.get(kind.name, 255)
+    return {"float64": 1023 + 480, "bfloat16": 254, "float16": 31}.get(kind.name, 255)
 
 
 Chosen = list[tuple[_Change, Step]]
@@ -563,11 +563,15 @@ _NARROWER = 0.05
 
 
 def _shortened(values: NDArray[np.float64], kind: Format) -> NDArray[np.float64]:
-    """The nearest numbers that need only half the bytes of a float32 or float64."""
+    """The nearest finite numbers that need only half the bytes of a float32 or float64.
+
+    No number of a float64 is so large (``_too_large``) that it would be rounded to infinity.
+    """
     if kind.name == "float64":
         bits = values.view(np.uint64) + np.uint64(1 << 31)
         return (bits >> np.uint64(32) << np.uint64(32)).view(np.float64)
     if kind.name == "float32":
-        short = round_bfloat16(values.astype("<f4").view("<u4")) << np.uint32(16)
-        return short.view("<f4").astype(np.float64)
+        short = round_bfloat16(values.astype("<f4").view("<u4"))
+        short -= short & 0x7FFF == 0x7F80  # the largest number, in place of infinity
+        return (short << np.uint32(16)).view("<f4").astype(np.float64)
     return values

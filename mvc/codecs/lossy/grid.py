@@ -78,7 +78,8 @@ def _exponent(before: Values, wanted: int) -> int:
 def _on_grid(values: Values, exponent: int) -> bool:
     """Asked of a few entries first, since most tensors that are off the grid show it at once."""
     for part in (values[:256], values):
-        scaled = np.ldexp(part, -exponent)
+        with np.errstate(all="ignore"):
+            scaled = np.ldexp(part, -exponent)
         if not bool((scaled == np.rint(scaled)).all()):
             return False
     return True

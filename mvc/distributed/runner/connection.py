@@ -15,9 +15,10 @@ import queue
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
@@ -27,6 +28,7 @@ from mvc.errors import BadMessage, CannotDistribute
 from mvc.limits import MAX_FRAME
 
 __all__ = [
+    "ALIVE",
     "CONTROL",
     "FINAL",
     "MESSAGE",
@@ -36,12 +38,18 @@ __all__ = [
     "Frame",
     "connect",
     "serve",
+    "within",
 ]
 
 CONTROL, MESSAGE, MODEL, FINAL = 1, 2, 3, 4
 """Kinds of frames: JSON of the runner, a message of the protocol, tensors of a model; and the last
 model, after which a worker receives nothing more.
 """
+
+_Result = TypeVar("_Result")
+
+ALIVE = b'{"alive": true}'
+"""A CONTROL frame: the process goes on, and has nothing else to say."""
 
 _c10d: Any = torch.distributed  # its types say nothing of what is used here
 _HEAD = struct.Struct("<BxxxII")
@@ -103,10 +111,14 @@ class Connection:
         """Sends a CONTROL frame."""
         self.send(CONTROL, json.dumps(fields).encode())
 
-    def finish(self, seconds: float) -> None:
-        """Sends what is left, for so long at most; nothing can be sent afterwards."""
+    def finish(self, seconds: float) -> bool:
+        """Sends what is left, for so long at most; nothing can be sent afterwards.
+
+        False if the other end has not taken it all.
+        """
         self._outbox.put(None)
         self._writer.join(seconds)
+        return not self._writer.is_alive()
 
     def _write(self) -> None:
         with suppress(RuntimeError):
@@ -124,10 +136,14 @@ class Connection:
                 for work in [self._group.send([tensor], self._peer, 0) for tensor in tensors]:
                     work.wait(self._limit)
 
-    def receive(self, most: int = MAX_FRAME) -> Frame:
-        """Waits for a frame. Raises ConnectionGone; BadMessage if it is longer than ``most``."""
+    def receive(self, most: int = MAX_FRAME, limit: timedelta = _FOR_EVER) -> Frame:
+        """Waits for a frame. Raises ConnectionGone; BadMessage if it is longer than ``most``.
+
+        The connection is lost if the frame does not come within ``limit``. By default a thread of
+        its own receives, and its queue is what others wait at.
+        """
         head = torch.empty(_HEAD.size + _INLINE, dtype=torch.uint8)
-        self._fill(head)
+        self._fill(head, limit)
         raw = head.numpy().tobytes()
         kind, step, length = _HEAD.unpack_from(raw)
         self.beside += 0 if kind == MESSAGE else length
@@ -136,12 +152,12 @@ class Connection:
         if length <= _INLINE:
             return Frame(kind, step, raw[_HEAD.size : _HEAD.size + length])
         body = torch.empty(length, dtype=torch.uint8)
-        self._fill(body)
+        self._fill(body, limit)
         return Frame(kind, step, body.numpy().tobytes())
 
-    def _fill(self, tensor: torch.Tensor) -> None:
+    def _fill(self, tensor: torch.Tensor, limit: timedelta) -> None:
         try:
-            self._group.recv([tensor], self._peer, 0).wait(_FOR_EVER)
+            self._group.recv([tensor], self._peer, 0).wait(limit)
         except RuntimeError as error:
             raise ConnectionGone(str(error)) from error
 
@@ -171,16 +187,39 @@ def serve(host: str, port: int) -> Any:
 
 def connect(host: str, port: int, seconds: float) -> Any:
     """A client of that store. Raises ConnectionGone if nobody serves it within ``seconds``."""
-    try:
-        return _c10d.TCPStore(
+    return within(
+        seconds,
+        lambda: _c10d.TCPStore(
             host,
             port,
             is_master=False,
             wait_for_workers=False,
             timeout=timedelta(seconds=seconds),
-        )
-    except RuntimeError as error:
-        raise ConnectionGone(str(error)) from error
+        ),
+    )
+
+
+def within(seconds: float, act: Callable[[], _Result]) -> _Result:
+    """The result of a call of torch, which waits for ever for a process that is stopped.
+
+    Raises ConnectionGone if it fails or takes longer.
+    """
+    results: queue.Queue[_Result | ConnectionGone] = queue.Queue()
+
+    def work() -> None:
+        try:
+            results.put(act())
+        except (RuntimeError, ConnectionGone) as error:
+            results.put(ConnectionGone(str(error)))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        result = results.get(timeout=seconds)
+    except queue.Empty:
+        result = ConnectionGone("it does not answer")
+    if isinstance(result, ConnectionGone):
+        raise result
+    return result
 
 
 def _device(store: Any) -> Any:

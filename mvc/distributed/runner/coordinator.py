@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from hmac import compare_digest
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.runner.connection import (
+    ALIVE,
     CONTROL,
     FINAL,
     MESSAGE,
@@ -38,19 +40,27 @@ from mvc.distributed.runner.connection import (
 from mvc.distributed.runner.global_models import GlobalModels, Round, alone
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
-from mvc.distributed.runner.settings import TOKEN, check_worker_models, checked, protocol_of
+from mvc.distributed.runner.settings import (
+    BEAT,
+    TIMEOUT,
+    TOKEN,
+    check_worker_models,
+    checked,
+    protocol_of,
+)
 from mvc.distributed.runner.sockets import Traffic
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
+from mvc.io.patience import SLICE, Patience
 from mvc.limits import MAX_HELLO
 from mvc.repo.repository import Repository
 
 __all__ = ["Service"]
 
-_TIMEOUT = 120.0
 _LOOK = 0.05  # seconds between two looks for workers that come
-_LAST_WORDS = 30.0  # seconds that workers may take to end
+_LAST_WORDS = 10.0  # seconds that workers may take to end, at least
+_GOODBYE = 5.0  # seconds that a failure may take to reach them
 _RESUME = "--resume goes on from the last round"
 
 Tell = Callable[..., None]
@@ -59,16 +69,16 @@ Tell = Callable[..., None]
 class Seat:
     """A worker's connection. Times are of the monotonic clock.
 
-    ``asked``: since when an answer is awaited; ``waiting``: since when the worker has waited for a
-    model; None if that is not so. ``heard``: when it last said something.
+    ``asked``: since when an answer is awaited; None if none is. ``heard``: when it last said
+    something. ``word``: after how many seconds without a word the command says so.
     """
 
     def __init__(self, link: Connection, layout: ModelLayout, settings: Mapping[str, Any]) -> None:
         self.link, self.layout, self.settings = link, layout, settings
         self.steps = 0
         self.asked: float | None = None
-        self.waiting: float | None = None
         self.heard = time.monotonic()
+        self.word = BEAT + 2 * SLICE
 
 
 class Service:
@@ -90,7 +100,8 @@ class Service:
         self._connections: list[Connection] = []
         self._over = self._running = False
         self._drifts: dict[int, m.Drift] = {}
-        self._timeout = float(self._settings.get("timeout", _TIMEOUT))
+        self._timeout = float(self._settings.get("timeout", TIMEOUT))
+        self._beat = self._ping = time.monotonic()  # when the command, the workers heard of us
         if self._workers < 2:
             raise WrongUsage(
                 f"{self._workers} worker: averaging needs at least two", hint="raise --workers"
@@ -108,8 +119,9 @@ class Service:
         except Exception as error:
             for seat in self._seats.values():
                 seat.link.say(failed=str(error))
+            until = time.monotonic() + _GOODBYE
             for seat in self._seats.values():
-                seat.link.finish(5.0)
+                seat.link.finish(max(0.0, until - time.monotonic()))
             raise
         finally:
             self._over = True
@@ -121,7 +133,7 @@ class Service:
         first = self._seats[min(self._seats)]
         layout = self._layout = first.layout
         self._settings = checked({**first.settings, **self._settings})
-        self._timeout = float(self._settings.get("timeout", _TIMEOUT))
+        self._timeout = float(self._settings.get("timeout", TIMEOUT))
         protocol = self._protocol = protocol_of(self._settings)
         check_worker_models(self._settings, protocol)
         if "log" in self._settings:  # where it cannot be written, nobody trains for nothing
@@ -184,7 +196,7 @@ class Service:
         with suppress(ConnectionGone):
             link = Connection(connect(host, port, 10.0), f"gloo/{number}", 0, self._timeout)
             try:
-                said = link.receive(MAX_HELLO).json()
+                said = link.receive(MAX_HELLO, timedelta(seconds=self._timeout)).json()
                 token = str(said.get("token", "")).encode(errors="replace")
                 if not compare_digest(token, os.environ.get(TOKEN, "").encode()):
                     raise BadMessage("this process does not belong to the run")
@@ -200,11 +212,42 @@ class Service:
                 link.finish(0)  # its thread would hold the connection for ever
 
     def _next(self, until: float | None) -> tuple[str, Connection, Any] | None:
-        try:
-            seconds = None if until is None else max(0.0, until - time.monotonic())
-            return self._events.get(timeout=seconds)
-        except queue.Empty:
-            return None
+        """The next event; None if none comes until then."""
+        while True:
+            self._say_alive()
+            left = SLICE if until is None else max(0.0, until - time.monotonic())
+            try:
+                event = self._events.get(timeout=min(SLICE, left))
+            except queue.Empty:
+                if until is not None and left <= SLICE:
+                    return None
+                continue
+            if not self._is_sign_of_life(*event):
+                return event
+
+    def _is_sign_of_life(self, kind: str, link: Connection, frame: Any) -> bool:
+        """Whether the event says only that a worker goes on, which is noted."""
+        worker = self._of(link)
+        if kind != "frame" or worker is None:
+            return False
+        self._seats[worker].heard = time.monotonic()
+        return bool(frame.kind == CONTROL and frame.data == ALIVE)
+
+    def _say_alive(self) -> None:
+        """Tells the command and, less often, the workers that this process goes on."""
+        now = time.monotonic()
+        if now >= self._beat + SLICE:
+            self._beat = now
+            self._tell("alive")
+            for worker, since in self._owing().items():
+                seat = self._seats[worker]
+                if now - since >= seat.word:
+                    seat.word = 2 * (now - since)
+                    self._tell("waits", what=f"worker {worker}", seconds=now - since)
+        if now >= self._ping + BEAT:
+            self._ping = now
+            for seat in self._seats.values():
+                seat.link.send(CONTROL, ALIVE)
 
     def _of(self, link: Connection) -> int | None:
         return next((w for w, seat in self._seats.items() if seat.link is link), None)
@@ -216,18 +259,25 @@ class Service:
 
         A training that has begun goes on without those that do not come in time.
         """
-        until = time.monotonic() + self._timeout
         wanted = set(range(self._workers)) - self._gone
+        again = self._job.get("again")
+
+        def say(seconds: float) -> None:
+            self._tell("waits", what=f"{self._late(wanted)} to join", seconds=seconds)
+
+        limit = self._timeout + float(self._job.get("start", 0.0))
+        patience = Patience(limit, say)
         while not wanted <= self._seats.keys():
-            event = self._next(until)
-            if event is None and self._seats and self._job.get("again"):
-                late = wanted - self._seats.keys()
-                self._refused |= dict.fromkeys(late, "it did not come back")
-                break
+            event = self._next(time.monotonic() + SLICE / 2)
             if event is None:
+                if not patience.look():
+                    continue
+                if self._seats and again:
+                    late = wanted - self._seats.keys()
+                    self._refused |= dict.fromkeys(late, "it did not come back")
+                    break
                 raise CannotDistribute(
-                    f"{len(self._seats)} of {self._workers} workers came within "
-                    f"{self._timeout:g} seconds",
+                    f"{self._late(wanted)} did not join within {limit:g} seconds",
                     hint="does the script call mvc.distributed.join in every process?",
                 )
             kind, link, said = event
@@ -245,6 +295,10 @@ class Service:
                 raise CannotDistribute(
                     f"worker {worker} trains another model than worker {first}: {difference}"
                 )
+
+    def _late(self, wanted: set[int]) -> str:
+        late = sorted(wanted - self._seats.keys())
+        return f"worker{'s' * (len(late) > 1)} {', '.join(map(str, late))}"
 
     def _seat(self, link: Connection, said: Mapping[str, Any]) -> int | None:
         """Takes a worker in; None if it cannot take part, and has been told so."""
@@ -358,10 +412,9 @@ class Service:
         message = m.from_bytes(frame.data)
         if message.worker != worker:
             raise BadMessage(f"worker {worker} speaks for worker {message.worker}")
-        seat.steps, seat.asked, seat.heard = frame.step, None, time.monotonic()
+        seat.steps, seat.asked = frame.step, None
         if isinstance(message, m.Drift):
             self._drifts[worker] = message
-            seat.waiting = seat.heard
         if isinstance(message, m.Done) and self._missing:
             self._held.append(message)  # the training does not end without those who may come back
             return
@@ -395,8 +448,6 @@ class Service:
             if seat is not None:
                 if isinstance(message, m.Fetch | m.Collect):
                     seat.asked = time.monotonic()
-                else:
-                    seat.waiting = None
                 seat.link.send(MESSAGE, message.to_bytes())
         refusals, machine.refusals[:] = list(machine.refusals), []
         for refusal in refusals:
@@ -454,13 +505,20 @@ class Service:
             return
         self._welcome(worker)
 
-    def _lose(self, worker: int, reason: str) -> None:
-        """The round goes on without the worker, which may come back."""
+    def _lose(self, worker: int, reason: str, deaf: bool = False) -> None:
+        """The round goes on without the worker, which may come back.
+
+        One that is ``deaf`` was waited for already, and is not waited for once more.
+        """
+        if deaf:
+            self._seats[worker].link.say(again=True)
+            self._refused[worker] = reason
+        else:
+            self._missing[worker] = time.monotonic()
         del self._seats[worker]
-        self._missing[worker] = time.monotonic()
         self._held = [message for message in self._held if message.worker != worker]
         self._log.append(Event(HUB, "lost", (worker,)))
-        self._tell("lost", worker=worker, reason=reason)
+        self._tell("lost", worker=worker, reason=reason, deaf=deaf)
         self._remove(worker)
 
     def _remove(self, worker: int) -> None:
@@ -485,15 +543,14 @@ class Service:
             raise CannotDistribute(reason)
 
     def _owing(self) -> dict[int, float]:
-        """Workers whose word is awaited, by themselves or because others wait; and since when."""
-        waiting = [seat.waiting for seat in self._seats.values() if seat.waiting is not None]
-        found = {}
-        for worker, seat in self._seats.items():
-            if seat.asked is not None:
-                found[worker] = seat.asked
-            elif waiting and seat.waiting is None:
-                found[worker] = max(seat.heard, min(waiting))
-        return found
+        """Since when each worker has owed an answer, or a sign of life.
+
+        A worker gives signs of life as long as it trains or waits.
+        """
+        return {
+            worker: seat.heard if seat.asked is None else seat.asked
+            for worker, seat in self._seats.items()
+        }
 
     def _deadline(self) -> float | None:
         """When somebody's time is up next."""
@@ -506,8 +563,12 @@ class Service:
         now = time.monotonic()
         for worker, since in self._owing().items():
             if now >= since + self._timeout:
-                self._seats[worker].link.say(again=True)
-                self._lose(worker, f"it did not answer within {self._timeout:g} seconds")
+                reason = f"it did not answer within {self._timeout:g} seconds"
+                if not self._running:
+                    raise CannotDistribute(
+                        f"the training could not begin: worker {worker}: {reason}"
+                    )
+                self._lose(worker, reason, deaf=True)
         for worker, since in list(self._missing.items()):
             if now >= since + self._timeout:
                 if not self._running:
@@ -515,7 +576,8 @@ class Service:
                 del self._missing[worker]
                 self._refused[worker] = "it did not come back"
         if not self._seats and not self._missing:
-            raise CannotDistribute("no worker is left", hint=_RESUME)
+            worker, why = max(self._refused.items())
+            raise CannotDistribute(f"no worker is left: worker {worker}: {why}", hint=_RESUME)
         self._release()
 
     # -- the end -------------------------------------------------------------------------------
@@ -524,24 +586,35 @@ class Service:
         """Hears what each did, gives everybody the last model, and reports."""
         machine = self._machine
         orders: dict[int, Any] = {}
-        until = time.monotonic() + _LAST_WORDS
-        while orders.keys() < self._seats.keys() and (event := self._next(until)) is not None:
+        self._timeout = max(self._timeout, _LAST_WORDS)
+        while late := self._seats.keys() - orders.keys():
+            last = min(late, key=lambda worker: self._seats[worker].heard)
+            event = self._next(self._seats[last].heard + self._timeout)
+            if event is None:
+                self._dismiss_deaf(last)
+                continue
             kind, link, frame = event
             if kind == "hello":  # it was killed in the ending, and has been started again
-                self._say_goodbye(link, frame)
+                self._come_back(link, frame)
                 continue
             worker = self._of(link)
             if kind == "lost" and worker is not None:
                 del self._seats[worker]
-            elif kind == "frame" and worker is not None and frame.kind == CONTROL:
+            elif kind == "frame" and worker is not None:
                 with suppress(BadMessage):
-                    orders[worker] = frame.json().get("order")
+                    if frame.kind == CONTROL:
+                        orders[worker] = frame.json().get("order")
+                    elif isinstance(m.from_bytes(frame.data), m.Join):  # too late
+                        stop = m.Stop(worker, machine.round, 0)
+                        link.send(MESSAGE, stop.to_bytes())
             elif kind != "frame" and worker is not None:
                 orders.setdefault(worker, None)
         for seat in self._seats.values():
             seat.link.send(FINAL, machine.reference.tobytes())
-        for seat in self._seats.values():
-            seat.link.finish(_LAST_WORDS)
+        until = time.monotonic() + self._timeout
+        for worker, seat in list(self._seats.items()):
+            if not seat.link.finish(max(0.0, until - time.monotonic())):
+                self._dismiss_deaf(worker)
             self._traffic.look()
         if "log" in self._settings:
             _write_log(Path(self._settings["log"]), self._log, orders)
@@ -564,12 +637,12 @@ class Service:
             steps=list(self._committed),
         )
 
-    def _say_goodbye(self, link: Connection, said: Mapping[str, Any]) -> None:
-        self._come_back(link, said)
-        worker = self._of(link)
-        if worker is not None:
-            stop = m.Stop(worker, self._machine.round, 0)
-            link.send(MESSAGE, stop.to_bytes())
+    def _dismiss_deaf(self, worker: int) -> None:
+        """The training is over: a worker that neither speaks nor reads is not waited for."""
+        reason = f"it did not answer within {self._timeout:g} seconds at the end"
+        self._seats.pop(worker).link.say(failed=reason)
+        self._refused[worker] = reason
+        self._tell("lost", worker=worker, reason=reason, deaf=True)
 
 
 def base_checked(vector: Vector) -> Vector:

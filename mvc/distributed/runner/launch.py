@@ -2,20 +2,18 @@
 
 The coordinator and each worker are processes of their own. Each has a pipe of this process as its
 stdin and ends when that is closed, so all end with this one, whatever becomes of it. The
-coordinator tells what happens as JSON, a line each, on its stdout.
+coordinator tells what happens as JSON, a line each, on its stdout; a line every second says that
+it is alive.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import queue
 import secrets
 import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -23,11 +21,12 @@ from uuid import uuid4
 
 from mvc import errors
 from mvc.dataclasses import dataclass
-from mvc.distributed.runner.settings import TOKEN
+from mvc.distributed.runner.child import Child, Tell, end_all
+from mvc.distributed.runner.settings import START, TIMEOUT, TOKEN
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
-from mvc.io.process import cpu_count
+from mvc.io.patience import SLICE, Patience
 
-__all__ = ["ADDRESS", "REFUSED", "CoordinatorProcess", "Dismissed", "Launch", "Tell", "launch"]
+__all__ = ["ADDRESS", "REFUSED", "Dismissed", "Launch", "launch", "start_coordinator"]
 
 ADDRESS = "MVC_COORDINATOR"
 """The variable that tells a worker where the coordinator is: host:port."""
@@ -35,9 +34,7 @@ ADDRESS = "MVC_COORDINATOR"
 REFUSED = 23
 """The exit code of a worker that the coordinator has ended; the coordinator says why."""
 
-Tell = Callable[[Mapping[str, Any]], None]
-
-_PATIENCE = 10.0  # seconds that processes may take to end by themselves
+_PATIENCE = 10.0  # seconds that processes may take to end by themselves after a failure
 
 
 class Dismissed(CannotDistribute):
@@ -57,40 +54,19 @@ class Launch:
     restarts: int = 3
 
 
-class CoordinatorProcess:
-    """The coordinator's process; ``tell`` gets its events in a thread of their own.
-
-    The last call is ``{"event": "ended", "code": exit code}``.
-    """
-
-    def __init__(self, job: Mapping[str, Any], tell: Tell, token: str) -> None:
-        command = [sys.executable, "-m", "mvc.distributed.runner.coordinator", json.dumps(job)]
-        self.process = subprocess.Popen(  # noqa: S603 (this program)
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment({TOKEN: token}),
-            start_new_session=True,
-        )
-        threading.Thread(target=self._follow, args=(tell,), daemon=True).start()
-
-    def _follow(self, tell: Tell) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                with suppress(ValueError):
-                    event = json.loads(line)
-                    if isinstance(event, dict) and "event" in event:
-                        tell(event)
-        tell({"event": "ended", "code": self.process.wait()})
+def start_coordinator(job: Mapping[str, Any], tell: Tell, token: str) -> Child:
+    """The coordinator's process; ``tell`` gets its events."""
+    command = ["mvc.distributed.runner.coordinator", json.dumps(job)]
+    return Child(command, {TOKEN: token}, tell)
 
 
 def launch(wanted: Launch, tell: Tell | None = None) -> dict[str, Any]:
     """Trains; returns the coordinator's last event, ``finished``.
 
     ``tell`` is called with every event: ``listening``, ``joined``, ``lost``, ``round``,
-    ``restarted``, ``finished``. Raises WrongUsage, UnknownPath, CannotDistribute and whatever the
-    coordinator was refused by. No process is left when it returns or raises.
+    ``restarted``, ``waits`` (``what`` has been waited for for so many ``seconds``), ``given up``,
+    ``finished``. Raises WrongUsage, UnknownPath, CannotDistribute and whatever the coordinator was
+    refused by. No process is left when it returns or raises.
     """
     if not Path(wanted.script).is_file():
         raise UnknownPath(f"there is no file {wanted.script}")
@@ -102,7 +78,9 @@ class _Run:
     def __init__(self, wanted: Launch, tell: Tell) -> None:
         self._wanted, self._tell = wanted, tell
         self._events: queue.Queue[Mapping[str, Any]] = queue.Queue()
-        self._processes: dict[int | None, subprocess.Popen[bytes]] = {}
+        self._processes: dict[int | None, Child] = {}
+        settings = wanted.job.get("settings", {})
+        self._timeout = float(settings.get("timeout", TIMEOUT))
         self._left = wanted.restarts
         self._run = uuid4().hex[:12]
         self._token = secrets.token_hex(16)
@@ -113,31 +91,29 @@ class _Run:
         self._again: dict[int, bool] = {}  # workers started again, and whether they came back
         self._gone: dict[int, str | None] = {}  # workers that come no more; None: they were done
         self._meeting = False  # the coordinator was started again, and has not begun
+        self._deaf: set[int] = set()  # workers that the training goes on without; they may live
 
     def __enter__(self) -> Self:
         self._start_coordinator()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self._processes.values():
-            if process.stdin is not None:
-                with suppress(OSError):
-                    process.stdin.close()
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
+        names = {child.pid: self._name(worker) for worker, child in self._processes.items()}
+        for child in end_all(self._processes.values()):
+            self._tell({"event": "immortal", "what": names[child.pid]})
 
     def follow(self) -> dict[str, Any]:
-        """Handles events until all processes have ended."""
+        """Handles events until all processes have ended, or had their time to do so."""
         while self._processes:
-            try:
-                event = self._events.get(timeout=_PATIENCE if self._failure else None)
-            except queue.Empty:
+            with suppress(queue.Empty):
+                event = self._events.get(timeout=SLICE)
+                if event["event"] == "ended":
+                    self._ended(event.get("worker"), int(event["code"]))
+                else:
+                    self._happened(event)
+            if self._patience.look():
+                self._lose_patience()
                 break
-            if event["event"] == "ended":
-                self._ended(event.get("worker"), int(event["code"]))
-            else:
-                self._happened(event)
             if self._failure is not None and None not in self._processes:
                 break
         if self._failure is not None:
@@ -145,12 +121,53 @@ class _Run:
         assert self._finished is not None
         return self._finished
 
+    def _await(self, what: str, seconds: float) -> None:
+        """From now on this is waited for, so long at most."""
+
+        def say(waited: float) -> None:
+            shown = what or self._names()
+            self._tell({"event": "waits", "what": shown, "seconds": waited})
+
+        self._patience = Patience(seconds, say)
+
+    def _lose_patience(self) -> None:
+        if self._failure is not None:
+            return
+        if self._finished is None:
+            self._failure = CannotDistribute(
+                f"{self._name(None)} has said nothing for {self._timeout:g} seconds",
+                hint="--resume goes on from the last round; --timeout allows more",
+            )
+        else:
+            self._failure = CannotDistribute(
+                f"trained to the end, but {self._names()} did not end within "
+                f"{self._timeout + START:g} seconds after it",
+                hint="--timeout allows the script more",
+            )
+
+    def _name(self, worker: int | None) -> str:
+        who = "the coordinator" if worker is None else f"worker {worker}"
+        return f"{who} (process {self._processes[worker].pid})"
+
+    def _names(self) -> str:
+        return ", ".join(self._name(w) for w in sorted(self._processes, key=lambda w: w or -1))
+
+    def _fail(self, error: MvcError) -> None:
+        """The processes hear of it from the coordinator, and may end by themselves."""
+        self._failure = error
+        self._await("", _PATIENCE)
+
     def _happened(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
+        if self._failure is None and self._finished is None:
+            self._patience.renew()
+        if kind == "alive":
+            return
         if kind == "failed":
-            self._failure = _error(event)
+            self._fail(_error(event))
         elif kind == "listening":
             self._port = int(event["port"])
+            self._await(self._name(None), self._timeout)
             if len(self._processes) == 1 and self._finished is None:
                 for worker in range(self._wanted.workers):
                     self._start_worker(worker)
@@ -160,15 +177,24 @@ class _Run:
             self._gone[event["worker"]] = str(event["reason"])
         elif kind == "finished":
             self._finished = dict(event)
-            for worker, came in self._again.items():
-                if not came and worker in self._processes:  # it would wait for nobody
-                    self._processes[worker].kill()
+            self._await("", self._timeout + START)
+            self._give_up()
+        elif kind == "lost" and event.get("deaf"):
+            self._deaf.add(event["worker"])
         elif kind == "joined":
+            self._deaf.discard(event["worker"])
             self._gone.pop(event["worker"], None)
             if event["worker"] in self._again:
                 self._again[event["worker"]] = True
         if kind != "failed":
             self._tell(event)
+
+    def _give_up(self) -> None:
+        """Ends the processes that the training has ended without."""
+        away = {worker for worker, came in self._again.items() if not came}
+        for worker in sorted((self._deaf | away) & self._processes.keys()):
+            self._tell({"event": "given up", "what": self._name(worker)})
+            self._processes[worker].end()
 
     def _ended(self, worker: int | None, code: int) -> None:
         """A process has ended: it is started again, or that is the coordinator's matter, or fails.
@@ -193,16 +219,17 @@ class _Run:
         if worker is not None and (code == REFUSED or self._reported(worker)):
             self._gone.setdefault(worker, f"worker {worker} {_how(code)}" if code else None)
             if self._meeting and self._processes.keys() == {None}:
-                self._failure = CannotDistribute(
-                    f"no worker is left: worker {worker} {_how(code)}",
-                    hint="--resume goes on from the last round",
+                self._fail(
+                    CannotDistribute(
+                        f"no worker is left: worker {worker} {_how(code)}",
+                        hint="--resume goes on from the last round",
+                    )
                 )
                 self._processes[None].kill()
             return
         who = "the coordinator" if worker is None else f"worker {worker}"
-        self._failure = CannotDistribute(
-            f"{who} {_how(code)}", hint=_advice(worker, code, self._wanted.script)
-        )
+        advice = _advice(worker, code, self._wanted.script)
+        self._fail(CannotDistribute(f"{who} {_how(code)}", hint=advice))
         if None in self._processes:
             self._processes[None].kill()
 
@@ -216,8 +243,10 @@ class _Run:
         """``again``: whether the coordinator before this one had begun."""
         job = {**self._wanted.job, **again, "port": self._port, "run": self._run}
         job |= {"workers": self._wanted.workers, "gone": self._gone}
+        job["start"] = 0.0 if again else START  # workers that are there already need none
         self._meeting = bool(again)
-        self._processes[None] = CoordinatorProcess(job, self._events.put, self._token).process
+        self._processes[None] = start_coordinator(job, self._events.put, self._token)
+        self._await(self._name(None), self._timeout + START)
 
     def _start_worker(self, worker: int) -> None:
         wanted = self._wanted
@@ -228,34 +257,12 @@ class _Run:
             "WORLD_SIZE": str(wanted.workers),
             TOKEN: self._token,
         }
-        command = [sys.executable, "-m", "mvc.distributed.runner.script", wanted.script]
-        process = subprocess.Popen(  # noqa: S603 (this program)
-            [*command, *wanted.arguments],
-            stdin=subprocess.PIPE,
+        self._processes[worker] = Child(
+            ["mvc.distributed.runner.script", wanted.script, *wanted.arguments],
+            variables,
+            lambda event: self._events.put({**event, "worker": worker}),
             stdout=sys.__stderr__.fileno() if sys.__stderr__ else None,
-            env=_environment(variables),
-            start_new_session=True,  # an interrupt is for the command, which then ends them all
         )
-        self._processes[worker] = process
-
-        def wait() -> None:
-            self._events.put({"event": "ended", "worker": worker, "code": process.wait()})
-
-        threading.Thread(target=wait, daemon=True).start()
-
-
-def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the processes; they import this very package."""
-    home = str(Path(__file__).parents[3])
-    kept = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    threads = max(1, cpu_count() // max(1, int(variables.get("WORLD_SIZE", "1"))))
-    return {
-        "OMP_NUM_THREADS": str(threads),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # each attempt to reach a lost process fills a screen
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys([home, *kept])),
-        **variables,
-    }
 
 
 def _error(event: Mapping[str, Any]) -> MvcError:

@@ -20,7 +20,9 @@ import torch
 from mvc.distributed import messages
 from mvc.distributed.protocols import base
 from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.runner.child import Child
 from mvc.distributed.runner.connection import (
+    ALIVE,
     CONTROL,
     FINAL,
     MESSAGE,
@@ -28,12 +30,14 @@ from mvc.distributed.runner.connection import (
     Connection,
     ConnectionGone,
     Frame,
+    within,
 )
 from mvc.distributed.runner.connection import connect as connect_store
-from mvc.distributed.runner.launch import ADDRESS, CoordinatorProcess, Dismissed
+from mvc.distributed.runner.launch import ADDRESS, Dismissed, start_coordinator
 from mvc.distributed.runner.layout import ModelLayout
-from mvc.distributed.runner.settings import TOKEN, checked, protocol_of
+from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
+from mvc.io.patience import SLICE, Patience, warn
 
 __all__ = ["Participant", "join"]
 
@@ -50,9 +54,9 @@ def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> 
     When it returns, all workers are there and ``model`` holds the global model. ``settings`` are
     those of the command ``mvc train-distributed`` (``protocol="fgm"``, ``rho=12``, ``rate=0.01``,
     ``repo="models"``, ``target="global"``); what the command was given takes their place.
-    ``timeout``: seconds for which a lost coordinator is waited for. Raises WrongUsage in a process
-    that neither the command nor torchrun has started, and CannotDistribute with the reason if the
-    training cannot begin.
+    ``timeout``: seconds for which a lost or silent coordinator is waited for. Raises WrongUsage in
+    a process that neither the command nor torchrun has started, and CannotDistribute with the
+    reason if the training cannot begin.
     """
     if not isinstance(model, torch.nn.Module):
         raise WrongUsage(f"join takes a torch.nn.Module, not a {type(model).__name__}")
@@ -86,6 +90,9 @@ class Participant:
         self._address, self._timeout = (host, int(port)), timeout
         self._steps = self._skip = 0
         self._order: list[list[Any]] = []
+        self._beat, self._spoke = BEAT, time.monotonic()
+        where = f"the coordinator at {address}"
+        self._patience = Patience(max(timeout, 3 * BEAT), lambda s: warn(where, s))
         self._closed = self._ending = False
         self._machine: base.Worker | None = None
         atexit.register(self._abandon)
@@ -130,6 +137,7 @@ class Participant:
         self._did("update")
         with self._fitting():
             self._say(machine.on_update())
+        self._say_alive()
         self._listen(lambda: machine.waiting)
 
     def close(self) -> None:
@@ -142,7 +150,7 @@ class Participant:
         self._closed = True
         self._link.say(order=self._order)
         last = False
-        while (frame := self._inbox.get()) is not None:
+        while (frame := self._next()) is not None:
             if frame.kind == FINAL:
                 self._layout.write(self._model, np.frombuffer(frame.data, np.float32))
                 last = True
@@ -183,13 +191,35 @@ class Participant:
 
     def _say(self, answers: Sequence[messages.Message]) -> None:
         for message in answers:
+            self._spoke = time.monotonic()
             self._link.send(MESSAGE, message.to_bytes(), self._steps)
+
+    def _say_alive(self) -> None:
+        """Called as long as the script trains or waits: who says nothing is given up."""
+        if time.monotonic() > self._spoke + self._beat:
+            self._spoke = time.monotonic()
+            self._link.send(CONTROL, ALIVE)
+
+    def _next(self) -> Frame | None:
+        """Waits for a frame; None if the connection is lost. Raises CannotDistribute if nothing
+        comes, for the coordinator says at times that it is alive.
+        """
+        self._patience.renew()
+        while True:
+            try:
+                return self._inbox.get(timeout=min(SLICE, self._beat))
+            except queue.Empty:
+                self._say_alive()
+            if self._patience.look():
+                self._closed = True
+                atexit.unregister(self._abandon)
+                raise self._lost("says nothing")
 
     def _listen(self, awaited: Callable[[], bool]) -> None:
         """Takes what has arrived, and waits for more as long as ``awaited`` says so."""
         while not self._worker.finished:
             try:
-                frame = self._inbox.get(block=awaited())
+                frame = self._next() if awaited() else self._inbox.get(block=False)
             except queue.Empty:
                 break
             if frame is None:
@@ -256,11 +286,7 @@ class Participant:
                 if time.monotonic() > deadline:
                     self._closed = True
                     atexit.unregister(self._abandon)
-                    raise CannotDistribute(
-                        f"the coordinator at {self._address[0]}:{self._address[1]} is not there",
-                        hint="every global model until now is in its repository; "
-                        "start the training again with --resume",
-                    ) from None
+                    raise self._lost("is not there") from None
                 time.sleep(_PAUSE)
         self._did("join")
         self._say(self._worker.join())
@@ -268,15 +294,23 @@ class Participant:
         if self._ending:  # this coordinator has not heard of it
             self._end()
 
+    def _lost(self, how: str) -> CannotDistribute:
+        host, port = self._address
+        return CannotDistribute(
+            f"the coordinator at {host}:{port} {how}",
+            hint="every global model until now is in its repository; "
+            "start the training again with --resume",
+        )
+
     def _meet(self, deadline: float) -> None:
         socket.create_connection(self._address, timeout=self._timeout).close()
         left = max(1.0, deadline - time.monotonic())
-        store = connect_store(*self._address, left)
-        try:
-            number = store.add("links", 1)
-        except RuntimeError as error:  # the coordinator died just now
-            raise ConnectionGone(str(error)) from error
-        self._link = Connection(store, f"gloo/{number}", 1, left)
+
+        def link() -> Connection:
+            store = connect_store(*self._address, left)
+            return Connection(store, f"gloo/{store.add('links', 1)}", 1, left)
+
+        self._link = within(left, link)
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
         self._reader = threading.Thread(
             target=_receive, args=(self._link, self._inbox), daemon=True
@@ -294,7 +328,7 @@ class Participant:
     def _be_welcomed(self) -> None:
         layout = self._layout
         while True:
-            frame = self._inbox.get()
+            frame = self._next()
             if frame is None:
                 self._hang_up()
                 raise ConnectionGone("the coordinator has gone")
@@ -312,6 +346,7 @@ class Participant:
                 protocol = protocol_of(said["welcome"])
                 self._machine = protocol.worker(self.rank, vector, kind)
                 self._steps = self._skip = int(said["steps"])
+                self._beat = min(BEAT, said["welcome"].get("timeout", TIMEOUT) / 4)
 
 
 def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
@@ -336,22 +371,41 @@ def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
 def _through_torchrun(rank: int, workers: int) -> str:
     """Where the coordinator is. Worker 0 starts it, and it ends with worker 0."""
     host = os.environ["MASTER_ADDR"]
-    store = connect_store(host, int(os.environ["MASTER_PORT"]), 60.0)
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     key = f"mvc/coordinator/{restarts}"
-    if rank == 0:
-        heard: queue.Queue[Mapping[str, Any]] = queue.Queue()
-        job = {"host": host, "workers": workers, "resume": restarts != "0"}
-        token = secrets.token_hex(16)
-        _coordinators.append(CoordinatorProcess(job, heard.put, token))
-        event = heard.get()
-        if event["event"] != "listening":
-            raise CannotDistribute(str(event.get("message", "the coordinator cannot start")))
-        store.set(key, f"{host}:{event['port']} {token}")
-    found: bytes = store.get(key)
-    address, _, os.environ[TOKEN] = found.decode().partition(" ")
+    try:
+        store = connect_store(host, int(os.environ["MASTER_PORT"]), 60.0)
+        if rank == 0:
+            port, token = _own_coordinator(host, workers, resume=restarts != "0")
+            within(60.0, lambda: store.set(key, f"{host}:{port} {token}"))
+        place: bytes = within(60.0, lambda: store.get(key))
+    except ConnectionGone as error:
+        raise CannotDistribute(
+            f"the processes that torchrun has started do not find each other: {error}"
+        ) from error
+    address, _, os.environ[TOKEN] = place.decode().partition(" ")
     return address
 
 
-_coordinators: list[CoordinatorProcess] = []
+def _own_coordinator(host: str, workers: int, resume: bool) -> tuple[int, str]:
+    """Starts it; returns its port and its token."""
+    events: queue.Queue[Mapping[str, Any]] = queue.Queue()
+
+    def tell(event: Mapping[str, Any]) -> None:
+        if event["event"] in {"listening", "failed", "ended"}:
+            events.put(event)
+
+    job = {"host": host, "workers": workers, "resume": resume}
+    token = secrets.token_hex(16)
+    _coordinators.append(start_coordinator(job, tell, token))
+    try:
+        event = events.get(timeout=TIMEOUT + START)
+    except queue.Empty:
+        event = {"event": "silent"}
+    if event["event"] != "listening":
+        raise CannotDistribute(str(event.get("message", "the coordinator cannot start")))
+    return int(event["port"]), token
+
+
+_coordinators: list[Child] = []
 """Keeps the pipe open that the coordinator lives by."""

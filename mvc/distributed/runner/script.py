@@ -6,10 +6,13 @@ process ends with that, so that no worker outlives the command.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
+import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from mvc.distributed.runner.launch import REFUSED, Dismissed
@@ -17,13 +20,22 @@ from mvc.errors import MvcError
 
 __all__ = ["end_with_stdin"]
 
+_SET_DEATH_SIGNAL = 1  # of prctl(2)
+
 
 def end_with_stdin() -> None:
-    """Ends this process as soon as the one that started it is gone."""
+    """Ends this process, and its group, as soon as the one that started it is gone.
+
+    On Linux also if it is stopped: the kernel then wakes it up.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGCONT, 0, 0, 0)
 
     def watch() -> None:
         while os.read(0, 1):
             pass
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(3)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -12,7 +12,27 @@ from mvc.distributed.safe import Threshold
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import check_ref
 
-__all__ = ["PROTOCOLS", "TOKEN", "check_alone", "check_worker_models", "checked", "protocol_of"]
+__all__ = [
+    "BEAT",
+    "PROTOCOLS",
+    "START",
+    "TIMEOUT",
+    "TOKEN",
+    "check_alone",
+    "check_worker_models",
+    "checked",
+    "protocol_of",
+]
+
+TIMEOUT = 120.0
+"""Seconds for which a process may say nothing, unless the settings say otherwise."""
+
+START = 15.0
+"""Seconds that a process may take to start, and to end, in addition."""
+
+BEAT = 5.0
+"""Seconds after which a process that has nothing else to say says that it is alive; less if a
+quarter of the timeout is less."""
 
 TOKEN = "MVC_RUN_TOKEN"  # noqa: S105 (its name)
 """A secret of one run, in the environment of its processes: who does not know it takes no part."""

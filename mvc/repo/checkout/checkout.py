@@ -7,7 +7,8 @@ States in memory: ``mvc.repo.checkout.states``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -25,22 +26,22 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import WriteFile
-from mvc.io.replacement import replace_together
+from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context, Progress
 from mvc.repo.history.log import Orphans, orphans
-from mvc.repo.interrupted import PLANS, checking_out
+from mvc.repo.interrupted import PLANS, checking_out, head_move
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.lookup.weights import check_weights
-from mvc.repo.refs import branch_change, check_branch
+from mvc.repo.refs import branch_change, check_branch, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
-from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.store.journal.entries import Entry, RefValue
 from mvc.types import Bytes
 
 __all__ = [
@@ -111,17 +112,21 @@ def restore_all(
         here = before.branch if before.branch else before.commit
         if here != to:
             context.store.now_ns()
-        if create:
-            _new_branch(context, to, commit)  # refuses a name before any file is written
+        if create and isinstance(to, str):
+            branch_change(context, to, commit)  # refuses a name before any file is written
         new = manifests.of_commit(context, commit)
         old = _present_version(context, before.commit, force)
         gone = [e for e in old.entries if e.path not in new.by_path]
         writes, same = _to_write(context, old, new.entries, force)
         deletes = _to_delete(context, old, gone, force)
         named = {e.path: e for e in writes}
-        deleted = write_files(context, commit, context.root, named, progress, _paths(deletes))
-        if here != to:
-            _move_head(context, to, commit if create else None)
+        made = commit if create else None
+        then = head_move(here, to, made) if here != to else None
+        with _writing(
+            context, commit, context.root, named, progress, deletes=_paths(deletes), then=then
+        ) as deleted:
+            if here != to:
+                move_head(context, to, made)
         left = None
         if before.branch is None and before.commit is not None:
             left = orphans(context, before.commit, commit)
@@ -165,7 +170,7 @@ def switch(
     """
     if create and head(context).commit is None and start is None:
         check_branch(branch)
-        _move_head(context, branch, None, operation="switch")
+        move_head(context, branch, None, operation="switch")
         return None
     if create:
         commit = resolve(context, HEAD if start is None else start)
@@ -345,12 +350,31 @@ def write_files(
 ) -> tuple[str, ...]:
     """Writes entries by their names in ``folder``, together; then deletes the files ``deletes``.
 
-    Returns those of them that are gone (``replace_together``). ``commit`` is the version that
+    Returns those of them that are gone (``replacing``). ``commit`` is the version that
     has the entries, if it can have given them up: then WeightsDropped is raised once the first
     file could be made, so that nobody trains for a place that takes no file.
     ``planned``: the next command completes what a killed process leaves, if the repository can be
     written (``mvc.io.replacement``).
     """
+    with _writing(
+        context, commit, folder, entries, progress, deletes=deletes, planned=planned
+    ) as deleted:
+        return deleted
+
+
+@contextmanager
+def _writing(
+    context: Context,
+    commit: CommitId | None,
+    folder: Path,
+    entries: Mapping[str, FileEntry],
+    progress: Progress | None,
+    *,
+    deletes: Sequence[str] = (),
+    planned: bool = True,
+    then: Mapping[str, str] | None = None,
+) -> Iterator[tuple[str, ...]]:
+    """As ``write_files``; ``then`` says what the block does, which is part of the checkout."""
     total = sum(entry.size for entry in entries.values())
     done = 0
 
@@ -370,7 +394,7 @@ def write_files(
             file.truncate(entry.size)
 
     plans = context.store.folder / PLANS if planned and context.store.writable else None
-    deleted = replace_together(
+    with replacing(
         context.store.fs,
         folder,
         {name: partial(fill, name) for name in entries},
@@ -378,29 +402,9 @@ def write_files(
         plans=plans,
         inside=folder == context.root,
         checks={name: entry.content_id.hex() for name, entry in entries.items()},
-    )
-    return tuple(deleted)
-
-
-def _move_head(
-    context: Context, to: RefValue, made: CommitId | None, operation: str = "checkout"
-) -> None:
-    """Moves HEAD; ``made`` is the commit at which the branch ``to`` is made, if it is new."""
-
-    def make() -> Entry:
-        changes = [RefChange(HEAD, context.store.ref(HEAD), to)]
-        if made is not None:
-            changes.insert(0, _new_branch(context, to, made))
-        note = str(to) if made is not None else ""
-        return Entry(operation, context.store.clock.now_ns(), note, refs=tuple(changes))
-
-    context.store.publish(make)
-
-
-def _new_branch(context: Context, name: RefValue, commit: CommitId) -> RefChange:
-    if not isinstance(name, str):
-        raise ValueError("a new branch needs a name")
-    return branch_change(context, name, commit)
+        then=then,
+    ) as deleted:
+        yield tuple(deleted)
 
 
 def _write_sparse(file: WriteFile, offset: int, data: Bytes) -> None:

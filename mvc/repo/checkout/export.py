@@ -31,7 +31,6 @@ from mvc.repo.worktree.worktree import VERSION_CONTROL
 __all__ = ["export", "export_to", "mounted"]
 
 _CHUNK = 1 << 20
-_LOCK_SECONDS = 60
 _GOING = ".old"  # the end of the name of a folder that is being deleted
 
 
@@ -234,7 +233,7 @@ def _swap(
     parent, name = fs.realpath(output.parent), output.name
     refuse_store(fs, parent)
     ours = re.compile(re.escape(f"{SWAPPED}{name}.") + "[0-9a-f]{10}-[0-9a-f]{8}")
-    with fs.lock(parent / f"{SWAPPED}{name}.lock", timeout=_LOCK_SECONDS):
+    with fs.lock(parent / f"{SWAPPED}{name}.lock"):
         present, target = fs.stat(parent / name, follow=False), fs.read_link(parent / name)
         if present is not None and target is None:
             raise WouldOverwrite(

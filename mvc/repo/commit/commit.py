@@ -43,6 +43,7 @@ from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
+from mvc.store.proof import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import Layout
@@ -223,6 +224,7 @@ class _Work:
             check_weights(self.context, self.head.commit, kept, stored=True)
         self.manifest = Manifest((paths | self.kept | self.attached).values())
         if not writer.holds(self.manifest.id):
+            _prove_manifest(self.manifest)
             base = (bytes(parent.id), parent.encoded) if parent.all_entries else None
             writer.put_bytes(MANIFEST, self.manifest.id, self.manifest.encoded, base)
         writer.flush()
@@ -317,6 +319,14 @@ class _Work:
             count = len(old[path].tensors)
             found.append(PathChange(path, "removed", count, count))
         return tuple(found)
+
+
+def _prove_manifest(manifest: Manifest) -> None:
+    """Raises EncodingFailed unless readers find in its bytes what it says."""
+    with proof_of("what the version holds"):
+        read = Manifest.decode(manifest.encoded)
+        prove_equal(read.all_entries, manifest.all_entries)
+        prove_equal(Manifest.id_of(manifest.encoded), manifest.id)
 
 
 def check_recoverable(graph: Graph, writer: ObjectWriter, manifest: Manifest) -> None:

@@ -10,7 +10,7 @@ parent (``BaseFinder``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import field
 
@@ -20,7 +20,7 @@ from blake3 import blake3
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
 from mvc.dataclasses import dataclass
-from mvc.errors import SourceChanged
+from mvc.errors import EncodingFailed, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
 from mvc.limits import PIECE
@@ -76,7 +76,8 @@ class StateWriter:
         self._name = ""  # of the tensor that is
         self._since_flush = 0
         self.copies = PrecisionCopies()
-        self._unproven: dict[int, str] = {}  # encoded from borrowed buffers
+        self._borrowed: dict[int, tuple[str, BlobId]] = {}  # names and ids of the caller's memory
+        self._unproven: list[int] = []  # those of it that no cache holds a copy of
         self._masters: list[tuple[_Master, str]] = []  # that copies were encoded against
         self.raw_bytes = 0
 
@@ -93,14 +94,18 @@ class StateWriter:
         specs = [content.spec for content in parsed.contents]
         ids: dict[int, BlobId] = {}
         total = sum(spec.nbytes for spec in specs)
-        for i in _in_turn(specs, total):
-            ids[i] = self._content(parsed, i, path, names[i], last)
-            self.copies.add(parsed, i, ids[i])
-            self.raw_bytes += specs[i].nbytes
-            if self._progress is not None:
-                self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
-        self._flush()
-        self._prove_borrowed(parsed, ids)
+        try:
+            for i in _in_turn(specs, total):
+                ids[i] = self._content(parsed, i, path, names[i], last)
+                self.copies.add(parsed, i, ids[i])
+                self.raw_bytes += specs[i].nbytes
+                if self._progress is not None:
+                    self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
+            self._flush()
+        except EncodingFailed:
+            self._prove_borrowed(parsed, self._borrowed)  # if one was modified, that is why
+            raise
+        self._prove_borrowed(parsed, self._unproven)
         if last is not None:
             pushed = self._pool.submit(self._packs.push)  # writes while this thread hashes
             try:
@@ -112,7 +117,7 @@ class StateWriter:
         self._keep_skeleton(entry, skeleton)
         return entry
 
-    def _prove_borrowed(self, parsed: ParsedFile, ids: dict[int, BlobId]) -> None:
+    def _prove_borrowed(self, parsed: ParsedFile, contents: Iterable[int]) -> None:
         """Rehash borrowed buffers; raise SourceChanged if the caller modified one meanwhile.
 
         So are the masters that copies were encoded against: their memory is the caller's.
@@ -121,10 +126,12 @@ class StateWriter:
             if blob_id(master.spec, master.read(0, master.spec.nbytes), parallel=True) != master.id:
                 raise tensor_changed(path)
         self._masters.clear()
-        for i, name in self._unproven.items():
+        for i in contents:
+            name, id_ = self._borrowed[i]
             data = parsed.borrow(i)
-            if data is None or blob_id(parsed.contents[i].spec, data, parallel=True) != ids[i]:
+            if data is None or blob_id(parsed.contents[i].spec, data, parallel=True) != id_:
                 raise tensor_changed(name)
+        self._borrowed.clear()
         self._unproven.clear()
 
     def _content(
@@ -153,8 +160,10 @@ class StateWriter:
         base = base or (last.base(name, spec) if last is not None else None)
         base = base or self._finder.find(path, name, spec)
         memory = last.replace(name, id_, spec, copied) if last is not None else None
-        if borrowed is not None and memory is None:
-            self._unproven[i] = name
+        if borrowed is not None:
+            self._borrowed[i] = name, id_
+            if memory is None:
+                self._unproven.append(i)
         self.writer.begin(id_)
         made = parsed.steps.get(i) if parsed.steps and master is None else None
         recovered = made is not None or isinstance(base, StoredBase)

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from mvc.adapters.parsed import ParsedFile, ParsedTensor
+from mvc.adapters.python.state import from_state
 from mvc.adapters.views import extract
 from mvc.errors import MvcError
-from mvc.ids import BlobId
+from mvc.ids import BlobId, Root
 from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, raw_blob_id, zero_blob_id, zeros
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
+from mvc.model.names import DEFAULT_STATE
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["entry_from", "hash_content", "hash_file", "pieces", "verify_pieces", "whole"]
+__all__ = ["entry_from", "hash_content", "hash_file", "pieces", "root_of", "verify_pieces", "whole"]
+
+
+def root_of(state: Any) -> Root:
+    """The Merkle root that a commit of this state would have: equal bits, equal root."""
+    return hash_file(from_state(state), DEFAULT_STATE).state.root
 
 
 def hash_file(parsed: ParsedFile, path: str) -> FileEntry:

@@ -104,9 +104,9 @@ def plan_collection(
 ) -> Collection:
     """What ``collect`` would do now if the states in ``forget`` were forgotten (by name: True).
 
-    Raises DamagedData if the repository is damaged.
+    Raises Busy, and DamagedData if the repository is damaged.
     """
-    return _plan(context, grace, forget, progress).summary
+    return retry_on_rewrite(context, lambda: _plan(context, grace, forget, progress).summary)
 
 
 def collect(

@@ -17,6 +17,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Weights
+from mvc.store.journal.frames import Recorded
 
 __all__ = [
     "Dropped", "all_dropped", "check_weights", "dropped", "given_up", "is_stored", "newest",
@@ -103,17 +104,15 @@ def dropped(context: Context, commit: CommitId) -> Dropped | None:
 _NONE = Weights(CommitId(bytes(32)), "", "", 0)
 
 
-def proof(context: Context, commit: CommitId) -> tuple[int, Weights] | None:
-    """When a replay last made the weights of a version, in ns since 1970, and its mark."""
-    return _proof(context.store.snapshot.weights(commit))
+def proof(context: Context, commit: CommitId, path: str) -> tuple[int, Weights] | None:
+    """When a replay last made the file ``path`` of a version, in ns since 1970, and its mark."""
+    marks = context.store.snapshot.weights(commit)
+    return _proof((recorded, mark) for recorded, mark in marks if mark.path == path)
 
 
-def _proof(marks: Iterable[object]) -> tuple[int, Weights] | None:
-    found = None
-    for recorded, mark in marks:  # type: ignore[misc]
-        if mark.where:  # type: ignore[has-type]
-            found = recorded.entry.time_ns, mark  # type: ignore[has-type]
-    return found
+def _proof(marks: Iterable[tuple[Recorded, Weights]]) -> tuple[int, Weights] | None:
+    proven = [(recorded.entry.time_ns, mark) for recorded, mark in marks if mark.where]
+    return proven[-1] if proven else None
 
 
 def is_stored(context: Context, entry: FileEntry) -> bool:

@@ -58,7 +58,7 @@ class Weights:
 
     @classmethod
     def of(cls, parsed: ParsedFile) -> Weights:
-        """The tensors that are whole contents, without views into a raw storage.
+        """The tensors with elements that are whole contents, not views into a raw storage.
 
         The arrays share the file's memory if possible; do not modify them.
         """
@@ -66,7 +66,7 @@ class Weights:
         seen: set[int] = set()
         for tensor in parsed.tensors:
             spec = parsed.contents[tensor.content].spec
-            if tensor.view is not None or tensor.content in seen:
+            if tensor.view is not None or tensor.content in seen or not spec.nbytes:
                 continue
             seen.add(tensor.content)
             data = parsed.borrow(tensor.content)

@@ -86,7 +86,8 @@ def clear_leftovers(context: Context) -> None:
 def _delete(context: Context, folder: Path) -> None:
     fs = context.store.fs
     with suppress(MvcError):
-        if fs.stat(folder, follow=False) is not None:
+        there = fs.stat(folder, follow=False)
+        if there is not None and there.is_dir:  # anything else is not of mvc; a pipe would hang
             fs.remove_tree(folder)
         fs.unlink(folder.with_suffix(_LOCK), missing_ok=True)
         if not fs.list(folder.parent):

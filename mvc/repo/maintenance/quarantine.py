@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
 from mvc.repo.maintenance.reachable import Reachable
 from mvc.repo.maintenance.report import Quarantined
@@ -53,13 +53,25 @@ def files_in(fs: FileSystem, folder: Path) -> list[Path]:
 
 
 def _all(fs: FileSystem, folder: Path) -> list[Path]:
-    place = folder / QUARANTINE
+    place = _place(fs, folder)
     return [] if fs.stat(place) is None else [place / name for name in fs.list(place)]
+
+
+def _place(fs: FileSystem, folder: Path) -> Path:
+    """The quarantine, whether it is there or not.
+
+    Raises IoFailed for a symbolic link: it could lead to the packs of another repository.
+    """
+    place = folder / QUARANTINE
+    there = fs.stat(place, follow=False)
+    if there is not None and not there.is_dir:
+        raise IoFailed(f"{place} is no folder", hint="move away what stands there")
+    return place
 
 
 def keep(fs: FileSystem, folder: Path, ranges: Iterable[DamagedRange]) -> list[Quarantined]:
     """Copies ranges of packs into the quarantine, durably. Missing packs are left out."""
-    place = folder / QUARANTINE
+    place = _place(fs, folder)
     kept: dict[str, Quarantined] = {}
     for part in ranges:
         source = pack_path(folder / PACKS, part.pack)

@@ -29,11 +29,12 @@ from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
-from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
+from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.object_writer import ObjectWriter
+from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes
 
 __all__ = [
@@ -127,6 +128,8 @@ def encoding_policy(context: Context) -> Policy:
 
 def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
     """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
+
+    Whatever reads an inventory runs in it, also if it changes nothing.
 
     Damage found meanwhile may be data that others have moved, so it is retried as well.
     Raises Busy after 8 tries, DamagedData for real damage.
@@ -281,7 +284,7 @@ class _Execution:
             moved.append(member._replace(at=at))
             at += member.stored
         if kept:
-            self._new.append(encode_header(moved, group=False, body_size=at), parts)
+            self._new.append(proven_header(moved, group=False, body_size=at), parts)
         return [self._request(member) for member in again]
 
     def _request(self, member: Member) -> EncodeRequest:

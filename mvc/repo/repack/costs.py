@@ -83,6 +83,7 @@ class Costs:
 
     def tried(self, id_: bytes, base: bytes) -> list[Candidate]:
         """A delta that is not stored, after trying it."""
+        self._spans.setdefault((id_, base), 1)
         self.attempt(id_, base)
         return self._delta(id_, base)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import field
 from decimal import Decimal
 
@@ -15,7 +15,7 @@ from mvc.repo.maintenance.history import History
 from mvc.repo.queries import queries
 from mvc.store.writing.layout import Layout
 
-__all__ = ["Goal", "Proven", "goal_of", "plain"]
+__all__ = ["Goal", "Proven", "check_aims", "goal_of", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ def goal_of(
     interval: int | None = None,
     max_recovery: float | None = None,
     max_size: int | None = None,
-    add: tuple[CommitId, ...] = (),
-    remove: tuple[CommitId, ...] = (),
+    add: tuple[CommitId, ...] | None = None,
+    remove: tuple[CommitId, ...] | None = None,
     add_queried: int | None = None,
     super_step: int | None = None,
     proven: Mapping[CommitId, Proven] | None = None,
@@ -91,12 +91,10 @@ def goal_of(
     ``add_queried``: how many of the stored versions that were asked for most are to be added.
     ``proven``: recipes that ``store.storage_weight`` may choose in place of weights.
     """
-    given = [interval, max_recovery, max_size, add or None, remove or None, add_queried, super_step]
-    if sum(value is not None for value in given) > 1:
-        raise WrongUsage(
-            "interval, max-recovery, max-size, add, add-queried, remove and super-step exclude "
-            "each other"
-        )
+    given = check_aims(
+        interval=interval, max_recovery=max_recovery, max_size=max_size, add=add, remove=remove,
+        add_queried=add_queried, super_step=super_step,
+    )  # fmt: skip
     if add_queried is not None:
         add = _most_queried(context, add_queried)
     if interval is not None and interval < 1:
@@ -104,11 +102,11 @@ def goal_of(
     if super_step is not None and super_step < 2:
         raise WrongUsage("a super-step spans at least 2 commits")
     if max_recovery is not None and not 0 < max_recovery < float("inf"):
-        raise WrongUsage("a recovery bound is a number of seconds above 0")
+        raise WrongUsage("max-recovery is a number of seconds above 0")
     if max_size is not None and max_size < 0:
-        raise WrongUsage("a size is a number of bytes from 0 on")
+        raise WrongUsage("max-size is a number of bytes from 0 on")
     bound = context.config.get("store.max_recovery")
-    if all(value is None for value in given):
+    if not given:
         weight = context.config.get("store.storage_weight")
         if weight is not None:
             return Goal(bound=bound, weight=float(weight), proven=proven or {})
@@ -117,7 +115,17 @@ def goal_of(
         layout = layout_of(context.config)
         return Goal(layout=layout) if layout.step else Goal(interval=layout.interval)
     limit = None if bound is None else float(bound)
-    return Goal(interval, max_recovery, max_size, add, remove, super_step, limit)
+    return Goal(interval, max_recovery, max_size, add or (), remove or (), super_step, limit)
+
+
+def check_aims(**aims: object) -> bool:
+    """Whether an aim is given, None being none. Raises WrongUsage for two, and for an empty one."""
+    given = [name.replace("_", "-") for name, value in aims.items() if value is not None]
+    if len(given) > 1:
+        raise WrongUsage(f"{given[0]} and {given[1]} exclude each other", hint="give one of them")
+    if any(isinstance(value, Sized) and not len(value) for value in aims.values()):
+        raise WrongUsage(f"{given[0]} names no version")
+    return bool(given)
 
 
 def _most_queried(context: Context, count: int) -> tuple[CommitId, ...]:

@@ -90,7 +90,8 @@ def repack(
 
 def unchanged(context: Context) -> Repacked:
     """The present layout as a plan that does nothing."""
-    return Repacked(RepackProblem(context, Goal()).unchanged(), None)
+    plan = retry_on_rewrite(context, lambda: RepackProblem(context, Goal()).unchanged())
+    return Repacked(plan, None)
 
 
 _ROUNDS = 6
@@ -289,7 +290,10 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurve:
     """The bytes of all packs that each recovery bound would take, and the stored layout."""
-    problem = RepackProblem(context, Goal(), progress)
+    return retry_on_rewrite(context, lambda: _drawn(RepackProblem(context, Goal(), progress)))
+
+
+def _drawn(problem: RepackProblem) -> RepackCurve:
     before, versions = problem.before, problem.versions(full=True)[0]
     tensors = sum(o.stored for o in problem.stored if o.id in problem.survey.specs)
     today = CurvePoint(before.bytes, before.worst_seconds, before.mean_seconds)
@@ -311,7 +315,7 @@ def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurv
 
 def present_metrics(context: Context) -> LayoutMetrics:
     """The metrics of the stored layout."""
-    return RepackProblem(context, Goal()).before
+    return retry_on_rewrite(context, lambda: RepackProblem(context, Goal()).before)
 
 
 _SAME = 1.001  # ratio of sizes that count as equal

@@ -3,6 +3,9 @@
 A layout is about versions, but versions share blobs, and not every delta is reversible. So
 the selection is completed afterwards: a blob that cannot be reached keeps a stored coding,
 or gets a full record.
+
+Blobs that no version has (of forgotten states, before gc) keep the codings they have, and the
+paths of others may lead through them. Nothing new is made of them or from them.
 """
 
 from __future__ import annotations
@@ -130,7 +133,8 @@ class Selection:
     def _drop_other_way(self, candidate: Candidate) -> None:
         """Drops the other direction of a turned delta, unless it shares its payload."""
         for other in self._costs.candidates.of((candidate.base or b"", candidate.start)):
-            if other.base == candidate.id and not other.reversible and not other.grouped:
+            kept = other.grouped or other.id not in self._costs.survey.specs
+            if other.base == candidate.id and not other.reversible and not kept:
                 self.drop([other])
 
     def _needed(self) -> Iterator[Node]:
@@ -150,6 +154,7 @@ class Selection:
         for candidate in self:
             if (
                 candidate.base is not None
+                and candidate.id in self._costs.survey.specs
                 and not candidate.reversible
                 and not candidate.forward_only
             ):
@@ -183,17 +188,21 @@ class Selection:
 
         A blob that is only the base of a delta is nowhere named by its full id. So the delta
         is turned round. Then its other end may have no coding, and so on towards the full
-        record.
+        record. Where the other end is of no version, the blob is encoded anew.
         """
-        own = Counter(candidate.id for candidate in self)
+        own, specs = Counter(candidate.id for candidate in self), self._costs.survey.specs
         ways = self.cheapest()
-        waiting = [id_ for id_ in self._costs.survey.specs if not own[id_]]
+        waiting = [id_ for id_ in specs if not own[id_]]
         while waiting:
             id_ = waiting.pop()
             for start in starts_of(self._costs.survey.size(id_)):
                 way = ways[id_, start].step
                 if way.id == id_:
                     continue
+                if way.id not in specs:
+                    self.add(self._past_others((id_, start), ways))
+                    own[id_] += 1
+                    break
                 self.add([self._costs.turned(way)])
                 own[id_] += 1
                 if way.grouped or way not in self:
@@ -202,6 +211,15 @@ class Selection:
                 own[way.id] -= 1
                 if not own[way.id]:
                     waiting.append(way.id)
+
+    def _past_others(
+        self, node: Node, ways: Mapping[Node, CheapestPath[Node, Candidate]]
+    ) -> list[Candidate]:
+        """New codings of a blob, from the nearest blob of a version on its cheapest path."""
+        base = ways[node].origin
+        while base is not None and base[0] not in self._costs.survey.specs:
+            base = ways[base].origin
+        return self._costs.alone(node[0]) if base is None else self._costs.tried(node[0], base[0])
 
     def cheapest(self) -> dict[Node, CheapestPath[Node, Candidate]]:
         """The cheapest path to each piece, in nanoseconds."""

@@ -13,14 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TypeAlias
 
-import numpy as np
-
 from mvc.codecs.lc.joint import encode_joint
 from mvc.codecs.lc.payload import encode_steps
 from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
-from mvc.errors import DamagedData
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.repo.context import Context
 from mvc.repo.maintenance.inventory import CodingPlace, StoredRecord, inventory
@@ -37,8 +34,10 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, encode_header, payload_check
+from mvc.store.proof import proof_of
 from mvc.store.recovery.grouped import MOST_JOINT, decode_shared, decode_super_step
 from mvc.store.writing.full_or_delta import BasePiece, choose
+from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
 
 __all__ = ["STEP", "SuperStep", "SuperSteps", "join", "super_steps"]
@@ -68,8 +67,8 @@ class SuperStep:
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]:
         """The record's head and the parts of its body, which have been read back.
 
-        Raises DamagedData, if what is read back is not what was stored, too: the steps that the
-        record replaces are then not given up.
+        Raises DamagedData, and EncodingFailed if what is read back is not what was stored: the
+        steps that the record replaces are then not given up.
         """
         decoded: dict[tuple[int, int], list[Addition]] = {}
 
@@ -84,9 +83,9 @@ class SuperStep:
         pipeline = Pipeline.parse(self.pipeline)
         body = encode_joint(pipeline, times)
         sizes = [step.nbytes for time in times for step in time]
-        found = decode_super_step(pipeline, memoryview(b"".join(body)), sizes, count)
-        if any(map(_differ, found, (step for time in times for step in time))):
-            raise DamagedData("a super-step is not what it was made of; nothing was replaced")
+        with proof_of(f"a super-step of {self.pipeline}"):
+            found = decode_super_step(pipeline, memoryview(b"".join(body)), sizes, count)
+            prove_alike(found, [step for time in times for step in time])
         coding = Coding(f"{JOINT}:{count} | {self.pipeline}")
         check, size = payload_check(body), sum(map(len, body))
         members = [
@@ -94,14 +93,8 @@ class SuperStep:
             for t in range(count)
             for record, i in (chain[t] for chain in self.chains)
         ]
-        return encode_header(members, group=True, body_size=size), body
-
-
-def _differ(one: Addition, other: Addition) -> bool:
-    if (one.dtype, one.root) != (other.dtype, other.root):
-        return True
-    same = one.table.tobytes() == other.table.tobytes()
-    return not same or not np.array_equal(one.symbols, other.symbols)
+        prove_check(body, check)
+        return proven_header(members, group=True, body_size=size), body
 
 
 @dataclass

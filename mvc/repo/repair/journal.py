@@ -29,7 +29,6 @@ from mvc.store.journal.frames import (
 )
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.packs.reader import PackReader
-from mvc.store.publishing.publish import LOCK_SECONDS
 from mvc.store.snapshot import JOURNAL, PACKS
 
 __all__ = ["before_opening"]
@@ -62,7 +61,7 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
             "the repository has no journal",
             hint="restore .mvc/journal from a copy: it says what the repository holds",
         )
-    with fs.lock(folder / JOURNAL, timeout=LOCK_SECONDS):
+    with fs.lock(folder / JOURNAL):
         with fs.open_write(folder / JOURNAL) as file:
             work = _Journal(fs, folder, file, other)
             healed = list(work.heal())

@@ -23,6 +23,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.context import Context
 from mvc.repo.maintenance.rewrite_plan import ObjectSource
+from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.format import FORMAT
 from mvc.store.graph.search import Path as Way
@@ -36,11 +37,12 @@ __all__ = ["Sources", "WorkingFiles", "folder_of", "open_other"]
 def folder_of(fs: FileSystem, path: Path) -> Path:
     """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it.
 
-    Raises NotARepository if neither is one.
+    Raises NotARepository if neither is one, DubiousOwnership if it is another user's.
     """
     real = fs.realpath(path)
     for folder in (real / FOLDER, real):
         if all(fs.stat(folder / name) is not None for name in (FORMAT, JOURNAL)):
+            refuse_foreign(fs, folder)
             return folder
     raise NotARepository(
         f"there is no repository in {printable(str(path))}",

@@ -26,6 +26,7 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.maintenance.inventory import Contents, inventory
 from mvc.repo.maintenance.reachable import reachable
+from mvc.repo.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.repo.queries import drop
 from mvc.repo.retention.rules import (
     Retention,
@@ -39,6 +40,7 @@ from mvc.repo.retention.rules import (
 from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, Forgotten, Weights
 from mvc.store.journal.frames import Recorded
+from mvc.store.publishing.publish import ConcurrentRewrite
 
 __all__ = ["Chosen", "ForgetPreview", "choose", "forget", "preview"]
 
@@ -231,7 +233,13 @@ def preview(
     grace: timedelta = DEFAULT_GRACE,
     progress: Progress | None = None,
 ) -> ForgetPreview:
-    """Reads every manifest, and a sample of the tensors that would be encoded again."""
+    """Reads every manifest, and samples the tensors that would be encoded again. Raises Busy."""
+    return retry_on_rewrite(context, lambda: _preview(context, chosen, grace, progress))
+
+
+def _preview(
+    context: Context, chosen: Chosen, grace: timedelta, progress: Progress | None
+) -> ForgetPreview:
     contents = Contents(ManifestStream(context.store))
     found = inventory(context.store.snapshot, contents)
     going, kept = _Objects(), _Objects()
@@ -255,6 +263,8 @@ def preview(
         collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)
     except DamagedData:
         pass
+    if context.fresh().generation != found.generation:
+        raise ConcurrentRewrite("what is missing may be data that others have moved")
     live = live_now(context)
     return ForgetPreview(
         tensors=len(going.tensors - kept.tensors),

@@ -9,6 +9,8 @@ snapshot of LMDB a reader sees. Nothing in LMDB is trusted without its hash; any
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from heapq import merge
@@ -34,6 +36,7 @@ _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
 _FIRST_MAP = 16 << 20
+_LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Index:
         self._lock = threading.RLock()
         try:
             with translate(folder, "read"):  # py-lmdb passes on some errors of the system as such
+                if writable:
+                    _reserve(folder / "lock.mdb")
                 self._env = lmdb.open(
                     str(folder),
                     map_size=_FIRST_MAP,
@@ -230,6 +235,24 @@ def _directory_key(check: bytes) -> bytes:
 
 def _block_key(check: bytes) -> bytes:
     return b"b" + check
+
+
+def _reserve(lock_file: Path) -> None:
+    """Room for LMDB's lock file, which it maps: on a full disk, to write to a page that the disk
+    has not allocated ends the process by a signal. Any other failure LMDB meets by itself.
+
+    Call it while this process has no environment of the file open: ``close`` ends its locks.
+    """
+    try:
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, _LOCK_FILE)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def _check_file(fs: FileSystem, path: Path, *, create: bool) -> None:

@@ -152,11 +152,14 @@ class PackReader:
         with suppress(DamagedData):  # the pack is missing
             file = self._file(pack)
             while at < end:
-                data = file.read(at, min(_WINDOW, end - at))
-                found = data.find(MAGIC)
-                if found >= 0:
-                    return at + found
-                at += max(len(data) - len(MAGIC) + 1, len(MAGIC))
+                length = min(_WINDOW, end - at)
+                if not file.is_hole(at, length):  # a forged file may be a terabyte of nothing
+                    data = file.read(at, length)
+                    found = data.find(MAGIC)
+                    if found >= 0:
+                        return at + found
+                    length = len(data)
+                at += max(length - len(MAGIC) + 1, len(MAGIC))
         return end
 
     def raw(self, pack: int, offset: int, header: RecordHeader) -> tuple[bytes, memoryview]:

@@ -10,19 +10,26 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from mvc.errors import DamagedData, MvcError, WrongUsage
 from mvc.io.files import WriteFile
 from mvc.limits import MAX_ENTRY
 from mvc.store.format import add_features
 from mvc.store.journal.entries import Entry
-from mvc.store.journal.frames import Position, Recorded, complete, encode_entry, frames_behind
+from mvc.store.journal.frames import (
+    Position,
+    Recorded,
+    complete,
+    encode_entry,
+    frame_of,
+    frames_behind,
+)
 from mvc.store.journal.high_water_mark import write_high_water_mark
+from mvc.store.proof import proof_of, prove_equal
 from mvc.store.snapshot import JOURNAL, Snapshot
 
-__all__ = ["LOCK_SECONDS", "ConcurrentRewrite", "heal", "publish"]
-
-LOCK_SECONDS = 60.0
+__all__ = ["ConcurrentRewrite", "heal", "proven_entry", "publish"]
 
 
 class ConcurrentRewrite(Exception):
@@ -46,16 +53,16 @@ def publish(
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
     with contextlib.ExitStack() as held:
-        with snapshot.fs.lock(path, timeout=LOCK_SECONDS):
+        with snapshot.fs.lock(path):
             file = held.enter_context(snapshot.fs.open_write(path))
             snapshot.refresh()
             snapshot.check_whole()
             heal(snapshot, file)
             entry = make()
-            _check_readable(entry)
+            _check_limits(entry)
+            data, after = proven_entry(entry, snapshot.position)
             if entry.features:
                 add_features(snapshot.fs, snapshot.folder, entry.features)
-            data, after = encode_entry(entry, snapshot.position)
             at, generation = snapshot.position, snapshot.generation
             _append(file, at.offset, data)
         if release is not None:
@@ -72,7 +79,7 @@ def publish(
     return recorded
 
 
-def _check_readable(entry: Entry) -> None:
+def _check_limits(entry: Entry) -> None:
     """Raises WrongUsage for an entry beyond a limit that readers have: it would be lost to them."""
     data = entry.encoded
     try:
@@ -81,6 +88,27 @@ def _check_readable(entry: Entry) -> None:
         Entry.decode(data, "the operation")
     except DamagedData as error:
         raise WrongUsage(f"it could not be read again: {error.message}") from error
+
+
+def proven_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
+    """``encode_entry``, whose result is read again."""
+    data, after = encode_entry(entry, at)
+    half = data[: len(data) // 2]
+    with proof_of("an operation"):
+        payload, *rest = frame_of(half) or (b"",)
+        prove_equal((rest, half * 2), ([at.sequence, at.chain, after.chain], data))
+        read = Entry.decode(payload, "the operation")
+        prove_equal(_comparable(read), _comparable(entry))
+    return data, after
+
+
+def _comparable(entry: Entry) -> tuple[object, ...]:
+    """What an entry says; metrics as texts, since NaN equals nothing."""
+    commits = [
+        (replace(commit, metrics={}), {n: value.hex() for n, value in commit.metrics.items()})
+        for commit in entry.commits
+    ]
+    return replace(entry, commits=()), commits
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:

@@ -20,10 +20,10 @@ from mvc.errors import MvcError
 from mvc.io.files import TEMPORARY, FileLock, WriteFile
 from mvc.store.format import add_features
 from mvc.store.journal.entries import Entry
-from mvc.store.journal.frames import GENESIS, Position, Recorded, encode_entry
+from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.high_water_mark import write_high_water_mark
 from mvc.store.packs.reader import pack_path
-from mvc.store.publishing.publish import LOCK_SECONDS, ConcurrentRewrite, heal
+from mvc.store.publishing.publish import ConcurrentRewrite, heal, proven_entry
 from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 
@@ -110,7 +110,7 @@ class Rewrite:
 
     def _append(self, entry: Entry, sequence: int) -> None:
         self._features |= entry.features
-        data, self._at = encode_entry(entry, Position(self._at.offset, sequence, self._at.chain))
+        data, self._at = proven_entry(entry, Position(self._at.offset, sequence, self._at.chain))
         self._waiting.append(data)
         self._size += len(data)
         if self._size > _BUFFER:
@@ -154,7 +154,7 @@ class Rewrite:
         self._flush()
         self._file.sync()
         self.packs.push()
-        with fs.lock(path, timeout=LOCK_SECONDS):
+        with fs.lock(path):
             with fs.open_write(path) as old:
                 snapshot.refresh()
                 if snapshot.generation != self._generation:

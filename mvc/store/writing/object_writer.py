@@ -14,9 +14,7 @@ from functools import lru_cache
 
 from mvc.codecs import cast
 from mvc.codecs.group import encode_group
-from mvc.codecs.lc.payload import encode_steps
 from mvc.codecs.lc.step import Step
-from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
@@ -30,7 +28,6 @@ from mvc.store.packs.records import (
     MANIFEST,
     Coding,
     Member,
-    encode_header,
     patch_extra,
     payload_check,
 )
@@ -44,10 +41,18 @@ from mvc.store.writing.pieces import (
     Waiting,
     copy_kept,
     encode_chunk,
+    encode_proven_patch,
     group_member,
     payload_of,
     placed,
     tell,
+)
+from mvc.store.writing.proof import (
+    Sampling,
+    prove_check,
+    prove_group,
+    proven_header,
+    proven_steps,
 )
 from mvc.types import Bytes
 
@@ -56,13 +61,15 @@ __all__ = ["ObjectWriter", "Older"]
 Older = Callable[[Link, int], memoryview]
 """Recovers the piece at a start of an object that leads to a base."""
 
-_SLACK = 256  # bytes that an incompressible chunk may grow by
+_SLACK = 256  # bytes that an incompressible chunk may grow by; hardly any does
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
 
 
 @lru_cache(maxsize=256)
 def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
-    return Encoded(pipeline.encode_chunk(zeros(size), None, width))
+    encoded = pipeline.encode_chunk(zeros(size), None, width)
+    Sampling(0).chunk(pipeline, encoded, zeros(size), None, width=width)
+    return Encoded(encoded)
 
 
 class ObjectWriter:
@@ -87,6 +94,7 @@ class ObjectWriter:
         self._pool = pool
         self._policy = policy
         self._arenas = arenas
+        self._sampling = Sampling(self._sequence)
         self._added: set[bytes] = set()
         self.bases: set[bytes] = set()  # stored objects that something was coded against
         self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
@@ -259,21 +267,29 @@ class ObjectWriter:
         pipeline = choice.pipeline
         if pipeline is None:
             base = memoryview(bytes(against)) if against is not None else memoryview(b"")
-            waiting.chunks = [self._pool.submit(encode_patch, new, base)]
-        elif choice.encoded is not None and pipeline.scope == "tensor" and len(new) <= CHUNK:
-            waiting.chunks = [Encoded(choice.encoded)]
-        elif pipeline.scope == "tensor":
-            fit = None if against is None else fitted(against, len(new))
-            waiting.chunks = [
-                self._pool.submit(
-                    encode_chunk, pipeline, new, fit, at, waiting.width, self._room(at, new)
-                )
-                for at in range(0, len(new), CHUNK)
-            ]
-
-    def _room(self, at: int, new: memoryview) -> memoryview:
-        """Memory for an encoded chunk; hardly any is longer than its raw bytes."""
-        return self._single.arena.take(min(CHUNK, len(new) - at) + _SLACK)
+            waiting.chunks = [self._pool.submit(encode_proven_patch, new, base)]
+            return
+        if pipeline.scope == "group":
+            return
+        fit = None if against is None else fitted(against, len(new))
+        if choice.encoded is not None and len(new) <= CHUNK:
+            encoded, width = choice.encoded, waiting.width
+            self._sampling.chunk(pipeline, encoded, new, fit, width=width)
+            waiting.chunks = [Encoded(encoded)]
+            return
+        parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
+        waiting.chunks = [
+            self._pool.submit(
+                encode_chunk,
+                pipeline,
+                new[part],
+                None if fit is None else fit[part],
+                width=waiting.width,
+                room=self._single.arena.take(part.stop - part.start + _SLACK),
+                sampling=self._sampling,
+            )
+            for part in parts
+        ]
 
     def _gather(self, waiting: Waiting, choice: Choice) -> None:
         group = choice.pipeline is not None and choice.pipeline.scope == "group"
@@ -307,7 +323,7 @@ class ObjectWriter:
         extra = b""
         if kind == MANIFEST:
             extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
-        encoded = Encoded(encode_patch(memoryview(data), old, extra))
+        encoded = Encoded(encode_proven_patch(memoryview(data), old, extra))
         waiting = Waiting(
             kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
             (memoryview(data), None), under, None,
@@ -392,9 +408,12 @@ class ObjectWriter:
         body: list[Bytes] = []
         at = 0
         for piece in pieces:
-            payload = payload_of(piece)
-            stored = sum(len(part) for part in payload)
-            members.append(placed(piece, payload_check(payload), stored, at))
+            sampled = self._sampling.takes(piece.text)
+            payload = payload_of(piece, proven=sampled or len(piece.chunks) > 1)
+            stored, check = sum(len(part) for part in payload), payload_check(payload)
+            if sampled:
+                prove_check(payload, check)
+            members.append(placed(piece, check, stored, at))
             body.extend(payload)
             at += stored
             tell(piece, self._sequence, stored)
@@ -406,12 +425,17 @@ class ObjectWriter:
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)
             body: list[Bytes] = []
+            proven = bool(pipeline.features) or self._sampling.takes(text)
             if pipeline.forward_only:
-                steps = [piece.step for piece in chosen if piece.step is not None]
-                body += encode_steps(pipeline, steps)
+                body += proven_steps(pipeline, [p.step for p in chosen if p.step is not None])
             else:
-                body += encode_group(pipeline, [group_member(piece) for piece in chosen])
+                members = [group_member(piece) for piece in chosen]
+                body += encode_group(pipeline, members)
+                if proven:
+                    prove_group(pipeline, body, members)
             check, size = payload_check(body), sum(len(part) for part in body)
+            if proven:
+                prove_check(body, check)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
                 tell(piece, self._sequence, size * piece.nbytes // raw)
@@ -420,4 +444,4 @@ class ObjectWriter:
     def _append(
         self, members: Sequence[Member], body: Sequence[Bytes], size: int, *, group: bool
     ) -> None:
-        self._packs.append(encode_header(members, group=group, body_size=size), body)
+        self._packs.append(proven_header(members, group=group, body_size=size), body)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from mvc.codecs.lc.step import Step
+from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.dataclasses import dataclass
@@ -17,6 +18,7 @@ from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import Coding, Member
 from mvc.store.writing.full_or_delta import fitted
+from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch
 from mvc.types import Bytes
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Waiting",
     "copy_kept",
     "encode_chunk",
+    "encode_proven_patch",
     "group_member",
     "payload_of",
     "placed",
@@ -94,17 +97,25 @@ def encode_chunk(
     pipeline: Pipeline,
     new: memoryview,
     base: memoryview | None,
-    at: int,
+    *,
     width: int,
     room: memoryview,
+    sampling: Sampling,
 ) -> Bytes:
-    """Encodes one chunk into ``room`` if it fits, so that memory is reused."""
-    against = None if base is None else base[at : at + CHUNK]
-    encoded = pipeline.encode_chunk(new[at : at + CHUNK], against, width)
-    if len(encoded) > len(room):
-        return encoded
-    room[: len(encoded)] = encoded
-    return room[: len(encoded)]
+    """Encodes one chunk, into ``room`` if it fits, so that memory is reused; proves it."""
+    encoded: Bytes = pipeline.encode_chunk(new, base, width)
+    if len(encoded) <= len(room):
+        room[: len(encoded)] = encoded
+        encoded = room[: len(encoded)]
+    sampling.chunk(pipeline, encoded, new, base, width=width)
+    return encoded
+
+
+def encode_proven_patch(new: memoryview, base: memoryview, extra: bytes = b"") -> bytes:
+    """``encode_patch``, whose result is read again."""
+    patch = encode_patch(new, base, extra)
+    prove_patch(patch, new, base, extra)
+    return patch
 
 
 def group_member(piece: Waiting) -> tuple[memoryview, memoryview | None, int]:
@@ -121,12 +132,15 @@ def copy_kept(piece: Waiting) -> None:
     piece.raw = _NO_RAW
 
 
-def payload_of(piece: Waiting) -> Sequence[Bytes]:
+def payload_of(piece: Waiting, *, proven: bool) -> Sequence[Bytes]:
     """The piece's encoded bytes in parts, once all its chunks are there."""
     chunks = [future.result() for future in piece.chunks]
     if _coding(piece.text).transform == "patch":
         return chunks
-    return pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+    payload = pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
+    if proven:
+        prove_chunks(payload, piece.nbytes, piece.width)
+    return payload
 
 
 @lru_cache(maxsize=256)

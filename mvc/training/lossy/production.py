@@ -27,6 +27,7 @@ from mvc.codecs.stages.lossy import TopK
 from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
+from mvc.io.process import memory_bytes
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
@@ -38,6 +39,8 @@ from mvc.training.lossy.decisions import DriftDetector, ErrorDecay, Evaluate, Mo
 from mvc.training.state.parts import training_path
 
 __all__ = ["Decision", "Production", "StateReducer"]
+
+_PART = 4  # of the machine's memory: what a file of decisions may take
 
 
 @dataclass(frozen=True)
@@ -214,10 +217,13 @@ class _Form:
         self.specs = {tensor.key: tensor.spec for tensor in parsed.tensors}
 
     def state(self, arrays: Arrays) -> dict[str, Any]:
-        """The state, which borrows the memory of the arrays."""
-        made: dict[str, Any] = to_state(
-            self._entry, self._skeleton, lambda i: array_bytes(arrays[self._keys[i]])
-        )
+        """The state, which borrows the memory of the arrays. Empty tensors have none."""
+
+        def content(i: int) -> memoryview:
+            array = arrays.get(self._keys[i])
+            return memoryview(b"") if array is None else array_bytes(array)
+
+        made: dict[str, Any] = to_state(self._entry, self._skeleton, content)
         return made
 
 
@@ -330,8 +336,9 @@ class StateReducer:
         context = self._repo.context
         at, path = self._tip(), self._record()
         if self._origin is None and context.store.fs.stat(path) is not None:
-            with suppress(MvcError), context.store.fs.open_read(path) as file:
-                kept = decode(memoryview(file.read(0, file.size())), str(path))
+            with suppress(MvcError):
+                data = context.store.fs.read_bytes(path, memory_bytes() // _PART)
+                kept = decode(memoryview(data), str(path))
                 if kept.commit == at:
                     return kept.state
         entries = manifests.of_commit(context, self._origin or at).by_path

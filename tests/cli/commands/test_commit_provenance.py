@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,11 @@ def differs(model, optimizer, data):
 
 def fails(model, optimizer, data):
     raise ValueError("not today")
+
+
+def sleeps(model, optimizer, data):
+    import time
+    time.sleep(300)
 
 
 def takes_nothing(model):
@@ -139,15 +145,30 @@ def test_a_replay_that_makes_other_weights_keeps_them_and_says_how_far_off(train
     assert all(torch.equal(kept[name], value) for name, value in wanted.items())
 
 
-def test_without_a_replay_nothing_is_proven(trained: Mvc) -> None:
+def test_without_a_replay_nothing_is_proven_and_nothing_given_up(trained: Mvc) -> None:
     done = commit(trained, "--no-verify", name=":differs")
-    assert "not proven" in done.err
-    assert re.search(r"'mvc repack --add \w+' stores them again until the next 'mvc gc'", done.err)
-    assert is_given_up(trained.folder)
-    line = trained("log", "-n", 1).out
-    assert "recoverable by retraining (not proven)" in line  # nobody knows how long it takes
-    trained("repack", "--add", "HEAD")  # gc has not run: the weights are there
+    said = re.search(r"kept the weights .* is not proven; '(mvc .*)' proves it", done.err)
+    assert said is not None
     assert not is_given_up(trained.folder)
+    refused = trained(*shlex.split(said[1])[1:], code=3)
+    assert "made other weights" in refused.err
+    assert not is_given_up(trained.folder)
+    found = commit(trained, "--no-verify", "--json", name=":differs").json
+    assert found["weights"] == "stored"
+    Path("again.safetensors").unlink(missing_ok=True)
+    trained("gc", "--grace", 0)
+    trained("checkout", "HEAD", "-o", "again.safetensors")
+    assert Path("again.safetensors").read_bytes() == Path("model.safetensors").read_bytes()
+
+
+def test_a_replay_that_takes_too_long_is_ended(trained: Mvc) -> None:
+    failed = commit(trained, "--timeout", "8", name=":sleeps", code=3)
+    error = next(line for line in failed.err.splitlines() if line.startswith("mvc: "))
+    assert "was not made again within 8 s" in error and error.endswith("keeps its weights")
+    assert "waits for process" in failed.err  # said in a pipe, too, and once
+    assert failed.err.count("retraining") == 1
+    assert not is_given_up(trained.folder)
+    assert "--timeout go with --provenance" in trained("commit", "--timeout", "3", code=2).err
 
 
 def test_several_data_sets_have_names(trained: Mvc) -> None:

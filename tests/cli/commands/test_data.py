@@ -48,7 +48,7 @@ def test_wrong_words_are_wrong_usage(mvc: Mvc, words: tuple[str, ...]) -> None:
 @pytest.fixture
 def dropped(mvc: Mvc) -> Iterator[str]:
     """A version that gave up its weights."""
-    from mvc.provenance.weights import drop
+    from tests.recipes import drop
 
     torch.manual_seed(0)
     model = library.made(Conv, 2)
@@ -57,7 +57,7 @@ def dropped(mvc: Mvc) -> Iterator[str]:
         with repo.provenance(model, service=nothing, verify=False) as run:
             run.train()
         assert run.result is not None
-        drop(repo.context, [run.result.id], unproven=True)
+        drop(repo.context, run.result.id)
         yield str(run.result.id)
 
 
@@ -78,12 +78,11 @@ def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropp
     mvc("repack", "--trust-code", code=2)
     mvc("repack", "--add", dropped)
     assert "retraining" not in mvc("log", "-n", 1, "--oneline").out
-    failed = mvc("repack", "--drop-weights", dropped, code=3)
-    assert "is not proven" in failed.err
+    assert "given up: the weights of" in mvc("repack", "--drop-weights", dropped).err
 
 
 def test_a_whole_model_is_written_of_weights_that_are_trained_again(mvc: Mvc) -> None:
-    from mvc.provenance.weights import drop
+    from tests.recipes import drop
 
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
@@ -91,7 +90,7 @@ def test_a_whole_model_is_written_of_weights_that_are_trained_again(mvc: Mvc) ->
         with repo.provenance(model, service=shift, verify=False) as run:
             run.train()
         assert run.result is not None
-        drop(repo.context, [run.result.id], unproven=True)
+        drop(repo.context, run.result.id)
         repo.gc(grace="0")
     wanted = ("checkout", "--model", "--trust-code", str(run.result.id), "-o", "out")
     assert "--retrain" in mvc(*wanted, code=3).err

@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from mvc.codecs.lc.payload import encode_steps
+from mvc.codecs.lc.payload import decode_steps, encode_steps
 from mvc.codecs.lc.quantise import kind_of, quantise
+from mvc.codecs.lc.step import Step
+from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
 from tests.codecs.lc.states import DTYPES, numbers, raw
@@ -260,3 +262,39 @@ def test_errors_are_fed_back():
         step.apply(memoryview(state))
         left.append(float(np.sqrt(np.mean((np.frombuffer(state, np.float32) - weights) ** 2))))
     assert np.mean(left[-10:]) < 2 * np.mean(left[5:15])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("text", ["uniform:error=0.1 | ans", "expq | huffman", "expq:mean | ans"])
+def test_a_table_holds_no_number_that_readers_refuse(text, dtype):
+    """A mean next to the end of the range would be rounded to infinity."""
+    largest = FORMATS[dtype].largest
+    ends = [np.full(64, sign * share * largest) for sign in (1, -1) for share in (1, 1 / 3)]
+    steps = steps_of(text, *((np.zeros(64), end) for end in ends), dtype=dtype)
+    kept = [step for step in steps if step is not None]
+    stored = memoryview(b"".join(encode_steps(Pipeline.parse(text), kept)))
+    again = decode_steps(Pipeline.parse(text), stored, [step.nbytes for step in kept])
+    assert [step.table.tobytes() for step in again] == [step.table.tobytes() for step in kept]
+
+
+def test_a_table_with_an_infinite_number_is_not_written():
+    table = np.array([0, np.inf], np.float32)
+    step = Step(np.zeros(3, np.uint8), table, "float32")
+    with pytest.raises(WrongUsage, match="infinite"):
+        encode_steps(Pipeline.parse("lc"), [step])
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("text", ["uniform:error=0.3 | ans", "expq | promote:error=0.3 | ans"])
+@pytest.mark.parametrize("scale", [1e-300, 1e140, 1e160, 1e280])
+def test_the_error_is_kept_where_squares_overflow(text, scale):
+    """What squares cannot be computed of is stored exactly, in place of by any step."""
+    before, after = drifting(n=500)
+    before, after = before * scale, after * scale
+    (step,) = steps_of(text, (before, after), dtype="float64")
+    if step is not None and scale > 1e-100:  # smaller squares are zero here, too
+        scaled = bytearray(raw(before, "float64"))
+        step.apply(memoryview(scaled))
+        left, delta = (numbers(scaled, "float64") - after) / scale, (after - before) / scale
+        assert np.linalg.norm(left) <= 0.301 * np.linalg.norm(delta)
+    assert (step is None) == (scale > 1e150)

@@ -235,7 +235,7 @@ def test_the_same_worker_twice(tmp_path: Path) -> None:
     outcomes = team.run([Trainer(0), Trainer(1), Trainer(1)], ranks=[0, 1, 1])
     assert sum("takes part as worker 1 already" in str(each) for each in outcomes) == 1
     assert isinstance(team.failure, CannotDistribute)
-    assert team.failure.message == "2 of 3 workers came within 3 seconds"
+    assert team.failure.message == "worker 2 did not join within 3 seconds"
 
 
 @pytest.mark.parametrize("settings", [{"protocol": "sync"}, {"protocol": "fgm", **FGM}])

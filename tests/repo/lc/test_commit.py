@@ -227,3 +227,17 @@ def test_several_pieces(tmp_path: Path) -> None:
         state = {"large": torch.randn(9_000_000), "small": torch.randn(7)}
         made, _ = grow(repo, state, 2)
         check(repo, made)
+
+
+@pytest.mark.parametrize("pipeline", ["lc:uniform,error=0.1", "lc:uniform,budget=0.05", "lc"])
+def test_changes_as_large_as_numbers_get(tmp_path: Path, pipeline: str) -> None:
+    """One tensor moves to the end of its range and has no step; the other's table is shared."""
+    least = torch.finfo(torch.float32).min
+    with start(tmp_path) as repo:
+        made = {}
+        for far, near in ((0.0, 0.0), (least, -1e38), (0.0, -2e38), (-least, 1e38)):
+            state = {"far": torch.full((64,), far), "near": torch.full((64,), near)}
+            done = repo.commit(state, pipeline=pipeline)
+            made[done.id] = bits(done.state)
+        check(repo, made)
+        assert repo.fsck(full=True).sound

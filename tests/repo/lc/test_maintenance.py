@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import mvc
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, EncodingFailed
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.repack import super_steps
 from mvc.store.recovery import grouped
@@ -240,6 +240,6 @@ def test_steps_stay_if_a_super_step_cannot_be_read_back(
             return encode(pipeline, [times[1], *times[1:]])
 
         monkeypatch.setattr(super_steps, "encode_joint", wrong)
-        with pytest.raises(DamagedData, match="not what it was made of"):
+        with pytest.raises(EncodingFailed, match="a super-step of"):
             repo.repack(super_step=8)
         check(repo, made)

@@ -1,0 +1,7 @@
+"""Ten models derived from one another, kept in several ways: MMlib's thesis."""
+
+from .commands import Approaches, Networks
+
+__all__ = ["COMMANDS"]
+
+COMMANDS = {"architectures": Networks, "run": Approaches}

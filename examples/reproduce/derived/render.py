@@ -1,0 +1,178 @@
+"""The report as Markdown and as a picture, the thesis's figures beside ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ..render import figure, grid, notes
+from .architectures import ARCHITECTURES
+from .flow import BASES, RELATIONS
+
+__all__ = ["THESIS", "markdown", "picture"]
+
+THESIS = json.loads(Path(__file__).with_name("thesis.json").read_text())
+
+Values = Mapping[str, Any]
+
+_STORED = (
+    *("approach", "U1", "U2", "U3", "thesis U1", "thesis U2", "thesis U3"),
+    *("weights U3", "metadata U3", "all ten"),
+)
+_READING = (
+    "stored: bytes by which everything below `.mvc` grows with one model; of U3 a middle one of "
+    "the eight models. weights: encoded tensors among these, full or as deltas; metadata: all "
+    "else (headers, manifest, journal).",
+    "The thesis's B and U also hold the network's source file, the environment and, for every "
+    "tensor, hashes as JSON; mvc's versions here hold weights and hashes.",
+    "A model is saved when no crash loses it: seconds to save include the flush to disk.",
+    "load reads, decodes and proves every tensor by its hash; recover puts the tensors into a "
+    "network; check hash computes the Merkle root of that network once more. mvc decodes a chain "
+    "of deltas at once and has no step in which a base is recovered.",
+    "processor: time of the processor, all threads together. It hardly depends on what else "
+    "the machine does, as the other seconds do. The processes of M_Prov that train again are not "
+    "in it.",
+    "M_Prov: train is the training itself, which all approaches need and only this one counts; "
+    "retrain starts a process for each version after the last one that is stored, and verifies "
+    "the root.",
+    "Seconds of the thesis are of other machines, with the database and the files on the network.",
+)
+
+
+def markdown(report: Values) -> str:
+    """All groups, then what to know when reading them; or the table of the networks."""
+    if "networks" in report:
+        return _networks(report["networks"])
+    parts = ["# MMlib: ten models derived from one another\n", report["machine"] + "\n"]
+    for group in report["groups"]:
+        parts.extend(_group(group))
+    abouts = {line["title"]: line["about"] for each in report["groups"] for line in each["lines"]}
+    relations = dict.fromkeys(group["relation"] for group in report["groups"])
+    parts.append(
+        notes(
+            (
+                *(f"{title}: {about}." for title, about in abouts.items()),
+                *(f"{relation}: {RELATIONS[relation]}." for relation in relations),
+                *_READING,
+                *THESIS["notes"],
+            )
+        )
+    )
+    return "\n".join(parts)
+
+
+def _networks(rows: Sequence[Values]) -> str:
+    """What the networks count to here, and the thesis's figures, which must be equal."""
+    titles = (
+        *("network", "parameters", "last layer", "tensors", "bytes"),
+        *("thesis parameters", "thesis fine-tuned", "thesis size"),
+    )
+    lines = []
+    for row in rows:
+        name = row["architecture"]
+        *stated, size = THESIS["networks"][name]
+        counts = (f"{count:,}" for count in (*row["counts"], *stated))
+        lines.append((f"{ARCHITECTURES[name].title} ({name})", *counts, size))
+    return grid(titles, lines)
+
+
+def _title(group: Values) -> str:
+    return f"{ARCHITECTURES[group['architecture']].title}, {group['relation']}"
+
+
+def _thesis(group: Values, approach: str | None) -> Sequence[int]:
+    """The thesis's bytes of U1, U2 and each U3; none if it does not state them."""
+    kind = "version" if group["relation"] == "version" else "fine-tuned"
+    networks: Mapping[str, Mapping[str, Mapping[str, Sequence[int]]]] = THESIS["storage"]
+    return networks.get(group["architecture"], {}).get(kind, {}).get(approach or "", ())
+
+
+def _group(group: Values) -> Iterator[str]:
+    setting, lines = group["setting"], group["lines"]
+    first = lines[0]["cells"]
+    weights = "trained" if setting["trained"] else "random"
+    yield (
+        f"## {_title(group)}\n\n"
+        f"U1 has {weights} weights; U3 then {setting['batches']} and U2 "
+        f"{2 * setting['batches']} batches of {setting['batch_size']} images of "
+        f"{setting['data']}, {setting['size']} x {setting['size']}. From one U3 to the next "
+        f"{first['U3.1.2']['tensors']} of {first['U1']['tensors']} tensors change, "
+        f"{first['U3.1.2']['changed']:,} bytes.\n"
+    )
+    yield "Bytes stored:\n"
+    yield grid(_STORED, (_stored(group, line) for line in lines))
+    for what, name in (("save", "save"), ("recover", "recover")):
+        yield f"\nMilliseconds to {what}:\n"
+        titles = ("approach", *BASES)
+        yield grid(titles, (row for line in lines for row in _seconds(line, name)))
+    yield ""
+
+
+def _stored(group: Values, line: Values) -> tuple[str, ...]:
+    cells = line["cells"]
+    third = [cells[name] for name in BASES if name.startswith("U3")]
+    middle = sorted(third, key=lambda cell: cell["stored"])[len(third) // 2]
+    numbers = (
+        *(cells["U1"]["stored"], cells["U2"]["stored"], middle["stored"]),
+        *(_thesis(group, line["thesis"]) or ("",) * 3),
+        *(middle["payload"], middle["stored"] - middle["payload"]),
+        sum(cell["stored"] for cell in cells.values()),
+    )
+    return (line["title"], *(f"{n:,}" if isinstance(n, int) else n for n in numbers))
+
+
+def _seconds(line: Values, name: str) -> Iterator[tuple[str, ...]]:
+    """A row with totals, one for each step if there are several, and the processor's."""
+    cells = [line["cells"][use_case] for use_case in BASES]
+    steps = dict.fromkeys(step for cell in cells for step in cell[name])
+    yield (line["title"], *map(_milliseconds, _totals(line, name)))
+    for step in steps if len(steps) > 1 else ():
+        taken = (cell[name].get(step) for cell in cells)
+        yield (f"- {step}", *("" if each is None else _milliseconds(each) for each in taken))
+    yield ("- processor", *(_milliseconds(cell["processor"][name]) for cell in cells))
+
+
+def _totals(line: Values, name: str) -> list[float]:
+    return [sum(line["cells"][use_case][name].values()) for use_case in BASES]
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.3g}" if seconds < 0.9995 else f"{1000 * seconds:,.0f}"
+
+
+def picture(report: Values) -> Any:
+    """A row for each group: bytes, time to save, time to recover by use case.
+
+    Lines with crosses are the thesis's bytes.
+    """
+    if "groups" not in report:
+        return None
+    groups = report["groups"]
+    drawing, panels = figure(len(groups), 3, (18, 4.5 * len(groups)))
+    for group, row in zip(groups, panels, strict=True):
+        for number, line in enumerate(group["lines"]):
+            _draw(group, line, f"C{number}", row)
+        labels = ("MB stored", "seconds to save (mean)", "seconds to recover (mean)")
+        for panel, label in zip(row, labels, strict=True):
+            panel.set(ylabel=label, title=_title(group))
+            panel.tick_params(axis="x", labelrotation=45)
+            panel.legend(fontsize=7)
+            panel.set(yscale="log") if panel is row[0] else panel.set_ylim(bottom=0)
+    return drawing
+
+
+def _draw(group: Values, line: Values, color: str, panels: Sequence[Any]) -> None:
+    """One approach in the three panels of a group."""
+    names, label = list(BASES), line["title"]
+    sizes = [line["cells"][name]["stored"] / 1e6 for name in names]
+    panels[0].plot(names, sizes, "o-", color=color, label=label)
+    if (stated := _thesis(group, line["thesis"])) and label in {"B", "U'_P"}:
+        kinds = [stated[0 if name == "U1" else 1 if name == "U2" else 2] for name in names]
+        theirs = [size / 1e6 for size in kinds]
+        panels[0].plot(names, theirs, "x:", color=color, label=f"{label}, thesis")
+    for panel, steps in zip(panels[1:], ("save", "recover"), strict=True):
+        totals = _totals(line, steps)
+        panel.plot(names, totals, "o-", color=color, label=f"{label} ({fmean(totals):.3g} s)")

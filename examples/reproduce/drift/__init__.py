@@ -1,0 +1,16 @@
+"""A label that hardly occurs, then comes online: what versions of the model cost.
+
+VSOL's thesis on virtual drift. Trainings are recorded once and replayed for every pipeline.
+"""
+
+from .commands import Accuracy, Pipelines, Split, Table, Trainings
+
+__all__ = ["COMMANDS"]
+
+COMMANDS = {
+    "split": Split,
+    "train": Trainings,
+    "run": Pipelines,
+    "table": Table,
+    "accuracy": Accuracy,
+}

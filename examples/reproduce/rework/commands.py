@@ -1,0 +1,171 @@
+"""The commands: trials, the stages of LC, the worth of a bucket, the cost of recording."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import WrongUsage
+
+from ..data import load_data
+from ..experiment import Report, Row, argument, known, option
+from ..render import SCHEMA
+from ..workspace import Workspace, machine
+from .breakdown import bucket_errors, sizes
+from .overhead import FAILURE, overhead
+from .ratings import load_ratings
+from .schemes import DEFAULT, checkpoints
+from .training import Experiment, Training
+from .trials import trials
+from .workloads import WORKLOADS, Images, Scores, Source
+
+__all__ = ["Buckets", "Overhead", "Sizes", "Trainings", "Trials"]
+
+_CASE_BATCH = 50
+_CASE_RATE = 0.5
+_RATINGS = "A CSV file with userId, movieId, rating. Default: synthetic ratings."
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """Which networks are trained with which optimizers and data."""
+
+    models: tuple[str, ...] = option(
+        ("mlr", "mf", "lenet"), "mlr, mf, lenet, alexnet, with commas.", "NAMES"
+    )
+    optimizers: tuple[str, ...] = option(("sgd",), "sgd, momentum, adam, with commas.", "NAMES")
+    data: Path | None = option(
+        None, "A folder of IDX files. Default: scikit-learn's digits, grown to 28 x 28.", "FOLDER"
+    )
+    ratings: Path | None = option(None, _RATINGS, "FILE")
+
+    def experiments(self) -> list[Experiment]:
+        """Each once. Raises WrongUsage for unknown names, and if there is none."""
+        if not self.models or not self.optimizers:
+            raise WrongUsage("name at least one model and one optimizer")
+        workloads = [known("model", WORKLOADS, name) for name in dict.fromkeys(self.models)]
+        sources: dict[str, Source] = {}
+        for kind in dict.fromkeys(workload.kind for workload in workloads):
+            images = kind == "images"
+            sources[kind] = (
+                Images(load_data(self.data)) if images else Scores(load_ratings(self.ratings))
+            )
+        return [
+            Experiment(workload, sources[workload.kind], optimizer)
+            for workload in workloads
+            for optimizer in dict.fromkeys(self.optimizers)
+        ]
+
+
+def _row(experiment: Experiment, lines: Iterable[Mapping[str, Any]], **more: Any) -> Row:
+    """An experiment's parameters, and what was measured line by line."""
+    state = Training(experiment, 0).state
+    setting = {
+        **experiment.parameters,
+        "parameters": state["weights"].size,
+        "state": sum(values.nbytes for values in state.values()),
+        **more,
+    }
+    return {"setting": setting, "lines": list(lines)}
+
+
+def _report(kind: str, rows: Sequence[Row]) -> Report:
+    schema = SCHEMA.format("rework")
+    return {"schema": schema, "name": kind, "kind": kind, "groups": list(rows),
+            "machine": f"{machine()}."}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Measure iterations that are done again, by SCHEME.
+
+    A SCHEME is a pipeline (lc:x=2,huffman), scar:SHARE, scar-round:SHARE, topn:SHARE,
+    topn-coded:SHARE or full:ITERATIONS; behind it may stand @exact or @zeroed for the
+    optimizer's moments. Default: eight of them.
+    """
+
+    trainings: Trainings
+    schemes: tuple[str, ...] = argument(DEFAULT, "[SCHEME]...")
+    trials: int = option(5, "Trainings, each with one failure. The paper has 50.", "N")
+
+    def cases(self) -> Sequence[Experiment]:
+        if self.trials < 1:
+            raise WrongUsage(f"trials is {self.trials}: it must be at least 1")
+        experiments = self.trainings.experiments()
+        for experiment in experiments:
+            for scheme in self.schemes:
+                checkpoints(scheme, {}, experiment.workload.block)
+        return experiments
+
+    def run(self, case: Experiment, place: Workspace) -> Row:
+        columns = trials(case, tuple(dict.fromkeys(self.schemes)), self.trials, place)
+        lines = ({"scheme": scheme, **figures} for scheme, figures in columns.items())
+        return _row(case, lines, trials=self.trials)
+
+    def report(self, rows: Sequence[Row]) -> Report:
+        return _report("rework", rows)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Measure what each stage and each coder of LC saves."""
+
+    trainings: Trainings
+
+    def cases(self) -> Sequence[Experiment]:
+        return self.trainings.experiments()
+
+    def run(self, case: Experiment, place: Workspace) -> Row:
+        result = place.once(f"{case.name}/sizes", lambda: {"lines": list(sizes(case))})
+        return _row(case, result["lines"])
+
+    def report(self, rows: Sequence[Row]) -> Report:
+        return _report("sizes", rows)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Measure the loss without each bucket of a change."""
+
+    trainings: Trainings
+
+    def cases(self) -> Sequence[Experiment]:
+        return self.trainings.experiments()
+
+    def run(self, case: Experiment, place: Workspace) -> Row:
+        result = place.once(f"{case.name}/buckets", lambda: {"lines": list(bucket_errors(case))})
+        return _row(case, result["lines"])
+
+    def report(self, rows: Sequence[Row]) -> Report:
+        return _report("buckets", rows)
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Measure what recording every epoch of a matrix factorisation costs; always anew."""
+
+    pipelines: tuple[str, ...] = argument(("lc:x=3", "lc"), "[PIPELINE]...")
+    ratings: Path | None = option(None, _RATINGS, "FILE")
+    epochs: int = option(10, "Recorded.", "N")
+
+    def cases(self) -> Sequence[str]:
+        if self.epochs < FAILURE:
+            raise WrongUsage(f"epochs is {self.epochs}: it must be at least {FAILURE}")
+        for pipeline in self.pipelines:
+            Pipeline.parse(pipeline)
+        return list(dict.fromkeys(self.pipelines))
+
+    def run(self, case: str, place: Workspace) -> Row:
+        experiment = self._experiment()
+        folder = place.folder / "overhead"
+        return dict(overhead(experiment, case, self.epochs, folder, place.progress))
+
+    def report(self, rows: Sequence[Row]) -> Report:
+        return _report("overhead", [_row(self._experiment(), rows)])
+
+    def _experiment(self) -> Experiment:
+        workload = replace(WORKLOADS["mf"], batch_size=_CASE_BATCH, rates={"sgd": _CASE_RATE})
+        return Experiment(workload, Scores(load_ratings(self.ratings)), "sgd")

@@ -1,4 +1,0 @@
-"""Data sets and networks, progress, results and tables that the experiments share.
-
-The experiments: ``drift``, ``provenance``, ``rework`` and ``distributed``.
-"""

@@ -1,0 +1,57 @@
+"""A wait with a limit, and with a word: after five seconds it says what it waits for."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+
+__all__ = ["SLICE", "Patience", "StillWaiting", "warn"]
+
+SLICE = 1.0
+"""Seconds for which a wait may sleep between two calls of ``look``."""
+
+_FIRST_WORD = 5.0
+
+
+class StillWaiting(RuntimeWarning):
+    """Something takes longer than usual; the message names it."""
+
+
+class Patience:
+    """Counts how long something has been waited for, up to ``limit`` seconds.
+
+    ``say`` is called with the seconds after 5 of them, after 10, 20, and so on. Time in which
+    this process was itself stopped does not count.
+    """
+
+    def __init__(self, limit: float, say: Callable[[float], object]) -> None:
+        self._limit, self._say = limit, say
+        self._word = _FIRST_WORD
+        self.renew()
+
+    def renew(self) -> None:
+        """What was waited for has come: the next wait begins. A shorter one gets no word."""
+        self._waited, self._looked = 0.0, time.monotonic()
+
+    def await_(self, arrived: Callable[[float], bool]) -> bool:
+        """Whether it came in time. ``arrived`` waits for it so many seconds, and says if it did."""
+        while not arrived(min(SLICE, max(0.0, self._limit - self._waited))):
+            if self.look():
+                return False
+        return True
+
+    def look(self) -> bool:
+        """Whether the limit has passed. To be called every ``SLICE`` seconds."""
+        now = time.monotonic()
+        self._waited += min(now - self._looked, 2 * SLICE)
+        self._looked = now
+        if self._waited >= self._word:
+            self._word = 2 * self._waited
+            self._say(self._waited)
+        return self._waited >= self._limit
+
+
+def warn(what: str, seconds: float) -> None:
+    """Says by Python's ``warnings`` what is waited for."""
+    warnings.warn(f"waits for {what} ({seconds:.0f} s)", StillWaiting, stacklevel=2)

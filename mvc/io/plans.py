@@ -1,0 +1,181 @@
+"""Plans: which files a replacement of several files renames and deletes (layer 1).
+
+A plan is two lines: the steps as JSON, and, once every new file is ready, ``ready`` with the CRC-32
+of the first line. It lies where its files lie, so that only a process that may write there can have
+made it:
+
+- for the folder that holds the repository, among the plans in ``.mvc``;
+- for any other folder in that folder, under the name of a temporary file. Among the plans is then a
+  *pointer* of the same number: path, device, inode and owner of the folder.
+
+Both are input like everything in ``.mvc``: what fails a check is not acted on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mvc.dataclasses import dataclass
+from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
+from mvc.io.process import trusted_owners
+
+__all__ = ["MOST", "Plan", "Pointer", "Step", "before", "is_own_file", "is_temporary"]
+
+MOST = 1 << 26
+"""Bytes of a plan; a replacement that would need a longer one has none."""
+
+_TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
+_FIELDS = ("folder", "device", "inode", "owner")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One file. ``temporary`` is renamed to ``name``; if it is empty, ``name`` is deleted.
+
+    ``before`` is what stood at ``name``: size, mtime and ctime in ns, inode; empty for nothing.
+    ``check`` tells the content of ``temporary`` from any other.
+    """
+
+    name: str
+    temporary: str
+    before: tuple[int, ...]
+    check: str = ""
+
+    def place(self, folder: Path) -> Path:
+        return folder / self.name
+
+    def written(self, folder: Path) -> Path:
+        return self.place(folder).with_name(self.temporary)
+
+    def is_sound(self) -> bool:
+        """Whether the step stays inside of its folder and out of a repository's own."""
+        if not isinstance(self.name, str) or not isinstance(self.temporary, str):
+            return False
+        parts = Path(self.name).parts
+        return (
+            bool(parts)
+            and parts[0] != "/"
+            and not {"..", ".mvc"} & {part.lower() for part in parts}
+            and not any(map(is_temporary, parts))
+            and (self.temporary == "" or is_temporary(self.temporary))
+            and len(self.before) in {0, 4}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``then``: what else belongs to the replacement, once all files are replaced.
+
+    ``outside``: the folder that a plan of an earlier version of mvc names. Nothing proves that
+    mvc wrote there, so none of its steps may be done.
+    """
+
+    steps: Sequence[Step]
+    then: Mapping[str, str]
+    is_ready: bool = False
+    outside: str = ""
+
+    def encode(self) -> bytes:
+        """The first line."""
+        steps = [[step.name, step.temporary, *step.before] for step in self.steps]
+        checks = [step.check for step in self.steps]
+        found = {"folder": "", "steps": steps, "checks": checks, "then": dict(self.then)}
+        return json.dumps(found).encode() + b"\n"
+
+    @staticmethod
+    def ready(line: bytes) -> bytes:
+        """The second line after the first one."""
+        return b"ready %08x\n" % zlib.crc32(line)
+
+    @classmethod
+    def parse(cls, data: bytes) -> Plan | None:
+        """None for what is no plan."""
+        line, end, rest = data.partition(b"\n")
+        found = _object(line)
+        try:
+            listed, then = found["steps"], found.get("then", {})
+            checks = found.get("checks") or [""] * len(listed)  # earlier versions wrote none
+            steps = [
+                Step(name, temporary, tuple(facts), check)
+                for (name, temporary, *facts), check in zip(listed, checks, strict=True)
+            ]
+            texts = isinstance(found["folder"], str) and all(
+                isinstance(text, str) for text in (*then, *then.values())
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        if not texts or not all(step.is_sound() for step in steps):
+            return None
+        return cls(steps, then, rest == cls.ready(line + end), found["folder"])
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The folder whose plan lies in it; ``owner`` is the user that it belongs to."""
+
+    folder: str
+    device: int
+    inode: int
+    owner: int
+
+    @classmethod
+    def to(cls, fs: FileSystem, folder: Path) -> Pointer | None:
+        """None if there is no such folder, or a symbolic link leads to it."""
+        there = fs.stat(folder, follow=False)
+        if there is None or not there.is_dir or fs.realpath(folder) != folder:
+            return None
+        return cls(str(folder), there.device, there.inode, there.owner)
+
+    def encode(self) -> bytes:
+        values = (self.folder, self.device, self.inode, self.owner)
+        return json.dumps(dict(zip(_FIELDS, values, strict=True))).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes) -> Pointer | None:
+        """None for what is no pointer."""
+        found = _object(data)
+        values = [found.get(name) for name in _FIELDS]
+        kinds = [type(value) for value in values]
+        if found.keys() != set(_FIELDS) or kinds != [str, int, int, int]:
+            return None
+        return cls(*values)  # type: ignore[arg-type]
+
+    def plan(self, number: str) -> Path:
+        """Where the plan of this number lies."""
+        return Path(self.folder) / f"{TEMPORARY}{number}"
+
+    def is_true(self, fs: FileSystem) -> bool:
+        """Whether the folder is the one that the writer had open."""
+        path = Path(self.folder)
+        return path.is_absolute() and Pointer.to(fs, path) == self
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a temporary file of a replacement can have this name."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def is_own_file(fs: FileSystem, path: Path) -> bool:
+    """Whether a regular file of this user stands at ``path``."""
+    there: FileIdentity | None = fs.stat(path, follow=False)
+    return there is not None and there.is_file and there.owner in trusted_owners()
+
+
+def before(fs: FileSystem, path: Path) -> tuple[int, ...]:
+    """What stands at ``path``, as a step says it."""
+    there = fs.stat(path, follow=False)
+    return () if there is None else (there.size, there.mtime_ns, there.ctime_ns, there.inode)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """A JSON object; an empty one for anything else."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

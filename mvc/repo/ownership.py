@@ -1,0 +1,49 @@
+"""Repositories of other users: not used unless the user's own settings name them, as in git.
+
+What lies in ``.mvc`` steers what commands do, so a stranger's folder, perhaps far above the working
+folder, is not even read.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mvc.errors import DubiousOwnership
+from mvc.io.files import FileSystem
+from mvc.io.process import trusted_owners, user_name
+from mvc.model.names import printable
+from mvc.repo.config import KEYS, load_config, user_file
+
+__all__ = ["refuse_foreign"]
+
+_SETTING = "safe.directory"
+
+
+def refuse_foreign(fs: FileSystem, folder: Path) -> None:
+    """Raises DubiousOwnership if ``folder``, a ``.mvc`` or a copy of one, is another user's.
+
+    A symbolic link must belong to the user as well as what it leads to. The setting
+    ``safe.directory`` of the user's file, or of the environment, names folders to allow.
+    """
+    facts = (fs.stat(folder, follow=False), fs.stat(folder))
+    owners = {found.owner for found in facts if found is not None} - trusted_owners()
+    if not owners:
+        return
+    root = fs.realpath(folder.parent if folder.name == ".mvc" else folder)
+    variable = KEYS[_SETTING].variable
+    given = {variable: os.environ[variable]} if variable in os.environ else {}
+    allowed = str(load_config(fs, None, user_file(os.environ), given, {}).get(_SETTING))
+    names = [name for name in allowed.split(os.pathsep) if name]
+    if "*" in names or any(name[0] == "/" and fs.realpath(Path(name)) == root for name in names):
+        return
+    import shlex  # rarely needed
+
+    value = os.pathsep.join([*names, str(root)])
+    if os.pathsep in str(root) or printable(value) != value:
+        value = "*"
+    raise DubiousOwnership(
+        f"dubious ownership: {printable(str(folder))} belongs to {user_name(min(owners))}, "
+        f"and you are {user_name(os.geteuid())}",
+        hint=f"if you trust it: mvc config --user {_SETTING} {shlex.quote(value)}",
+    )

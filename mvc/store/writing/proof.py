@@ -1,0 +1,140 @@
+"""Nothing is published that readers refuse: what was encoded is decoded again, by their own code.
+
+Before a journal entry names a record, the record's bytes are decoded and compared with what they
+stand for: headers, containers of chunks, patches, approximate steps, super-steps, manifests, and
+every chunk and group of a coding that came after the first version of the format. The first
+codings only move words and leave the rest to zstd. To decode all that they make would add a fifth
+to the work of a commit, so one in 32 is decoded, others in each operation, and the first of every
+kind. What was encoded is what the id names: the caller has hashed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+
+from mvc.codecs.group import Member as GroupMember
+from mvc.codecs.group import decode_group
+from mvc.codecs.lc.payload import decode_steps, encode_steps
+from mvc.codecs.lc.step import Step
+from mvc.codecs.patch import decode_patch
+from mvc.codecs.payload import Payload
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.words import combine, scratch_bytes
+from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
+from mvc.store.proof import proof_of, prove_equal
+from mvc.types import Bytes
+
+__all__ = [
+    "Sampling", "prove_alike", "prove_check", "prove_chunks", "prove_group", "prove_patch",
+    "proven_header", "proven_steps",
+]  # fmt: skip
+
+_EVERY = 32
+
+
+def _prove_bytes(one: Bytes, other: Bytes) -> None:
+    same = np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8))
+    prove_equal(same, True)
+
+
+class Sampling:
+    """Proves chunks, all or some of them. Safe across threads."""
+
+    def __init__(self, sequence: int) -> None:
+        """``sequence``: of the operation; the next one proves other chunks."""
+        self._turns = count(sequence)
+        self._kinds: set[object] = set()
+
+    def takes(self, kind: object) -> bool:
+        """Whether this one is proven: the first of its kind, and one in 32."""
+        taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds
+        self._kinds.add(kind)
+        return taken
+
+    def chunk(
+        self, pipeline: Pipeline, encoded: Bytes, new: memoryview, base: memoryview | None, *,
+        width: int,
+    ) -> None:  # fmt: skip
+        """Proves that a chunk leads to ``new``; deltas of the later codings also lead back.
+
+        What the first codings move is moved back by its inverse, whatever it is.
+        """
+        later = bool(pipeline.features)
+        if not later and not self.takes((pipeline.text, width, encoded[0])):
+            return
+        data, state = memoryview(encoded), scratch_bytes("proof", len(new)).data
+        with proof_of(f"a tensor coded by {pipeline.text}"):
+            if base is None:
+                pipeline.decode_chunk(data, state, width)
+                _prove_bytes(state, new)
+                return
+            state[:] = base
+            pipeline.apply_chunk(data, state, width, reverse=False)
+            _prove_bytes(state, new)
+            if later:
+                pipeline.apply_chunk(data, state, width, reverse=True)
+                _prove_bytes(state, base)
+
+
+def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[GroupMember]) -> None:
+    """Proves that a group's payload has all its members."""
+    with proof_of(f"a group of tensors coded by {pipeline.text}"):
+        sizes = [len(new) for new, _, _ in members]
+        decoded = decode_group(pipeline, memoryview(b"".join(body)), sizes)
+        for (delta, width), (new, base, _) in zip(decoded, members, strict=True):
+            if base is not None:
+                state = scratch_bytes("proof", len(new)).data
+                state[:] = base
+                combine(pipeline.operator, state, delta, width)
+                delta = state
+            _prove_bytes(delta, new)
+
+
+def proven_steps(pipeline: Pipeline, steps: Sequence[Step]) -> list[Bytes]:
+    """``encode_steps``, whose result is read again."""
+    with proof_of(f"approximate steps coded by {pipeline.text}"):
+        body: list[Bytes] = [*encode_steps(pipeline, steps)]
+        sizes = [step.nbytes for step in steps]
+        prove_alike(decode_steps(pipeline, memoryview(b"".join(body)), sizes), steps)
+    return body
+
+
+def prove_alike(decoded: Sequence[Step], given: Sequence[Step]) -> None:
+    """Raises DamagedData unless approximate steps came back as they were given."""
+    for one, other in zip(decoded, given, strict=True):
+        prove_equal((one.dtype, one.root), (other.dtype, other.root))
+        prove_equal(one.table.tobytes(), other.table.tobytes())
+        prove_equal(np.array_equal(one.symbols, other.symbols), True)
+
+
+def prove_patch(patch: Bytes, new: memoryview, base: memoryview, extra: bytes = b"") -> None:
+    """Proves that a patch leads from ``base`` to ``new``."""
+    with proof_of("a file's bytes"):
+        _prove_bytes(decode_patch(memoryview(patch), base, extra, len(new)), new)
+
+
+def prove_chunks(payload: Sequence[Bytes], nbytes: int, width: int) -> None:
+    """Proves the container of a tensor's chunks, given in parts: the head and every chunk."""
+    head, *chunks = payload
+    with proof_of("the chunks of a tensor"):
+        read = Payload(bytes(head), nbytes, stored=sum(map(len, payload)))
+        prove_equal((read.width, read.sizes), (width, [len(chunk) for chunk in chunks]))
+
+
+def prove_check(payload: Sequence[Bytes], check: bytes) -> None:
+    """Proves the checksum of a payload."""
+    with proof_of("a payload"):
+        prove_equal(payload_check([b"".join(payload)]), check)
+
+
+def proven_header(members: Sequence[Member], *, group: bool, body_size: int) -> bytes:
+    """``encode_header``, whose result is read again."""
+    head = encode_header(members, group=group, body_size=body_size)
+    with proof_of("a record's header"):
+        read = decode_header(head, "a new record")
+        prove_equal((read.members, read.group), (tuple(members), group))
+        prove_equal((read.body_at, read.body_size), (len(head), body_size))
+    return head

@@ -1,0 +1,136 @@
+"""Whatever reads many parts of a repository, while others rewrite it between any two of its calls.
+
+The reader stops before one or two of its calls, and each time another opening moves every pack.
+The repository is sound all the time, so nobody may say that something is missing or damaged.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from mvc.repo.context import Context
+from mvc.repo.gc import gc
+from mvc.repo.maintenance.inventory import inventory
+from mvc.repo.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
+from mvc.repo.repack.super_steps import join
+from mvc.repo.repository import Repository
+from mvc.repo.retention.forget import choose, preview
+from mvc.repo.stats import by_version
+from mvc.store.journal.entries import Entry
+from tests.counters import count
+from tests.crash.images import folder_in_memory
+from tests.crash.test_interleavings import Act, World, make_world
+from tests.faults.scheduled import Run, ScheduledFS, interleave
+from tests.fresh import fresh_process, open_quietly
+from tests.seeds import draw
+
+_REWRITES = 3
+_LATER = 12  # calls
+
+
+def rewrite(world: World, fs: ScheduledFS) -> None:
+    """Moves every pack, again and again; stops after each time."""
+    with world.open(fs, 0) as repo:
+        for _ in range(_REWRITES):
+            retry_on_rewrite(repo.context, partial(_move_all, repo.context))
+            fs.wait()
+
+
+def _move_all(context: Context) -> None:
+    found = inventory(context.store.snapshot)
+    last = partial(Entry, "repack", context.store.clock.now_ns(), "moved")
+    execute(context, found, RewritePlan(packs=set(found.packs)), last)
+
+
+def _looking(name: str, look: Callable[[World, Repository], object]) -> Act:
+    def act(world: World, repo: Repository, arm: Callable[[], None]) -> None:
+        arm()
+        look(world, repo)
+
+    act.__name__ = name
+    return act
+
+
+def _price_of_forgetting(world: World, repo: Repository) -> None:
+    chosen = choose(repo.context, [world.commits[0]])
+    found = preview(repo.context, chosen, grace=timedelta(0))
+    assert (found.tensors, found.shared) == (2, 0)
+    assert found.collection is not None and found.collection.commits
+
+
+def _versions(world: World, repo: Repository) -> None:
+    assert [version.id for version in repo.log()] == world.commits[1::-1]
+    for commit in world.commits[:2]:
+        repo.version(commit), repo.manifest(commit)
+
+
+LOOKS = [
+    _looking("stats", lambda world, repo: repo.stats()),
+    _looking("stats_by_version", lambda world, repo: by_version(repo.context)),
+    _looking("curve", lambda world, repo: repo.repack_curve()),
+    _looking("repack_dry", lambda world, repo: repo.repack(interval=1, dry_run=True)),
+    _looking("repack", lambda world, repo: repo.repack(interval=1)),
+    _looking("gc_dry", lambda world, repo: gc.plan_collection(repo.context, grace=timedelta(0))),
+    _looking("forget_preview", _price_of_forgetting),
+    _looking("join", lambda world, repo: join(repo.context)),
+    _looking("log", _versions),
+    _looking("diff", lambda world, repo: repo.diff(*world.commits[:2])),
+    _looking("family", lambda world, repo: repo.family(world.commits[0])),
+    _looking("report", lambda world, repo: repo.report()),
+    _looking("oplog", lambda world, repo: list(repo.oplog())),
+    _looking("fsck", lambda world, repo: repo.fsck(full=True).sound or pytest.fail("not sound")),
+    _looking("checkout", lambda world, repo: [repo.checkout(c) for c in world.commits[:2]]),
+]
+
+
+def _meet(look: Act, template: World, root: Path, stops: Sequence[int]) -> int:
+    """A look and a rewrite at each of its stops; returns the calls of the look."""
+    world = template.copy(root)
+    fresh_process()
+    fs, beside = ScheduledFS(*stops), ScheduledFS()
+    runs = Run(fs, lambda _: _in(world, look, fs)), Run(beside, lambda _: rewrite(world, beside))
+    interleave(*runs)
+    for run in runs:
+        if run.failed is not None:
+            raise AssertionError(f"{look.__name__}, stops {stops}: {run.failed!r}") from run.failed
+    fresh_process()
+    with open_quietly(root) as repo:
+        assert repo.fsck(full=True).problems == ()
+    shutil.rmtree(root)
+    return fs.calls
+
+
+def _in(world: World, look: Act, fs: ScheduledFS) -> None:
+    with world.open(fs, 0) as repo:
+        look(world, repo, fs.arm)
+
+
+def _meet_often(look: Act, otherwise: Path, number: int) -> None:
+    """Up to ``number`` times: at every moment, or at some, and again a few calls later."""
+    rng = draw("moments")
+    with folder_in_memory(otherwise) as folder:
+        template = make_world(folder / "template")
+        calls = _meet(look, template, folder / "alone", ())
+        moments = list(product(range(1, calls + 1), range(_LATER)))
+        chosen = rng.sample(moments, min(number, len(moments)))
+        for at, later in chosen:
+            _meet(look, template, folder / f"{at}-{later}", sorted({at, at + later}))
+    count(f"{look.__name__} beside rewrites", moments=len(chosen), wrong=0)
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
+def test_a_look_beside_rewrites(look: Act, tmp_path: Path) -> None:
+    _meet_often(look, tmp_path, 4)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
+def test_a_look_beside_rewrites_at_every_moment(look: Act, tmp_path: Path) -> None:
+    _meet_often(look, tmp_path, 400)

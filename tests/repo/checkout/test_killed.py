@@ -1,0 +1,131 @@
+"""Killed checkouts: HEAD and the files are of one version, wherever the files lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from mvc.repo.repository import Repository
+from tests.cli.program import spawn
+from tests.counters import count
+from tests.faults.hooked import HookedFS
+from tests.fresh import fresh_process
+from tests.repo.checkout.test_together import World, calls_of, killed, restore_in, world
+from tests.seeds import draw
+
+__all__ = ["world"]
+
+
+def head_follows(world: World, tmp_path: Path, points: int) -> None:
+    """Kills the way from the first version to the second, which has a file of its own."""
+    with Repository.open(world.copy(tmp_path / "first")) as repo:
+        repo.restore(world.ids[0])
+    first = tmp_path / "first"
+    total = calls_of(restore_in(shutil.copytree(first, tmp_path / "counted"), world.ids[1]))
+    rng = draw("killed checkouts and HEAD")
+    completed = kept = 0
+    for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
+        root = shutil.copytree(first, tmp_path / "models")
+        assert killed(restore_in(root, world.ids[1]), at)
+        fresh_process()
+        with Repository.open(root) as repo:
+            now = world.version(root)
+            assert str(repo.find()) == world.ids[now], f"HEAD is not what lies there, call {at}"
+            assert repo.status().clean
+            repo.restore(world.ids[0], force=True)
+        assert world.version(root) == 0, f"files of the other version stay, call {at}"
+        completed, kept = completed + (now == 1), kept + (now == 0)
+        shutil.rmtree(root)
+    count("killed checkouts, HEAD", calls=total, old_version=kept, new_version=completed)
+    assert kept and completed
+
+
+def test_head_follows_a_killed_checkout(world: World, tmp_path: Path) -> None:
+    head_follows(world, tmp_path, 25)
+
+
+@pytest.mark.long
+def test_head_follows_a_checkout_killed_anywhere(world: World, tmp_path: Path) -> None:
+    head_follows(world, tmp_path, 1000)
+
+
+def test_only_head_was_left_to_move(world: World, tmp_path: Path) -> None:
+    """Every file is in place; the process dies before it writes into the journal."""
+    root = world.copy(tmp_path / "models")
+
+    def die(_: int, op: str, path: Path) -> None:
+        if op == "write" and path.name == "journal":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        restore_in(root, world.ids[0])(HookedFS(die))
+        os._exit(0)
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]) and world.version(root) == 0
+    first = spawn("status", cwd=root)
+    assert first.stderr.splitlines()[0].endswith("a checkout that was interrupted: HEAD moved")
+    assert spawn("status", cwd=root).stderr == ""
+    with Repository.open(root) as repo:
+        assert str(repo.find()) == world.ids[0] and repo.status().clean
+
+
+def test_a_killed_switch_to_a_new_branch_makes_it(world: World, tmp_path: Path) -> None:
+    root = world.copy(tmp_path / "models")
+
+    def act(fs: object) -> None:
+        fresh_process()
+        with Repository.open(root, fs=fs) as repo:  # type: ignore[arg-type]
+            repo.switch("side", create=True, start=world.ids[0])
+
+    kept = shutil.copytree(root, tmp_path / "kept")
+    total = calls_of(act)
+    shutil.rmtree(root)
+    seen = set()
+    for at in range(total // 2, total + 1, 7):
+        shutil.copytree(kept, root)
+        assert killed(act, at)
+        with Repository.open(root) as repo:
+            now = world.version(root)
+            names = [branch.name for branch in repo.branches()]
+            assert str(repo.find()) == world.ids[now] and ("side" in names) == (now == 0)
+            seen.add(now)
+        shutil.rmtree(root)
+    assert seen == {0, 1}
+
+
+def served_elsewhere(world: World, tmp_path: Path, points: int) -> None:
+    """Kills a checkout into a folder outside: the next command ends it, with ``delete``, too."""
+    root = world.copy(tmp_path / "models")
+    output = tmp_path / "served"
+    act = restore_in(root, world.ids[0], output=output, force=True, delete=True)
+    shutil.copytree(root, output, ignore=shutil.ignore_patterns(".mvc"))
+    total = calls_of(act)
+    rng = draw("killed checkouts elsewhere")
+    seen = set()
+    for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
+        shutil.rmtree(output)
+        shutil.copytree(world.root, output, ignore=shutil.ignore_patterns(".mvc"))
+        if not killed(act, at):
+            continue  # one call fewer than counted
+        fresh_process()
+        with Repository.open(root) as repo:
+            assert str(repo.find()) == world.ids[1]
+        now = world.version(output)
+        assert now >= 0, f"a mixture, or temporary files, after a kill at call {at}"
+        assert not list((root / ".mvc").glob("checkouts/*"))
+        seen.add(now)
+    count("killed checkouts elsewhere", calls=total, mixtures=0)
+    assert seen == {0, 1}
+
+
+def test_a_killed_checkout_elsewhere_leaves_one_version(world: World, tmp_path: Path) -> None:
+    served_elsewhere(world, tmp_path, 25)
+
+
+@pytest.mark.long
+def test_a_checkout_elsewhere_killed_anywhere(world: World, tmp_path: Path) -> None:
+    served_elsewhere(world, tmp_path, 1000)

@@ -1,0 +1,237 @@
+"""Repositories of other users are refused, unless the user's own settings name them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from mvc.cli.main import run
+from mvc.cli.program import COMMANDS
+from mvc.errors import DubiousOwnership, InvalidConfig
+from mvc.repo.repository import Repository
+from tests.cli.program import Mvc
+from tests.repo.working import write_model
+
+OTHER = os.geteuid() + 54_321
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+
+WITHOUT = {"init", "config", "completion", "pipeline", "train-distributed", "bench", "probe"}
+"""Commands that need no repository."""
+
+ARGUMENTS = {
+    "cat": ["HEAD", "layer.weight"], "deploy": ["HEAD", "production"], "forget": ["HEAD"],
+    "import": ["."], "repack": ["-n"], "retract": ["production"], "rm": ["model.safetensors"],
+    "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
+    "data": ["list"], "identify": ["model.safetensors"], "rev-parse": ["HEAD"],
+    "plot": ["loss"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository; the user's settings are an empty folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    with Repository.init(tmp_path / "models") as repo:
+        write_model(repo.root / "model.safetensors")
+        repo.commit(repo.root / "model.safetensors")
+    (tmp_path / "models/sub").mkdir()
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def other(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, seen by another user."""
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    return root
+
+
+def allow(value: str, tmp_path: Path) -> None:
+    (tmp_path / "home/mvc").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "home/mvc/config.yaml").write_text(f"safe:\n  directory: '{value}'\n")
+
+
+def test_opening_and_discovery_refuse(other: Path) -> None:
+    for use in (
+        lambda: Repository.open(other),
+        lambda: Repository.open(other / "sub"),
+        lambda: Repository.open_or_init(other),
+        lambda: Repository.heal(other),
+    ):
+        with pytest.raises(DubiousOwnership, match="belongs to") as caught:
+            use()
+        assert f"mvc config --user safe.directory {other}" in str(caught.value.hint)
+
+
+def test_a_backup_of_another_user_is_refused(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Repository.init(tmp_path / "mine") as repo:
+        monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+        for source in (root, root / ".mvc"):
+            with pytest.raises(DubiousOwnership):
+                repo.repair(other=source)
+
+
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT))
+def test_every_command_refuses(
+    other: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(other / "sub")
+    before = sorted(p.name for p in (other / ".mvc").iterdir())
+    err = Mvc(other, capsys)(name, *ARGUMENTS.get(name, []), code=3).err
+    assert err.startswith("mvc: dubious ownership: ") and len(err.splitlines()) == 2
+    assert sorted(p.name for p in (other / ".mvc").iterdir()) == before
+
+
+def test_the_hint_is_the_command_that_allows_it(
+    other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow("/srv/a", tmp_path)
+    monkeypatch.chdir(other)
+    mvc = Mvc(other, capsys)
+    hint = mvc("log", code=3).err.partition("if you trust it: mvc ")[2]
+    mvc(*shlex.split(hint))
+    assert (tmp_path / "home/mvc/config.yaml").read_text().split()[-1] == f"/srv/a:{other}"
+    mvc("log")
+
+
+@pytest.mark.parametrize("value", ["*", "{root}", "/nowhere:{root}", "{root}/sub/.."])
+def test_the_users_file_allows(other: Path, tmp_path: Path, value: str) -> None:
+    allow(value.format(root=other), tmp_path)
+    Repository.open(other / "sub").close()
+
+
+@pytest.mark.parametrize("value", ["", "/", "models", ".", "{root}/sub", "{root}x"])
+def test_other_values_allow_nothing(
+    other: Path, tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(other.parent)
+    allow(value.format(root=other), tmp_path)
+    with pytest.raises(DubiousOwnership):
+        Repository.open(other)
+
+
+def test_the_environment_allows(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MVC_SAFE_DIRECTORY", str(other))
+    Repository.open(other).close()
+
+
+def test_a_repository_cannot_allow_itself(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    err = Mvc(root, capsys)("config", "safe.directory", "*", code=3).err
+    assert "mvc config --user safe.directory" in err
+    (root / ".mvc/config.yaml").write_text("safe: {directory: '*'}")
+    with pytest.raises(InvalidConfig, match=r"safe\.directory is a setting of yours"):
+        Repository.open(root)
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    with pytest.raises(DubiousOwnership):
+        Repository.open(root)
+
+
+def test_root_behind_sudo_is_the_user_who_called(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = root.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("SUDO_UID", str(owner))
+    Repository.open(root).close()
+    if owner:
+        for wrong in ("", "-1", "0", str(owner + 1), "9" * 40, "\u0663"):
+            monkeypatch.setenv("SUDO_UID", wrong)
+            with pytest.raises(DubiousOwnership):
+                Repository.open(root)
+
+
+def test_only_root_may_name_the_user_who_called(
+    other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", str(other.stat().st_uid))
+    with pytest.raises(DubiousOwnership):
+        Repository.open(other)
+
+
+def give_away(folder: Path, owner: int) -> None:
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, owner, owner, follow_symlinks=False)
+
+
+@NEEDS_ROOT
+def test_a_folder_that_was_given_away(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_away(root / ".mvc", OTHER)
+    with pytest.raises(DubiousOwnership, match=f"belongs to uid-{OTHER}, and you are"):
+        Repository.open(root)
+    monkeypatch.setenv("SUDO_UID", str(OTHER))
+    Repository.open(root).close()
+
+
+@NEEDS_ROOT
+def test_a_link_of_another_user_to_an_own_repository(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/.mvc").symlink_to(root / ".mvc")
+    os.chown(tmp_path / "shared/.mvc", OTHER, OTHER, follow_symlinks=False)
+    with pytest.raises(DubiousOwnership):
+        Repository.open(tmp_path / "shared")
+
+
+def as_other(folder: Path, *arguments: str) -> tuple[int, str]:
+    """A command line of a process of another user; its exit code and errors.
+
+    The process is forked, because the interpreter may lie where no other user may go. So every
+    module that it needs must have been loaded before.
+    """
+    errors = folder.parent / "errors"
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            sys.stderr = errors.open("w")
+            os.environ["XDG_CONFIG_HOME"] = str(folder.parent / "mine")
+            os.setgroups([])
+            os.setresgid(OTHER, OTHER, OTHER)
+            os.setresuid(OTHER, OTHER, OTHER)
+            os.chdir(folder)
+            code = run(list(arguments))
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), errors.read_text()
+
+
+@NEEDS_ROOT
+def test_processes_of_two_users(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real other user meets the repository above the working folder, and has its own."""
+    for folder in (tmp_path, *tmp_path.parents):
+        if not folder.stat().st_mode & 1:
+            os.chmod(folder, folder.stat().st_mode | 0o055)  # of pytest's own folders
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    os.chown(mine, OTHER, OTHER)
+    allow("/nowhere", tmp_path)
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.chdir(own)
+    for line in (["init"], ["status"], ["config", "--user", "user.name", "x"]):
+        Mvc(own, capsys)(*line)
+    monkeypatch.chdir(root)
+    Mvc(root, capsys)("log")
+    with monkeypatch.context() as patched, pytest.raises(DubiousOwnership):
+        patched.setattr(os, "geteuid", lambda: OTHER)
+        Repository.open(own)
+
+    code, errors = as_other(root, "log")
+    assert code == 3 and "dubious ownership" in errors
+    assert as_other(mine, "config", "--user", "safe.directory", str(root)) == (0, "")
+    assert as_other(root, "log") == (0, "")
+    assert as_other(mine, "init")[0] == 0
+    assert as_other(mine, "status")[0] == 0
+    with pytest.raises(DubiousOwnership):
+        Repository.open(mine)

@@ -1,0 +1,295 @@
+"""An encoder that writes something else than it was given: the commit refuses, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mvc
+from mvc.codecs.pipeline import Pipeline
+from mvc.codecs.stages.decisions import Drift, Dsed, Every
+from mvc.codecs.stages.lossy import LossyStage
+from mvc.codecs.stages.table import STAGES
+from mvc.errors import EncodingFailed, SourceChanged
+from mvc.model.commit import Commit
+from mvc.store.journal.entries import Entry
+from tests.fresh import fresh_process, open_quietly
+from tests.values.stories import stored_bytes
+
+Spoil = Callable[[Any], Any]
+State = dict[str, np.ndarray]
+_DELTA = "sub | zigzag | elide | planes | zstd:huff"
+
+
+def states(count: int) -> list[State]:
+    """Of a model whose weights all move a little, or not at all (one in five of a tensor)."""
+    rng = np.random.default_rng(0)
+    made: list[State] = [{name: rng.normal(size=3000).astype("f4") for name in ("a", "b")}]
+    for _ in range(count - 1):
+        step = {name: (rng.normal(size=3000) * 1e-3).astype("f4") for name in ("a", "b")}
+        step["a"][rng.random(3000) < 0.8] = 0
+        made.append({name: value + step[name] for name, value in made[-1].items()})
+    return made
+
+
+def on_grid(state: State) -> State:
+    return {name: np.round(value * 64).astype("f4") / 64 + 0 for name, value in state.items()}
+
+
+def flipped(array: Any) -> Any:
+    """The same array or bytes but for one bit."""
+    if isinstance(array, (bytes, bytearray, memoryview)):
+        data = bytearray(array)
+        data[-1] ^= 1
+        return bytes(data)
+    other = np.array(array)
+    other.reshape(-1).view(np.uint8)[-1] ^= 1
+    return other
+
+
+def last_part(parts: Any) -> Any:
+    """Of parts to be joined, the last one that is not empty, flipped."""
+    parts = [bytes(part) for part in parts]
+    at = max(i for i, part in enumerate(parts) if part)
+    return [*parts[:at], flipped(parts[at]), *parts[at + 1 :]]
+
+
+def first_argument(encode: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda data, *args, **named: encode(flipped(data), *args, **named)
+
+
+def result(change: Spoil) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An encoder whose result is changed."""
+    return lambda encode: lambda *args, **named: change(encode(*args, **named))
+
+
+def in_place(encode: Callable[..., Any]) -> Callable[..., Any]:
+    """``words.difference``, which fills its last argument."""
+
+    def spoiled(operator: str, new: Any, base: Any, out: Any) -> None:
+        encode(operator, new, base, out)
+        if len(out):
+            out[-1] ^= 1
+
+    return spoiled
+
+
+def infinite(quantise: Callable[..., Any]) -> Callable[..., Any]:
+    """A quantiser with an infinite number in its table."""
+
+    def spoiled(*args: Any, **named: Any) -> Any:
+        steps = quantise(*args, **named)
+        for step in steps:
+            step.table.flags.writeable = True
+            step.table[-1] = np.inf
+        return steps
+
+    return spoiled
+
+
+def property_of(kind: type, name: str, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The bytes of a value: those of another one."""
+
+    def spoil(original: Any) -> Any:
+        made = cached_property(lambda value: original.func(change(value)))
+        made.__set_name__(kind, name)
+        return made
+
+    return spoil
+
+
+PIPELINE = "mvc.codecs.pipeline"
+STEPS = "mvc.codecs.steps"
+GROUP = "mvc.codecs.group"
+STREAMS = "mvc.codecs.streams"
+STEP = "mvc.codecs.lc.payload"
+PROOF = "mvc.store.writing.proof"
+WRITER = "mvc.store.writing.object_writer"
+_CODED = "expq | promote:2 | packed"
+_split = result(lambda planes: [flipped(planes[0]), *planes[1:]])
+
+STAGES_SPOILED = {
+    "sub": ("sub | zstd:1", PIPELINE, "difference", in_place),
+    "xor": ("xor | planes:all | zstd:1", GROUP, "difference", in_place),
+    "steps": ("steps | gaps", STEPS, "_moves", result(lambda m: m and (*m[:2], -m[2]))),
+    "zigzag": ("sub | zigzag | planes:all | zstd:1", GROUP, "zigzag", lambda _: lambda words: None),
+    "elide": (_DELTA, PIPELINE, "encode_stream", first_argument),
+    "planes": (_DELTA, PIPELINE, "split", _split),
+    "sparse": ("xor | sparse:values", PIPELINE, "encode_sparse", result(last_part)),
+    "gaps": ("steps | gaps", STEPS, "encode", result(lambda p: p and last_part(p))),
+    "lattice": ("lattice", STEPS, "_encode_full", result(lambda p: p and last_part(p))),
+    **{
+        name: (f"xor | planes | {name}:1", STREAMS, "compress", first_argument)
+        for name in ("zstd", "zlib", "bz2", "lzma", "brotli")
+    },
+    "raw": ("raw", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),
+    "expq": ("expq | ans", "mvc.repo.lossy.approximate", "quantise", infinite),
+    "promote": (_CODED, "mvc.repo.lossy.approximate", "quantise", infinite),
+    "uniform": ("lc:uniform,budget=0.1", "mvc.repo.lossy.approximate", "quantise", infinite),
+    **{
+        name: (f"lc:x=2,{name}", f"mvc.codecs.lc.coders.{name}", "encode", first_argument)
+        for name in ("huffman", "packed", "ans")
+    },
+}  # fmt: skip
+"""A line with each stage, and what codes it: module or class, name, what it becomes."""
+
+RECORDS_SPOILED = {
+    "patch": ("lossless", "mvc.store.writing.pieces", "encode_patch", result(flipped)),
+    "group": ("vsol", WRITER, "encode_group", result(last_part)),
+    "sparse group": ("xor | sparse", GROUP, "encode_sparse", result(last_part)),
+    "planes of a group": ("vsol", GROUP, "split", _split),
+    "steps": (_CODED, PROOF, "encode_steps", result(last_part)),
+    "table": (_CODED, STEP, "encode_table", result(flipped)),
+    "runs": (_CODED, STEP, "encode_runs", result(flipped)),
+    "full": ("lossless", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),
+    "container": ("lossless", "mvc.store.writing.pieces", "pack_chunks", result(
+        lambda parts: [flipped(parts[0]), *parts[1:]])),
+    "checksum": ("lossless", WRITER, "payload_check", result(flipped)),
+    "checksum of a group": ("vsol", WRITER, "payload_check", result(flipped)),
+    "header": ("lossless", PROOF, "encode_header", result(flipped)),
+    "manifest": ("lossless", "mvc.model.manifest", "_spec_bytes", result(flipped)),
+    "commit": ("lossless", "mvc.model.commit.Commit", "encoded", property_of(
+        Commit, "encoded", lambda commit: replace(commit, zone_minutes=commit.zone_minutes + 1))),
+    "entry": ("lossless", "mvc.store.journal.entries.Entry", "encoded", property_of(
+        Entry, "encoded", lambda entry: replace(entry, time_ns=entry.time_ns + 1))),
+    "frame": ("lossless", "mvc.store.publishing.publish", "encode_entry", result(
+        lambda made: (flipped(made[0]), made[1]))),
+}  # fmt: skip
+"""The same of each kind of record, and of what makes a version out of them."""
+
+
+def test_every_stage_is_among_them() -> None:
+    """Of the others some decide and some choose weights: nothing is stored in their way."""
+    free = {n for n, s in STAGES.items() if s in (Every, Drift, Dsed) or issubclass(s, LossyStage)}
+    assert STAGES_SPOILED.keys() | free == STAGES.keys()
+    assert not STAGES_SPOILED.keys() & free
+
+
+@pytest.mark.parametrize("case", [*STAGES_SPOILED, *(f"record: {r}" for r in RECORDS_SPOILED)])
+def test_the_commit_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    name = case.removeprefix("record: ")
+    line, owner, attribute, spoil = (RECORDS_SPOILED if name != case else STAGES_SPOILED)[name]
+    made = states(4)
+    if line.startswith(("steps", "lattice")):
+        made = [on_grid(state) for state in made]
+    kept = {}
+    with mvc.Repository.init(tmp_path) as repo:
+        for state in made[:2]:
+            done = repo.commit(state, pipeline=line)
+            kept[done.id] = done.state if done.state is not None else state
+        before = stored_bytes(tmp_path)
+        with monkeypatch.context() as patch:
+            calls = spoil_in(patch, owner, attribute, spoil)
+            with pytest.raises(EncodingFailed, match="nothing was published") as caught:
+                repo.commit(made[2], pipeline=line)
+        assert calls, "the encoder was not called"
+        assert "\n" not in caught.value.message
+        after = stored_bytes(tmp_path)
+        assert after.keys() == before.keys() and after["journal"] == before["journal"]
+        assert all(data.startswith(before[file]) for file, data in after.items())
+        done = repo.commit(made[3], pipeline=line)
+        kept[done.id] = done.state if done.state is not None else made[3]
+    fresh_process()
+    with open_quietly(tmp_path) as repo:
+        assert [version.id for version in repo.log()][::-1] == list(kept)
+        assert repo.fsck(full=True).sound
+        for id_, state in kept.items():
+            found = repo.checkout(id_)
+            assert all(found[key].tobytes() == state[key].tobytes() for key in state)
+
+
+def spoil_in(
+    patch: pytest.MonkeyPatch, owner: str, attribute: str, spoil: Spoil
+) -> list[tuple[Any, ...]]:
+    """Spoils an encoder; the list gets an item for each of its calls."""
+    calls: list[tuple[Any, ...]] = []
+    try:
+        holder: Any = import_module(owner)
+    except ModuleNotFoundError:
+        module, _, last = owner.rpartition(".")
+        holder = getattr(import_module(module), last)
+    original = vars(holder)[attribute]
+    spoiled = spoil(original)
+    if isinstance(spoiled, cached_property):
+        calls.append(())
+        patch.setattr(holder, attribute, spoiled)
+        return calls
+
+    def counted(*args: Any, **named: Any) -> Any:
+        calls.append(args)
+        return spoiled(*args, **named)
+
+    patch.setattr(holder, attribute, counted)
+    return calls
+
+
+def test_a_super_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        kept = {}
+        for state in states(9):
+            done = repo.commit(state, pipeline="lc:x=2")
+            kept[done.id] = done.state
+        before = stored_bytes(tmp_path)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "mvc.repo.repack.super_steps.encode_joint",
+                result(last_part)(import_module("mvc.codecs.lc.joint").encode_joint),
+            )
+            with pytest.raises(EncodingFailed, match="super-step"):
+                repo.repack(super_step=4)
+        assert stored_bytes(tmp_path) == before
+        assert repo.repack(super_step=4).plan.joined
+        for id_, state in kept.items():
+            found = repo.checkout(id_)
+            assert all(found[key].tobytes() == state[key].tobytes() for key in state)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["topk:0.1 | xor | raw", "topk-all:0.1 | sub", "grid:1 | steps | gaps", "xor | lsb:8 | raw"],
+)
+def test_what_a_lossy_stage_chooses_is_what_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """There is nothing to prove it by: the version is whatever weights it made."""
+    (stage,) = Pipeline.parse(line).lossy
+    reduce = type(stage).reduce
+
+    def other(self: Any, weights: Any, loss: float | None) -> None:
+        reduce(self, weights, loss)
+        for tensor in weights:
+            tensor.after[0] ^= 1
+
+    monkeypatch.setattr(type(stage), "reduce", other)
+    with mvc.Repository.init(tmp_path) as repo:
+        kept = [repo.commit(state, pipeline=line) for state in states(4)]
+    with open_quietly(tmp_path) as repo:
+        for done in kept:
+            found = repo.checkout(done.id)
+            assert all(found[key].tobytes() == done.state[key].tobytes() for key in found)
+
+
+def test_a_tensor_that_changes_meanwhile_is_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is decoded is compared with the caller's memory; the caller, not mvc, was wrong."""
+    state = {"w": np.random.default_rng(0).normal(size=1 << 18).astype("f4")}
+    pipeline = import_module(PIPELINE).Pipeline
+    encode = pipeline.encode_chunk
+
+    def meanwhile(*args: Any) -> bytes:
+        encoded: bytes = encode(*args)
+        state["w"][5] += 1
+        return encoded
+
+    with mvc.Repository.init(tmp_path) as repo:
+        monkeypatch.setattr(pipeline, "encode_chunk", meanwhile)
+        with pytest.raises(SourceChanged, match="changed while it was being committed"):
+            repo.commit(state)
