@@ -37,13 +37,11 @@ def test_takes_json(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_is_documented(name: str) -> None:
+def test_synopsis_of_the_page_has_every_option(name: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "commands" / f"{name}.md"
-    text = page.read_text()
-    synopsis = text.split("```")[1]
+    synopsis = page.read_text().split("```")[1]
     command = import_module(module_of(name)).command
     for parameter in command.params:
         if not getattr(parameter, "hidden", False) and parameter.param_type_name == "option":
-            assert parameter.opts[-1] in text, f"{page.name} lacks {parameter.opts[-1]}"
             named = [rf"{re.escape(option)}(?![\w-])" for option in parameter.opts]
             assert re.search("|".join(named), synopsis), f"the synopsis lacks {parameter.opts}"

@@ -31,7 +31,7 @@ _COLUMNS = (
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_files)
 @click.option(
     "--max-bytes", metavar="BYTES",
-    help="Commit no more than this of a version (1MB); the default is 256MiB.",
+    help="Commit at most this much of a version (1MB); by default 256MiB.",
 )  # fmt: skip
 def command(session: Session, paths: tuple[str, ...], max_bytes: str | None) -> None:
     """Measure every pipeline on your own models.

@@ -51,7 +51,9 @@ _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
     "-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
     help="With a lossy pipeline: where to write the production weights.",
 )  # fmt: skip
-@click.option("--in-place", is_flag=True, help="Write them in place of what was read.")
+@click.option(
+    "--in-place", is_flag=True, help="With a lossy pipeline: write them over the committed file."
+)
 @click.option(
     "--exact", metavar="TENSOR", multiple=True,
     help="A tensor that a lossy pipeline must not change.",

@@ -37,21 +37,27 @@ _COLUMNS = (
 
 @verb("forget", "mvc forget --keep-daily 30 --keep-best acc:5")
 @revision("REV", nargs=-1, required=False)
-@target_option("Forget what no deployment on TARGET served.", "--unused", "TARGET")
-@click.option("--unqueried", is_flag=True, help="Forget what was never asked for.")
+@target_option("Forget the versions that no deployment on TARGET served.", "--unused", "TARGET")
+@click.option("--unqueried", is_flag=True, help="Forget the versions that were never asked for.")
 @click.option("--keep-last", metavar="N", type=_AT_LEAST_1, help="Keep the last N.")
 @click.option(
-    "--keep-hourly", metavar="N", type=_AT_LEAST_1, help="Keep the last of each of N hours."
+    "--keep-hourly",
+    metavar="N",
+    type=_AT_LEAST_1,
+    help="Keep the last of each of the last N hours that have any.",
 )
 @click.option(
-    "--keep-daily", metavar="N", type=_AT_LEAST_1, help="Keep the last of each of N days."
+    "--keep-daily",
+    metavar="N",
+    type=_AT_LEAST_1,
+    help="Keep the last of each of the last N days that have any.",
 )
 @click.option(
     "--keep-best", metavar="METRIC:N", multiple=True,
-    help="Keep the N best; -METRIC:N where lower is better.",
+    help="Keep the N with the highest METRIC; -METRIC:N: the lowest.",
 )  # fmt: skip
 @click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@click.option("-f", "--force", is_flag=True, help="Do not ask; needed without a terminal.")
 def command(
     session: Session,
     rev: tuple[str, ...],

@@ -26,13 +26,15 @@ _FIRST = 10
 
 
 @verb("fsck", "mvc fsck --full")
-@click.option("--full", is_flag=True, help="Also recover every tensor and check its hash.")
-@click.option("--repair", is_flag=True, help="Heal what can be healed; quarantine the rest.")
+@click.option("--full", is_flag=True, help="Also recover and hash every tensor.")
+@click.option("--repair", is_flag=True, help="Restore what a copy holds; quarantine the rest.")
 @click.option(
     "--from", "other", type=click.Path(path_type=Path), metavar="DIR",
-    help="With --repair: a repository or backup that may have what is damaged here.",
+    help="With --repair: a repository or backup that may hold what is damaged here.",
 )  # fmt: skip
-@click.option("--rebuild-index", "rebuild", is_flag=True, help="Rebuild the index first.")
+@click.option(
+    "--rebuild-index", "rebuild", is_flag=True, help="Rebuild the index from the journal first."
+)
 def command(session: Session, full: bool, repair: bool, other: Path | None, rebuild: bool) -> int:
     """Check every stored byte.
 

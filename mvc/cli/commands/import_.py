@@ -36,7 +36,7 @@ _COLUMNS = (
     help="When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
 )  # fmt: skip
 @target_option("Record that each went live on TARGET at its time.", "--deploy", "TARGET")
-@click.option("--path", metavar="PATH", help="The tracked path (or folder), if not model.<ext>.")
+@click.option("--path", metavar="PATH", help="The tracked path (or folder), if not model.EXT.")
 @click.option(
     "-m", "--message", metavar="MSG", help="Message of each, if not the name of its file."
 )

@@ -26,14 +26,22 @@ from mvc.repo.times import format_time
 @verb("log", "mvc log -n 20 --oneline")
 @revision("REV", required=False)
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
-@click.option("-n", "--max-count", "limit", type=click.IntRange(min=0), help="Stop after N.")
-@click.option("--all", "every", is_flag=True, help="All branches and tags.")
+@click.option(
+    "-n", "--max-count", "limit", metavar="N", type=click.IntRange(min=0), help="Stop after N."
+)
+@click.option(
+    "--all", "every", is_flag=True, help="The versions of all branches and tags, not only of REV."
+)
 @click.option("--oneline", is_flag=True, help="One line a version.")
 @click.option("--graph", is_flag=True, help="Draw how versions follow each other.")
-@click.option("--metrics", "as_table", is_flag=True, help="A table with a column a metric.")
-@click.option("--relations", is_flag=True, help="What each version is to its parent.")
-@click.option("--price", "prices", is_flag=True, help="How each version is stored, its price.")
-@click.option("--sort", metavar="NAME", help="By a metric, highest first; -NAME: lowest first.")
+@click.option("--metrics", "as_table", is_flag=True, help="A table with a column for each metric.")
+@click.option("--relations", is_flag=True, help="Print the relation of each version to its parent.")
+@click.option(
+    "--price", "prices", is_flag=True, help="Print how each version is stored, and its price."
+)
+@click.option(
+    "--sort", metavar="NAME", help="Order by a metric, highest first; -NAME: lowest first."
+)
 @click.option("--best", metavar="NAME", help="Only the first of --sort NAME.")
 @target_option("Only versions that were deployed to T.")
 @click.option("--since", metavar="TIME", help="Not older than TIME.")

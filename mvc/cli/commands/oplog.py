@@ -23,7 +23,9 @@ _COLUMNS = (
 
 
 @verb("oplog", "mvc oplog -n 20")
-@click.option("-n", "--max-count", "limit", type=click.IntRange(min=0), help="Stop after N.")
+@click.option(
+    "-n", "--max-count", "limit", metavar="N", type=click.IntRange(min=0), help="Stop after N."
+)
 def command(session: Session, limit: int | None) -> None:
     """List the operations on the repository.
 

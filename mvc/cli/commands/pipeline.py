@@ -29,7 +29,7 @@ _EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="e
 @click.argument("text", metavar="[SPEC|PRESET]", required=False, shell_complete=complete_presets)
 @click.option(
     "--max-recovery", type=float, metavar="SECONDS",
-    help="Choose: seconds that recovering any version may take; 10 if not said.",
+    help="Choose: seconds that recovering any version may take; by default 10.",
 )  # fmt: skip
 @click.option(
     "--lossy", is_flag=True, help="Choose: production weights may differ from training weights."
@@ -39,7 +39,7 @@ _EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="e
     "--accuracy-drop", type=float, metavar="|".join(f"{d:g}" for d in ACCURACY_DROPS),
     help="Choose: per cent of accuracy that production weights may lose.",
 )  # fmt: skip
-@click.option("--set", "write", is_flag=True, help="Use it in this repository from now on.")
+@click.option("--set", "write", is_flag=True, help="Make it the setting commit.pipeline.")
 def command(
     session: Session, text: str | None, max_recovery: float | None, lossy: bool,
     speed: Literal["fast", "slow"] | None, accuracy_drop: float | None, write: bool,

@@ -31,16 +31,16 @@ _NAMED = 8  # versions listed by id, unless -v
 @click.option("--interval", metavar="R", type=int, help="A reset point every R commits.")
 @click.option(
     "--max-recovery", metavar="SECONDS", type=float,
-    help="Least storage with every version back in SECONDS.",
+    help="The least storage that recovers every version in SECONDS.",
 )  # fmt: skip
-@click.option("--max-size", metavar="BYTES", help="Fastest recovery in packs of BYTES (40MB).")
+@click.option("--max-size", metavar="BYTES", help="The fastest recovery in BYTES (40MB, 40MiB).")
 @click.option(
     "--add", metavar="REV...", multiple=True, shell_complete=complete_revisions,
     help="Make these versions reset points.",
 )  # fmt: skip
 @click.option(
     "--remove", metavar="REV...", multiple=True, shell_complete=complete_revisions,
-    help="Make these versions reset points no more.",
+    help="Make these reset points ordinary versions.",
 )  # fmt: skip
 @click.option(
     "--add-queried", metavar="N", type=int,
@@ -58,10 +58,14 @@ _NAMED = 8  # versions listed by id, unless -v
 @TRUST
 @TIMEOUT
 @click.option(
-    "--outside-data", is_flag=True, help="With --drop-weights: although data are only referred to."
+    "--outside-data", is_flag=True, help="With --drop-weights: even if data are only referred to."
 )
-@click.option("--super-step", metavar="M", type=int, help="Longer deltas, over M commits each.")
-@click.option("--curve", "as_curve", is_flag=True, help="Show storage against recovery, and stop.")
+@click.option(
+    "--super-step", metavar="M", type=int, help="Add longer deltas, over M versions each."
+)
+@click.option(
+    "--curve", "as_curve", is_flag=True, help="Print what each recovery bound would cost."
+)
 @click.option(
     "-o", "--output", metavar="FILE", shell_complete=complete_files,
     help="With --curve: draw it as .svg or .png.",

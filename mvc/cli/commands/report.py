@@ -15,12 +15,12 @@ from mvc.model.names import printable
 @verb("report", "mvc report -o report.html")
 @click.option(
     "-o", "--output", metavar="FILE", default="report.html", show_default=True,
-    help="Where to write it; - is stdout.",
+    help="Where to write it (report.html); - is stdout.",
 )  # fmt: skip
 @click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option(
     "--layer-seconds", metavar="S", type=float, default=2.0, show_default=True,
-    help="Time for the distances of layers.",
+    help="Time for the distances of layers; by default 2.",
 )  # fmt: skip
 def command(session: Session, output: str, force: bool, layer_seconds: float) -> None:
     """Write the history as one page to look at.

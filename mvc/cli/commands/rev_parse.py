@@ -13,7 +13,7 @@ from mvc.errors import WrongUsage
 @verb("rev-parse", 'mvc rev-parse "main@{1 hour ago}~2"')
 @revision("REV", nargs=-1)
 @click.option("--at", metavar="TIME", help="The version that was live at TIME, instead of REV.")
-@target_option("Whose deployments --at looks at.")
+@target_option("The target of --at; needed where there are several.")
 @click.option("--short", is_flag=True, help="Ten digits instead of all 64.")
 def command(
     session: Session, rev: tuple[str, ...], at: str | None, target: str | None, short: bool

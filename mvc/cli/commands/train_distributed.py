@@ -30,44 +30,53 @@ def _number(name: str, help_: str) -> _Decorator:
 @click.argument("arguments", metavar="[ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--workers", type=click.IntRange(2, 1024), required=True, metavar="K",
-    help="How many processes train.",
+    help="The number of training processes, at least 2.",
 )  # fmt: skip
 @click.option("--protocol", metavar="NAME", help=f"{', '.join(PROTOCOLS)}; by default fgm.")
-@_number("--rho", "The threshold in steps: a radius of rho * rate * sqrt(parameters).")
+@_number("--rho", "The threshold in steps: the radius is rho * rate * sqrt(parameters).")
 @_number("--rate", "The learning rate, for --rho.")
-@_number("--radius", "The threshold as a distance.")
-@_number("--relative", "The threshold T as a share of the model's norm.")
-@click.option("--safe", metavar="NAME", help="The safe function: norm, variance or cap.")
+@_number("--radius", "The threshold as a distance, the radius.")
+@_number("--relative", "The threshold as a share of the model's norm, anew each round.")
+@click.option("--safe", metavar="NAME", help="The safe function: norm (default), variance or cap.")
 @click.option("--every", type=int, metavar="H", help="Steps between averages (local-sgd, diloco).")
-@_number("--barrier", "How near to unsafe a round of fgm ends, as a share.")
-@_number("--rebalance", "The share c_r below which fgm-rebalancing goes on with a round.")
+@_number("--barrier", "fgm: a round ends at this share of its first sum; 0.01.")
+@_number("--rebalance", "fgm-rebalancing: the share below which a round goes on.")
 @_number("--outer-rate", "The coordinator's rate (diloco, fgm-nesterov).")
 @_number("--outer-momentum", "The coordinator's momentum (diloco, fgm-nesterov).")
-@click.option("--up", metavar="CODEC", help="How drifts travel: none, int8, ...")
-@click.option("--down", metavar="CODEC", help="How changes of the global model travel.")
-@click.option("--seed", type=int, metavar="N", help="Of the protocol's own choices.")
+@click.option("--up", metavar="CODEC", help="The codec of drifts, which travel to the coordinator.")
+@click.option("--down", metavar="CODEC", help="The codec of changes of the global model.")
+@click.option(
+    "--seed", type=int, metavar="N", help="The seed of the protocol's own random choices."
+)
 @click.option("--repo", metavar="PATH", help="The repository; by default that of this folder.")
 @click.option(
     "--target", metavar="T", shell_complete=complete_targets,
-    help="Where global models are deployed; by default global.",
+    help="The target of global models; by default global.",
 )  # fmt: skip
-@click.option("--branch", metavar="NAME", help="The branch of global models; made if need be.")
-@click.option("--worker-models", is_flag=True, help="Also deploy each worker's, to worker-I.")
+@click.option("--branch", metavar="NAME", help="The branch of global models, made if missing.")
+@click.option(
+    "--worker-models", is_flag=True, help="Also commit and deploy each worker's model, to worker-I."
+)
 @click.option("--resume", is_flag=True, help="Go on from what is live on the target.")
 @click.option(
     "--restarts", type=click.IntRange(0), default=3, metavar="N",
-    help="Start killed processes again, N in all; by default 3.",
+    help="Restart killed processes, N times in all; by default 3.",
 )  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(1), metavar="SECONDS",
-    help="How long an answer or a lost worker is waited for; by default 120.",
+    help="The wait for a silent process or a lost worker; by default 120.",
 )  # fmt: skip
-@click.option("--host", default="127.0.0.1", metavar="ADDRESS", help="Where to listen.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    metavar="ADDRESS",
+    help="Where the coordinator listens; by default 127.0.0.1.",
+)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, metavar="N",
     help="The coordinator's port; by default a free one.",
 )  # fmt: skip
-@click.option("--log", metavar="FILE", help="Write the order of events, for a replay.")
+@click.option("--log", metavar="FILE", help="Write the order of all events, for a replay.")
 def command(
     session: Session,
     script: str,

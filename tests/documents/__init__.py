@@ -1,0 +1,1 @@
+"""The documentation as a whole: tables that are made from the commands, and links."""
