@@ -29,7 +29,7 @@ from mvc.io.files import WriteFile
 from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import DEFAULT_STATE, printable
+from mvc.model.names import DEFAULT_STATE, check_place, is_foreign, printable
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.history.log import Orphans, orphans
@@ -224,6 +224,7 @@ def remove(
     here = [e for e in chosen.values() if not cached and fs.stat(root / e.path) is not None]
     _refuse_links(context, here)
     for entry in here:
+        check_place(entry.path)
         if not force and entry_of(context, entry.path).content_id != entry.content_id:
             raise WouldOverwrite(
                 f"{entry.path} holds work that is not committed",
@@ -374,6 +375,8 @@ def _writing(
     then: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """As ``write_files``; ``then`` says what the block does, which is part of the checkout."""
+    for name in entries:
+        check_place(name)
     total = sum(entry.size for entry in entries.values())
     done = 0
 
@@ -397,7 +400,7 @@ def _writing(
         context.store.fs,
         folder,
         {name: partial(fill, name) for name in entries},
-        deletes,
+        [name for name in deletes if not is_foreign(name)],
         plans=plans,
         inside=folder == context.root,
         checks={name: entry.content_id.hex() for name, entry in entries.items()},

@@ -24,7 +24,7 @@ from mvc.limits import (
     MAX_NEEDS,
     MAX_PARAMS,
 )
-from mvc.model.names import check_key, check_ref, printable
+from mvc.model.names import check_key, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
 from mvc.types import Progress
 
@@ -177,7 +177,7 @@ def check_request(request: CommitRequest) -> None:
     for change in request.changes:
         if change.path in seen:
             raise WrongUsage(f"{change.path} is named twice")
-        seen.add(change.path)
+        seen.add(check_place(change.path))
 
 
 def check_author(name: str) -> str:

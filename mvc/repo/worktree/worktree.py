@@ -16,12 +16,11 @@ from msgspec import Struct
 from mvc.errors import InvalidName, UnknownPath
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_path, printable
+from mvc.model.names import VERSION_CONTROL, check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 
 __all__ = [
-    "VERSION_CONTROL",
     "FoundFile",
     "dead_link",
     "entry_at",
@@ -34,9 +33,6 @@ __all__ = [
 ]
 
 _MAX_IGNORE_FILE = 1 << 20
-
-VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn"})
-"""Folders of version control systems, in any case of letters; mvc never looks into them."""
 
 
 class FoundFile(Struct, frozen=True):
