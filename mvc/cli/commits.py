@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mvc.cli.output import Output
-from mvc.cli.payload import deployed_json, fields, stamped
+from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.text import number, one_line, seconds, size
 from mvc.errors import DamagedData, NoDeployment
@@ -15,7 +15,6 @@ from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
-from mvc.repo.lookup.weights import Dropped
 from mvc.repo.times import format_age, format_time
 
 if TYPE_CHECKING:
@@ -35,6 +34,11 @@ __all__ = [
     "warn_of_time",
 ]
 
+_COMMIT = (
+    "id", "parents", "root", "manifest", "author", "time@", "zone_minutes", "message", "metrics",
+    "params", "pipeline", "code", "attached",
+)  # fmt: skip
+_STORAGE = ("kind", "seconds", "price")
 _1990 = 631_152_000 * 10**9
 
 IsLive: TypeAlias = Callable[[Deployed], bool]
@@ -120,21 +124,6 @@ def _price(storage: VersionStats) -> str:
     return f"{storage.kind}, {size(sum(storage.bytes.values()))}, {seconds(storage.seconds)}{price}"
 
 
-def _dropped_json(dropped: Dropped) -> dict[str, Any]:
-    return {
-        **fields(dropped, "path", "seconds", "where"),
-        **stamped("time", dropped.time_ns),
-        **stamped("proven", dropped.proven_ns),
-    }
-
-
-def _storage_json(storage: VersionStats) -> dict[str, Any]:
-    return {
-        "bytes": sum(storage.bytes.values()),
-        **fields(storage, "kind", "seconds", "price"),
-    }
-
-
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
@@ -199,18 +188,13 @@ def _deployed(deployed: Deployed) -> str:
     return f"{printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
 
 
-def as_json(entry: LogEntry) -> dict[str, Any]:
-    """One commit with the names and deployments it goes by."""
-    commit = entry.commit
+def as_json(entry: LogEntry, *more: str) -> dict[str, Any]:
+    """One commit with the names and deployments it goes by, and ``more`` fields of the entry."""
+    stored = entry.storage
+    storage = stored and {"bytes": sum(stored.bytes.values()), **fields(stored, *_STORAGE)}
     return {
-        "id": entry.id,
-        **fields(commit, "parents", "root", "manifest", "author"),
-        **stamped("time", commit.time_ns),
-        **fields(commit, "zone_minutes", "message", "metrics", "params", "pipeline", "code"),
-        "attached": commit.attached,
-        "refs": entry.refs,
-        "deployments": [deployed_json(d) for d in entry.deployments],
-        **stamped("forgotten", entry.forgotten_ns),
-        "dropped": None if entry.dropped is None else _dropped_json(entry.dropped),
-        **({} if entry.storage is None else {"storage": _storage_json(entry.storage)}),
+        **fields(entry.commit, *_COMMIT),
+        **fields(entry, "refs", "deployments", "forgotten@", "dropped"),
+        **({} if storage is None else {"storage": storage}),
+        **(fields(entry, *more) if more else {}),
     }

@@ -13,7 +13,7 @@ from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.names import printable
 
-__all__ = ["chosen", "entry_json", "file_line", "missing_path", "tensor_json", "tensor_table"]
+__all__ = ["chosen", "entry_json", "file_line", "missing_path", "tensor_table"]
 
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
@@ -71,18 +71,10 @@ def tensor_table(
     show(out, columns, rows, indent="  ")
 
 
-def tensor_json(tensor: LogicalTensor) -> dict[str, Any]:
-    """One tensor of a path."""
-    spec = fields(tensor.spec, "dtype", "shape") | {"bytes": tensor.spec.nbytes}
-    return {"key": tensor.key, **spec, "id": tensor.id}
-
-
 def entry_json(entry: FileEntry) -> dict[str, Any]:
     """One path of a version with its tensors in the order of the file."""
     return {
-        **fields(entry, "path", "format"),
-        "bytes": entry.size,
-        "content": entry.content_id,
+        **fields(entry, "path", "format", "bytes=size", "content=content_id"),
         "root": entry.state.root if entry.tensors else None,
-        "tensors": [tensor_json(tensor) for tensor in entry.tensors],
+        "tensors": entry.tensors,
     }

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import click
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from mvc.cli.output import Output
 from mvc.cli.program import program
@@ -174,7 +173,7 @@ def report(failure: Failure, out: Output, *, as_json: bool) -> int:
     """Prints a line and a hint on stderr, or one object on stdout; returns the exit code."""
     if as_json:
         try:
-            out.json("mvc.error/1", asdict(failure))
+            out.json("mvc.error/1", failure)
             return failure.exit_code
         except BrokenPipeError:
             raise

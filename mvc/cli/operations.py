@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mvc.cli.payload import fields, stamped
+from mvc.cli.payload import fields
 from mvc.cli.text import count, listed, one_line
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.oplog.oplog import Operation, label
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 
-__all__ = ["about", "is_shortened", "moves", "operation_json", "ref_json", "ref_move"]
+__all__ = ["about", "is_shortened", "moves", "operation_json", "ref_move"]
 
 
 def ref_move(change: RefChange, *, full: bool = False) -> str:
@@ -28,6 +28,9 @@ def is_shortened(entry: Entry) -> bool:
     return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
+_RECORDED = (
+    "deployments", "retractions", "relinks", "forgotten", "weights", "removed", "undoes",
+)  # fmt: skip
 _WEIGHTS = {"proven": "made again", "dropped": "given up", "restored": "stored again"}
 
 
@@ -75,33 +78,14 @@ def about(entry: Entry) -> str:
     return "" if told else one_line(entry.note)
 
 
-def ref_json(change: RefChange) -> dict[str, Any]:
-    """A commit is its id, a branch that HEAD is on its name."""
-    return fields(change, "name", "old", "new")
-
-
 def operation_json(operation: Operation) -> dict[str, Any]:
     """One operation; times both in ISO 8601 (UTC) and in nanoseconds."""
     entry = operation.entry
     return {
         "number": operation.number,
-        "operation": entry.operation,
-        **stamped("time", entry.time_ns),
-        "note": entry.note,
-        "refs": [ref_json(change) for change in entry.refs],
+        **fields(entry, "operation", "time@", "note", "refs"),
         "commits": [commit.id for commit in entry.commits],
-        "deployments": [fields(d, "target", "commit", "time_ns") for d in entry.deployments],
-        "retractions": [{"target": r.target, "operation": r.sequence} for r in entry.retractions],
-        "relinks": [
-            {"target": r.target, "operation": r.sequence, "previous": r.previous}
-            for r in entry.relinks
-        ],
-        "forgotten": [fields(each, "commit", "named") for each in entry.forgotten],
-        "weights": [
-            fields(each, "commit", "kind", "path", "milliseconds", "where")
-            for each in entry.weights
-        ],
-        **fields(entry, "removed", "undoes"),
+        **fields(entry, *_RECORDED),
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),
     }

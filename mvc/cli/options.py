@@ -1,34 +1,142 @@
-"""Arguments and options that several commands share."""
+"""The options of a command as a struct: a field says name, type, default and help of one option.
+
+click's parameters, and with them help, completion and the tables of the documentation, are made
+from the fields; the command gets the values as one typed object. Options that several commands
+share are below.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import re
+from collections.abc import Mapping
+from inspect import isclass
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
+from msgspec import Struct
+from msgspec.structs import fields
 
-from mvc.cli.completing import complete_revisions, complete_targets
+from mvc.cli.completing import (
+    complete_files,
+    complete_presets,
+    complete_revisions,
+    complete_targets,
+)  # fmt: skip
 from mvc.cli.session import Session
 
-__all__ = ["moment", "revision", "target_option"]
+__all__ = [
+    "DRY_RUN", "FORCE_FILE", "FORCE_WORK", "LIMIT", "TIMEOUT", "TRUST", "Options", "argument",
+    "filled", "flag", "given", "moment", "option", "parameters",
+]  # fmt: skip
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_O = TypeVar("_O", bound="Options")
+_COMPLETIONS = {
+    **dict.fromkeys(("REV", "A", "B", "START", "OTHER"), complete_revisions),
+    **dict.fromkeys(("T", "TARGET"), complete_targets),
+    **dict.fromkeys(("FILE", "SCRIPT"), complete_files),
+    "SPEC": complete_presets,
+}
+"""What the shell offers for a value, by the first word of its name in the help."""
 
 
-def target_option(help_: str, name: str = "--target", metavar: str = "T") -> Callable[[_F], _F]:
-    """An option that names a deployment target."""
-    return click.option(name, metavar=metavar, help=help_, shell_complete=complete_targets)
+class Options(Struct, frozen=True, kw_only=True):
+    """Base of the options of a command; a field that is ``Options`` stands for its fields."""
 
 
-def revision(name: str, **settings: Any) -> Callable[[_F], _F]:
-    """An argument that names a revision."""
-    optional = "default" in settings or not settings.get("required", True)
-    metavar = name + ("..." if settings.get("nargs") == -1 else "")
-    metavar = f"[{metavar}]" if optional else metavar
-    settings = {"shell_complete": complete_revisions} | settings
-    return click.argument(name.lower(), metavar=metavar, **settings)
+class _Declared(Struct, frozen=True):
+    """What click is given for a field, beside its name and its type."""
+
+    make: type[click.Parameter]
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    def parameter(self, name: str, kind: Any) -> click.Parameter:
+        """The parameter ``name`` of click; ``--name`` is added where no long name is given."""
+        settings: dict[str, Any] = {"shell_complete": _completion(self.settings), **self.settings}
+        required = True
+        if NoneType in get_args(kind):
+            kind, required = get_args(kind)[0], False
+        if get_origin(kind) is tuple:
+            kind, required = get_args(kind)[0], False
+            settings |= {"nargs": -1} if self.make is click.Argument else {"multiple": True}
+        if kind is bool:
+            settings["is_flag"] = True
+        else:
+            settings.setdefault("type", _click_type(kind))
+        names = self.names
+        if self.make is click.Argument:
+            settings.setdefault("required", required and "default" not in settings)
+        elif not any(each.startswith("--") for each in names):
+            names = (*names, "--" + name.replace("_", "-"))
+        return self.make((name, *names), **settings)
+
+
+def _completion(settings: Mapping[str, Any]) -> Any:
+    word = re.search(r"\w+", settings.get("metavar") or "")
+    return None if word is None else _COMPLETIONS.get(word[0])
+
+
+def _click_type(kind: Any) -> Any:
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    return click.Path(path_type=Path) if kind is Path else kind
+
+
+def argument(metavar: str | None, **settings: Any) -> Any:
+    """An argument; a tuple takes several, what may be None or has a default is optional."""
+    return _Declared(click.Argument, (), {"metavar": metavar, **settings})
+
+
+def option(metavar: str | None, help_: str, *names: str, **settings: Any) -> Any:
+    """An option with a value."""
+    return _Declared(click.Option, names, {"metavar": metavar, "help": help_, **settings})
+
+
+def flag(help_: str, *names: str, **settings: Any) -> Any:
+    """An option that is there or not; with ``count``, how often."""
+    return _Declared(click.Option, names, {"help": help_, **settings})
+
+
+def parameters(options: type[Options]) -> list[click.Parameter]:
+    """The parameters of click for the fields of ``options``, in their order."""
+    made = []
+    for field in fields(options):
+        if isclass(field.type) and issubclass(field.type, Options):
+            made += parameters(field.type)
+        else:
+            made.append(field.default.parameter(field.name, field.type))
+    return made
+
+
+def filled(options: type[_O], values: Mapping[str, Any]) -> _O:
+    """The values that click has read, as ``options``."""
+    return options(**{
+        field.name: filled(field.type, values)
+        if isclass(field.type) and issubclass(field.type, Options)
+        else values[field.name]
+        for field in fields(options)
+    })  # fmt: skip
+
+
+def given(options: Options, *names: str) -> str | None:
+    """How the first of these options that is set is spelled; None if none is."""
+    spelled = {p.name: p.opts[0] for p in click.get_current_context().command.params}
+    return next((spelled[name] for name in names if getattr(options, name)), None)
 
 
 def moment(session: Session, text: str | None) -> int | None:
     """A TIME of the command line in nanoseconds since 1970; None for none."""
     return None if text is None else session.repository.time(text)
+
+
+DRY_RUN = flag("Only say what would be done.", "-n")
+FORCE_FILE = flag("Replace FILE if it exists.", "-f")
+FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
+LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
+TRUST = option("REV", "Run the stored code of REV, too: a base that is trained first.")
+TIMEOUT = option(
+    "SECONDS", "End the training of a version that takes longer.",
+    type=click.FloatRange(0, min_open=True),
+)  # fmt: skip

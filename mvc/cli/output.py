@@ -6,10 +6,9 @@ Only this module writes.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -65,11 +64,14 @@ class Output:
         """Prints a line of data."""
         click.echo(text, color=self.colored)
 
-    def json(self, schema: str, payload: Mapping[str, Any]) -> None:
-        """Prints one object; numbers that JSON lacks become the strings NaN, Infinity."""
+    def json(self, schema: str, payload: object, *, incomplete: Sequence[object] = ()) -> None:
+        """Prints one object, of a mapping or a struct; ``incomplete``: what it lacks is lost."""
         from json import dumps
 
-        self.line(dumps({"schema": schema, **_plain(payload)}, indent=2))
+        from mvc.cli.payload import plain
+
+        lost = {"incomplete": True} if incomplete else {}
+        self.line(dumps({"schema": schema, **plain(payload), **lost}, indent=2))
 
     def left_out(self, rows: int) -> None:
         """Says how many rows of a table are not shown, if any."""
@@ -110,15 +112,3 @@ def _is_terminal(stream: Any) -> bool:
         return bool(stream.isatty())
     except (AttributeError, ValueError):  # closed, or not a real stream
         return False
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

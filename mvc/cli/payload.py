@@ -1,21 +1,78 @@
-"""Parts of the JSON objects that commands print. ``Output.json`` writes ids as hexadecimal."""
+"""JSON objects of values: the fields of a struct, under other names or in another order where told.
+
+``Output.json`` writes every struct so. A field is ``key``, ``key=attribute`` or, for a moment,
+``key@`` or ``key@attribute``: ISO 8601 (UTC) under ``key``, nanoseconds under ``key_ns``.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Mapping
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
 
-from mvc.repo.deployments import Deployed
+from msgspec import Struct
+
 from mvc.repo.times import format_time
 
-if TYPE_CHECKING:
-    from mvc.repo.content.relation import Relation
+__all__ = ["fields", "plain", "stamped"]
 
-__all__ = ["deployed_json", "fields", "relation_json", "stamped"]
+_FIELDS = {
+    "Bars": "title kinds",
+    "Change": "path kind detail not_written same_as",
+    "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
+    "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
+    "CurvePoint": "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds",
+    "Deployed": "target commit time@ recorded@ sequence retracted retracted_ns",
+    "Deployment": "target commit time_ns",
+    "Dropped": "path seconds where time@ proven@",
+    "FsckReport": "sound full problems notes entries versions forgotten lost_versions=lost records "
+    "objects checked_bytes",
+    "Imported": "source time@ commit kept raw_bytes stored_bytes",
+    "Lanes": "title spans",
+    "Line": "title points",
+    "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
+    "Member": "commit=commit.id path base relation names targets message=commit.message "
+    "time@commit.time_ns",
+    "Problem": "kind object where message versions tensors",
+    "Quarantined": "file bytes=length reason=why",
+    "Relink": "target operation=sequence previous",
+    "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
+    "unreached=orphans",
+    "Retraction": "target operation=sequence",
+    "Short": "metric=best.metric keep=best.count have without",
+    "Span": "commit start_ns end_ns",
+    "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
+    "nonfinite",
+    "TensorSpec": "dtype shape",
+}
+"""By class, where its JSON is not its own fields in their order."""
 
 
 def fields(value: object, *names: str) -> dict[str, Any]:
-    """The attributes of ``value`` whose names are also the JSON keys."""
-    return {name: getattr(value, name) for name in names}
+    """These fields of ``value``; without names all that the JSON of its class has."""
+    found: dict[str, Any] = {}
+    for key, read, is_moment in _readers(names or _names(value)):
+        found |= stamped(key, read(value)) if is_moment else {key: read(value)}
+    return found
+
+
+def _names(value: object) -> tuple[str, ...]:
+    own = _FIELDS.get(type(value).__name__)
+    return tuple(own.split()) if own else getattr(value, "__struct_fields__", ())
+
+
+@cache
+def _readers(names: tuple[str, ...]) -> list[tuple[str, attrgetter[Any], bool]]:
+    """Of each field its key, what reads it, and whether it is a moment."""
+    readers = []
+    for name in names:
+        key, mark, path = name.partition("@" if "@" in name else "=")
+        path = path or (f"{key}_ns" if mark == "@" else key)
+        readers.append((key, attrgetter(path), mark == "@"))
+    return readers
 
 
 def stamped(key: str, time_ns: int | None) -> dict[str, str | int | None]:
@@ -23,16 +80,16 @@ def stamped(key: str, time_ns: int | None) -> dict[str, str | int | None]:
     return {key: None if time_ns is None else format_time(time_ns, 0), f"{key}_ns": time_ns}
 
 
-def relation_json(relation: Relation) -> dict[str, Any]:
-    """What one model is to the one it was made from."""
-    return fields(relation, "path", "kind", "base_path", "tensors", "shared", "equal")
-
-
-def deployed_json(deployed: Deployed) -> dict[str, Any]:
-    """One deployment."""
-    return {
-        **fields(deployed, "target", "commit"),
-        **stamped("time", deployed.time_ns),
-        **stamped("recorded", deployed.recorded_ns),
-        **fields(deployed, "sequence", "retracted", "retracted_ns"),
-    }
+def plain(value: Any) -> Any:
+    """What JSON can say: ids in hexadecimal; what is no finite number as a word."""
+    if isinstance(value, Struct):
+        value = fields(value)
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return str(value) if isinstance(value, Path) else value

@@ -7,6 +7,7 @@ commands, and ``mvc --help`` for none (the lazy group of kedro and of click's do
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -17,6 +18,7 @@ import click
 
 from mvc import __version__
 from mvc.cli.completing import complete_folders
+from mvc.cli.options import Options, filled, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -64,10 +66,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "rollback": "Deploy what was live on a target before.",
         "deployments": "List what was live, where and when.",
     },
-    "Undo": {
-        "undo": "Take back an operation.",
-        "oplog": "List the operations on the repository.",
-    },
+    "Undo": {"undo": "Take back an operation.", "oplog": "List the operations on the repository."},
     "Maintenance": {
         "repack": "Choose which versions are stored in full.",
         "gc": "Delete unreachable versions and objects, and free their space.",
@@ -188,14 +187,29 @@ class Verb(click.Command):
 
 
 def verb(
-    name: str, example: str, *, json: bool = True
+    example: str, options: type[Options] | None = None, *, json: bool = True
 ) -> Callable[[Callable[..., int | None]], Verb]:
     """Makes a command of a function that is given the Session and the values of its options.
 
-    The function returns the exit code, None for 0.
+    The function returns the exit code, None for 0. The command is called as its module is. Its
+    help is its line in ``COMMANDS`` and what the module's docstring says after its own first line.
     """
-    make = click.command(name, cls=Verb, example=example, json=json)
-    return lambda function: make(click.pass_obj(function))
+
+    def decorate(function: Callable[..., int | None]) -> Verb:
+        module = sys.modules[function.__module__]
+        name = module.__name__.rpartition(".")[2].rstrip("_").replace("_", "-")
+        details = (module.__doc__ or "").partition("\n\n")[2]
+
+        def callback(**values: Any) -> int | None:
+            session = click.get_current_context().find_object(Session)
+            return function(session, *([filled(options, values)] if options else []))
+
+        return Verb(
+            name, callback=callback, params=parameters(options) if options else [], json=json,
+            help=f"{COMMANDS[name]}\n\n{details}".rstrip(), example=example,
+        )  # fmt: skip
+
+    return decorate
 
 
 class Program(click.Group):

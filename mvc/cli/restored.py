@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.text import count, listed
 from mvc.model.names import printable
@@ -12,7 +11,7 @@ from mvc.model.names import printable
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
 
-__all__ = ["restored_json", "tell", "tell_of_training", "warn_of_unreached"]
+__all__ = ["tell", "tell_of_training", "warn_of_unreached"]
 
 
 def tell(session: Session, done: Restored) -> None:
@@ -69,12 +68,3 @@ def warn_of_unreached(session: Session, done: Restored) -> None:
     versions = count(left.count, "version")
     session.out.warn(f"no branch or tag leads to {versions} now, the newest {name}; {fate}")
     session.out.note(f"to give {them} a branch: mvc branch NAME {name}")
-
-
-def restored_json(done: Restored) -> dict[str, Any]:
-    """The same for programs."""
-    return {
-        **fields(done, "commit", "written", "deleted", "unchanged", "left_out", "branch"),
-        "head_moved": done.moved_head,
-        "unreached": done.orphans and fields(done.orphans, "newest", "count", "deployed"),
-    }

@@ -6,13 +6,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
-from msgspec import Struct
 
-from mvc.cli.completing import complete_revisions
+from mvc.cli.options import TIMEOUT, TRUST, Options, flag, given
 from mvc.cli.session import Session
 from mvc.errors import WeightsDropped
 
@@ -20,75 +18,27 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.revisions import Rev
     from mvc.types import Progress
 
-__all__ = [
-    "TIMEOUT", "TRUST", "Retraining", "retrain_options", "retraining", "training_progress",
-    "with_weights",
-]  # fmt: skip
+__all__ = ["Retraining", "retraining", "training_progress", "with_weights"]
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _T = TypeVar("_T")
 _STORED = "nothing is trained: the weights are stored"
 _SILENT = 5.0  # seconds after which a command that shows no bar says what it waits for
 
-TRUST = click.option(
-    "--trust", metavar="REV", multiple=True, shell_complete=complete_revisions,
-    help="Run the stored code of REV, too: a base that is trained first.",
-)  # fmt: skip
-TIMEOUT = click.option(
-    "--timeout", metavar="SECONDS", type=click.FloatRange(0, min_open=True),
-    help="End the training of a version that takes longer.",
-)  # fmt: skip
 
-
-class Retraining(Struct, frozen=True):
+class Retraining(Options, frozen=True, kw_only=True):
     """``--retrain`` (``asked``) and the options that go with it."""
 
-    asked: bool
-    anyway: bool
-    trust_code: bool
-    trust: tuple[str, ...]
-    timeout: float | None
+    asked: bool = flag("Train weights again that were given up, by their recipe.", "--retrain")
+    anyway: bool = flag("With --retrain: even if the environment differs; it is verified.")
+    trust_code: bool = flag("With --retrain: run the stored code of the version.")
+    trust: tuple[str, ...] = TRUST
+    timeout: float | None = TIMEOUT
 
     def check(self, *, trust_code: bool = False) -> None:
         """Raises UsageError for an option without ``--retrain``, but for ``--trust-code`` if so."""
-        given = {
-            "--trust-code": self.trust_code and not trust_code, "--trust": self.trust,
-            "--anyway": self.anyway, "--timeout": self.timeout,
-        }  # fmt: skip
-        for name in (name for name, value in given.items() if value and not self.asked):
+        names = ("trust_code", "trust", "anyway", "timeout")
+        if not self.asked and (name := given(self, *names[trust_code:])):
             raise click.UsageError(f"{name} is for --retrain")
-
-
-def retrain_options(
-    trust: str = "With --retrain: run the stored code of the version.",
-) -> Callable[[_F], _F]:
-    """Gives a command ``retrain: Retraining``; ``trust`` is the help of ``--trust-code``."""
-    options = (
-        click.option(
-            "--retrain", "asked", is_flag=True,
-            help="Train weights again that were given up, by their recipe.",
-        ),
-        click.option(
-            "--anyway", is_flag=True,
-            help="With --retrain: even if the environment differs; it is verified.",
-        ),
-        click.option("--trust-code", is_flag=True, help=trust),
-        TRUST,
-        TIMEOUT,
-    )  # fmt: skip
-
-    def decorate(function: _F) -> _F:
-        @wraps(function)
-        def command(*args: Any, **given: Any) -> Any:
-            fields = {name: given.pop(name) for name in Retraining.__annotations__}
-            return function(*args, retrain=Retraining(**fields), **given)
-
-        made: Any = command
-        for option in reversed(options):
-            made = option(made)
-        return made  # type: ignore[no-any-return]
-
-    return decorate
 
 
 @contextmanager

@@ -1,4 +1,9 @@
-"""``mvc bench``."""
+"""``mvc bench``.
+
+Several PATHs are consecutive versions, and so are the model files of a folder. One
+tracked file is compared with its version at HEAD. Each pipeline commits them into a
+temporary repository and checks them out of it; your own repository is not written to.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import click
-
 from mvc.cli.completing import complete_files
+from mvc.cli.options import Options, argument, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
@@ -17,7 +21,7 @@ from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, nbytes, percent, seconds, size
 from mvc.errors import NotARepository
 from mvc.model.names import printable
-from mvc.repo.bench import MAX_BYTES, Figures, Measured, Row, bench
+from mvc.repo.bench import MAX_BYTES, Measured, Row, bench
 
 _COLUMNS = (
     Column("pipeline"),
@@ -27,28 +31,24 @@ _COLUMNS = (
 )
 
 
-@verb("bench", "mvc bench runs/2026-11")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, shell_complete=complete_files)
-@click.option(
-    "--max-bytes", metavar="BYTES",
-    help="Commit at most this much of a version (1MB); by default 256MiB.",
-)  # fmt: skip
-def command(session: Session, paths: tuple[str, ...], max_bytes: str | None) -> None:
-    """Measure every pipeline on your own models.
+class _Options(Options, frozen=True, kw_only=True):
+    paths: tuple[str, ...] = argument("PATH...", required=True, shell_complete=complete_files)
+    max_bytes: str | None = option(
+        "BYTES", "Commit at most this much of a version (1MB); by default 256MiB."
+    )
 
-    Several PATHs are consecutive versions, and so are the model files of a folder. One
-    tracked file is compared with its version at HEAD. Each pipeline commits them into a
-    temporary repository and checks them out of it; your own repository is not written to.
-    """
+
+@verb("mvc bench runs/2026-11", _Options)
+def command(session: Session, args: _Options) -> None:
     repository = None
     with suppress(NotARepository):
         repository = session.repository
     with session.progress("measuring") as progress:
         found = bench(
-            [Path(path) for path in paths],
+            [Path(path) for path in args.paths],
             repository=repository,
             config=None if repository else load(None),
-            max_bytes=MAX_BYTES if max_bytes is None else nbytes(max_bytes),
+            max_bytes=MAX_BYTES if args.max_bytes is None else nbytes(args.max_bytes),
             progress=progress,
         )
     if session.as_json:
@@ -135,8 +135,8 @@ def _json(found: Measured) -> dict[str, Any]:
         "pipelines": [
             {
                 **fields(row, "pipeline", "preset"),
-                "delta": _figures(row.delta),
-                "full": _figures(row.full),
+                "delta": row.delta,
+                "full": row.full,
                 "interval": row.interval,
                 "version_bytes": round(row.version_bytes),
                 **fields(row, "recovery", "fits"),
@@ -148,7 +148,3 @@ def _json(found: Measured) -> dict[str, Any]:
         "reason": found.advice.reason,
         "notes": found.notes,
     }
-
-
-def _figures(figures: Figures | None) -> dict[str, Any] | None:
-    return None if figures is None else fields(figures, "ratio", "commit", "checkout")

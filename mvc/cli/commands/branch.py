@@ -5,35 +5,34 @@ from __future__ import annotations
 import click
 
 from mvc.cli.completing import complete_branches
+from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-@verb("branch", "mvc branch experiment HEAD~3")
-@click.argument("names", metavar="[NAME [REV]]", nargs=-1, shell_complete=complete_branches)
-@click.option("-d", "--delete", is_flag=True, help="Delete NAME; refuse if versions would be lost.")
-@click.option("-m", "--move", is_flag=True, help="Rename: 'mvc branch -m [OLD] NEW'.")
-@click.option(
-    "-f", "--force", is_flag=True, help="Move or replace an existing branch; delete in any case."
-)
-def command(
-    session: Session, names: tuple[str, ...], delete: bool, move: bool, force: bool
-) -> None:
-    """List, make, rename or delete branches."""
-    if delete and move:
+class _Options(Options, frozen=True, kw_only=True):
+    names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=complete_branches)
+    delete: bool = flag("Delete NAME; refuse if versions would be lost.", "-d")
+    move: bool = flag("Rename: 'mvc branch -m [OLD] NEW'.", "-m")
+    force: bool = flag("Move or replace an existing branch; delete in any case.", "-f")
+
+
+@verb("mvc branch experiment HEAD~3", _Options)
+def command(session: Session, args: _Options) -> None:
+    if args.delete and args.move:
         raise click.UsageError("delete or rename, not both")
-    if delete:
-        _delete(session, names, force)
-    elif move:
-        _rename(session, names, force)
-    elif names:
-        if len(names) > 2:
+    if args.delete:
+        _delete(session, args.names, args.force)
+    elif args.move:
+        _rename(session, args.names, args.force)
+    elif args.names:
+        if len(args.names) > 2:
             raise click.UsageError("too many arguments: mvc branch NAME [REV]")
-        made = session.repository.branch(*names, force=force)
+        made = session.repository.branch(*args.names, force=args.force)
         session.out.note(f"Branch {printable(made.name)} is at {made.commit.short}")
-    if session.as_json or not names:
+    if session.as_json or not args.names:
         _list(session)
 
 

@@ -1,4 +1,8 @@
-"""``mvc cat``."""
+"""``mvc cat``.
+
+Numbers that numpy has no type for (bfloat16, float8) are shown and saved as float32,
+which holds each of them exactly. With -v all values are printed.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import click
-
-from mvc.cli.completing import complete_files, complete_tensors, complete_tracked
-from mvc.cli.listing import missing_path, tensor_json
-from mvc.cli.options import revision
+from mvc.cli.completing import complete_tensors, complete_tracked
+from mvc.cli.listing import missing_path
+from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import number, shape, size
@@ -21,39 +24,31 @@ from mvc.model.names import printable
 _MOST_IN_JSON = 10_000
 
 
-@verb("cat", "mvc cat HEAD conv1.weight -o conv1.npy")
-@revision("REV")
-@click.argument("tensor", metavar="TENSOR", shell_complete=complete_tensors)
-@click.option(
-    "--path", metavar="PATH", shell_complete=complete_tracked,
-    help="The file, where several have a TENSOR.",
-)  # fmt: skip
-@click.option(
-    "-o", "--output", metavar="FILE.npy", shell_complete=complete_files,
-    help="Save the values for numpy.load.",
-)  # fmt: skip
-@click.option("-f", "--force", is_flag=True, help="Replace FILE.npy if it exists.")
-def command(
-    session: Session, rev: str, tensor: str, path: str | None, output: str | None, force: bool
-) -> None:
-    """Print one tensor, or save it as .npy.
+class _Options(Options, frozen=True, kw_only=True):
+    rev: str = argument("REV")
+    tensor: str = argument("TENSOR", shell_complete=complete_tensors)
+    path: str | None = option(
+        "PATH", "The file, where several have a TENSOR.", shell_complete=complete_tracked
+    )
+    output: str | None = option("FILE.npy", "Save the values for numpy.load.", "-o")
+    force: bool = flag("Replace FILE.npy if it exists.", "-f")
 
-    Numbers that numpy has no type for (bfloat16, float8) are shown and saved as float32,
-    which holds each of them exactly. With -v all values are printed.
-    """
+
+@verb("mvc cat HEAD conv1.weight -o conv1.npy", _Options)
+def command(session: Session, args: _Options) -> None:
     from mvc.cli.values import array, npy, summary
 
     out = session.out
-    commit_id = session.repository.find(rev)
-    names = session.names([] if path is None else [path])
-    entry = _holder(session.repository.manifest(commit_id), tensor, names)
-    found = next(t for t in entry.tensors if t.key == tensor)
+    commit_id = session.repository.find(args.rev)
+    names = session.names([] if args.path is None else [args.path])
+    entry = _holder(session.repository.manifest(commit_id), args.tensor, names)
+    found = next(t for t in entry.tensors if t.key == args.tensor)
     values = array(found.spec, session.repository.tensor_bytes(entry, found, commit_id))
-    if output is not None:
-        session.check_output(Path(output), force=force)
-        session.write_output(Path(output), *npy(values))
+    if args.output is not None:
+        session.check_output(Path(args.output), force=args.force)
+        session.write_output(Path(args.output), *npy(values))
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
-        out.note(f"saved {printable(found.key)}{as_} in {printable(output)}")
+        out.note(f"saved {printable(found.key)}{as_} in {printable(args.output)}")
     if session.as_json:
         whole = values.size <= _MOST_IN_JSON and values.dtype.kind != "c"
         out.json(
@@ -61,12 +56,12 @@ def command(
             {
                 "commit": commit_id,
                 "path": entry.path,
-                **tensor_json(found),
+                **fields(found),
                 "summary": summary(values),
                 "values": values.tolist() if whole else None,
             },
         )
-    elif output is None:
+    elif args.output is None:
         _print(session, found, values)
 
 

@@ -1,4 +1,9 @@
-"""``mvc checkout``."""
+"""``mvc checkout``.
+
+All files of the version are written and HEAD moves to it. With PATHs only those are
+written, with -o they are written elsewhere, and HEAD stays where it is. Every file is
+verified before the first one is replaced.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 from msgspec.structs import replace
 
-from mvc.cli.completing import complete_checkout, complete_files
-from mvc.cli.options import target_option
+from mvc.cli.completing import complete_checkout
+from mvc.cli.options import FORCE_WORK, Options, argument, flag, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.restored import restored_json, tell, tell_of_training, warn_of_unreached
-from mvc.cli.retraining import Retraining, retrain_options, with_weights
+from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
+from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
 from mvc.errors import MvcError, UnknownRevision
 from mvc.model.names import printable
@@ -22,67 +28,59 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
 
 
-@verb("checkout", 'mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors')
-@click.argument("words", metavar="[REV] [PATH]...", nargs=-1, shell_complete=complete_checkout)
-@click.option("--at", metavar="TIME", help="The version that was live at TIME, instead of REV.")
-@target_option("Where it was live; without --at, what is live there now.")
-@click.option(
-    "-o", "--output", metavar="FILE|DIR", shell_complete=complete_files,
-    help="Write there, leave HEAD and files alone; - is stdout.",
-)  # fmt: skip
-@click.option("--all", "everything", is_flag=True, help="With -o: training states, too.")
-@click.option("--atomic-dir", is_flag=True, help="With -o DIR: swap the whole folder in one step.")
-@click.option("--delete", is_flag=True, help="With -o DIR: delete files that the version lacks.")
-@click.option(
-    "--model", "whole", is_flag=True, help="Write the model's code beside its weights, into -o DIR."
-)
-@retrain_options("With --retrain, run the stored code; with --model, to see that it works.")
-@click.option("-f", "--force", is_flag=True, help="Overwrite files that hold uncommitted work.")
-def command(
-    session: Session,
-    words: tuple[str, ...],
-    at: str | None,
-    target: str | None,
-    output: str | None,
-    everything: bool,
-    atomic_dir: bool,
-    delete: bool,
-    whole: bool,
-    retrain: Retraining,
-    force: bool,
-) -> None:
-    """Restore a version, by name or by the moment it was live.
+class _Retraining(Retraining, frozen=True, kw_only=True):
+    trust_code: bool = flag(
+        "With --retrain, run the stored code; with --model, to see that it works."
+    )
 
-    All files of the version are written and HEAD moves to it. With PATHs only those are
-    written, with -o they are written elsewhere, and HEAD stays where it is. Every file is
-    verified before the first one is replaced.
-    """
-    for name, chosen in (("all", everything), ("atomic-dir", atomic_dir), ("delete", delete)):
-        if chosen and output in {None, "-"}:
+
+class _Options(Options, frozen=True, kw_only=True):
+    words: tuple[str, ...] = argument("[REV] [PATH]...", shell_complete=complete_checkout)
+    at: str | None = option("TIME", "The version that was live at TIME, instead of REV.")
+    target: str | None = option("T", "Where it was live; without --at, what is live there now.")
+    output: str | None = option(
+        "FILE|DIR", "Write there, leave HEAD and files alone; - is stdout.", "-o"
+    )
+    everything: bool = flag("With -o: training states, too.", "--all")
+    atomic_dir: bool = flag("With -o DIR: swap the whole folder in one step.")
+    delete: bool = flag("With -o DIR: delete files that the version lacks.")
+    whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
+    retrain: _Retraining
+    force: bool = FORCE_WORK
+
+
+@verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _Options)
+def command(session: Session, args: _Options) -> None:
+    for name, chosen in (
+        ("all", args.everything),
+        ("atomic-dir", args.atomic_dir),
+        ("delete", args.delete),
+    ):
+        if chosen and args.output in {None, "-"}:
             raise click.UsageError(f"--{name} is for -o DIR")
-    builds = whole and retrain.trust_code
-    if retrain.trust_code and not (whole or retrain.asked):
+    builds = args.whole and args.retrain.trust_code
+    if args.retrain.trust_code and not (args.whole or args.retrain.asked):
         raise click.UsageError("--trust-code is for --model and --retrain")
-    retrain.check(trust_code=whole)
+    args.retrain.check(trust_code=args.whole)
     repository, out = session.repository, session.out
-    by_moment = at is not None or target is not None
-    if not words and not by_moment:
+    by_moment = args.at is not None or args.target is not None
+    if not args.words and not by_moment:
         raise click.UsageError("name a REV, or a moment with --at TIME")
-    rev, paths = (None, words) if by_moment else (words[0], words[1:])
+    rev, paths = (None, args.words) if by_moment else (args.words[0], args.words[1:])
     names = session.names(paths)
     if by_moment:
-        live = repository.live(at, target)
+        live = repository.live(args.at, args.target)
         since = format_time(live.time_ns)
         out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
         rev = str(live.commit)
-    if whole:
-        if names or everything or atomic_dir or delete or output == "-":
+    if args.whole:
+        if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
         with_weights(
             session,
             [rev],
-            lambda: _write_model(session, str(rev), output, force=force, trust=builds),
-            replace(retrain, trust_code=builds and retrain.asked),
+            lambda: _write_model(session, str(rev), args.output, force=args.force, trust=builds),
+            replace(args.retrain, trust_code=builds and args.retrain.asked),
         )
         return
     before = repository.head(if_known=True).branch
@@ -92,23 +90,23 @@ def command(
             return repository.restore(
                 rev,
                 paths=names,
-                output=_stdout(session) if output == "-" else output,
-                everything=everything,
-                atomic_dir=atomic_dir,
-                delete=delete,
-                force=force,
+                output=_stdout(session) if args.output == "-" else args.output,
+                everything=args.everything,
+                atomic_dir=args.atomic_dir,
+                delete=args.delete,
+                force=args.force,
                 progress=progress,
             )
 
     try:
-        done = with_weights(session, [rev], write, retrain)
+        done = with_weights(session, [rev], write, args.retrain)
     except UnknownRevision as error:
         raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
     if done.moved_head:
         tell_of_training(session, before, done.branch)
     if session.as_json:
         warn_of_unreached(session, done)
-        out.json("mvc.checkout/1", restored_json(done))
+        out.json("mvc.checkout/1", done)
         return
     tell(session, done)
     if done.moved_head:
@@ -130,7 +128,7 @@ def _write_model(
     if session.as_json:
         call = repository.stored_model(commit).call
         built_json = {"model": call, "folder": folder, "built": built is not None}
-        out.json("mvc.checkout/1", restored_json(done) | built_json)
+        out.json("mvc.checkout/1", fields(done) | built_json)
         return
     tell(session, done)
     name = printable(folder)

@@ -1,4 +1,14 @@
-"""``mvc commit``."""
+"""``mvc commit``.
+
+PATHs are recorded as they are now; a folder means the files in it. Other tracked
+files keep what they hold in HEAD. When the command ends, the version is on disk.
+
+A lossy pipeline makes production weights, against what HEAD holds: they are what is
+recorded and what is to be deployed, so say with -o or --in-place where they go.
+
+With --provenance, SCRIPT says how PATH came from what HEAD holds: a function NAME (train by
+default) and the functions model() and optimizer(parameters). A replay of it proves that.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +20,12 @@ import click
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.completing import complete_files, complete_presets
-from mvc.cli.options import moment, target_option
+from mvc.cli.completing import complete_files
+from mvc.cli.options import TIMEOUT, Options, argument, flag, given, moment, option
 from mvc.cli.output import Output
-from mvc.cli.payload import fields, stamped
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import TIMEOUT, training_progress
+from mvc.cli.retraining import training_progress
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
@@ -28,151 +38,76 @@ from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
+_NOT_PROVEN = (
+    "every", "at", "pipeline", "output", "in_place", "exact", "reset_point", "author", "date",
+    "opaque", "allow_empty",
+)  # fmt: skip
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
-@verb("commit", 'mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod')
-@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_files)
-@click.option("-a", "--all", "every", is_flag=True, help="Take every tracked file that changed.")
-@click.option("-m", "--message", metavar="MSG", help="Say what this version is.")
-@click.option(
-    "-F", "--file", "message_file", type=click.File("r", encoding="utf-8"),
-    metavar="FILE", help="Read the message from FILE; - is stdin.",
-)  # fmt: skip
-@click.option("--metric", "pairs", metavar="K=V", multiple=True, help="Keep a number with it.")
-@click.option("--param", "texts", metavar="K=V", multiple=True, help="Keep a setting with it.")
-@target_option("Record that it goes live on TARGET.", "--deploy", "TARGET")
-@click.option("--at", metavar="TIME", help="When it went live, if not now.")
-@click.option(
-    "--pipeline", metavar="SPEC|PRESET", shell_complete=complete_presets,
-    help="How to store what changed.",
-)  # fmt: skip
-@click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path),
-    help="With a lossy pipeline: where to write the production weights.",
-)  # fmt: skip
-@click.option(
-    "--in-place", is_flag=True, help="With a lossy pipeline: write them over the committed file."
-)
-@click.option(
-    "--exact", metavar="TENSOR", multiple=True,
-    help="A tensor that a lossy pipeline must not change.",
-)  # fmt: skip
-@click.option("--reset-point", is_flag=True, help="Store it in full, without deltas.")
-@click.option("--author", metavar="NAME", help="Who made it, if not user.name.")
-@click.option("--date", metavar="TIME", help="When it was made, if not now.")
-@click.option("--opaque", is_flag=True, help="Keep a model file that is cut off as it is.")
-@click.option("--allow-empty", is_flag=True, help="Commit even if nothing differs from HEAD.")
-@click.option(
-    "--provenance", metavar="SCRIPT[:NAME]", shell_complete=complete_files,
-    help="Keep how PATH was trained, and prove it by a replay; then give its weights up.",
-)  # fmt: skip
-@click.option(
-    "--data", metavar="[NAME=]PATH", multiple=True, shell_complete=complete_files,
-    help="With --provenance: a file or folder that the training reads.",
-)  # fmt: skip
-@click.option(
-    "--no-verify", is_flag=True, help="With --provenance: no replay; the weights are kept, too."
-)
-@TIMEOUT
-def command(
-    session: Session,
-    paths: tuple[str, ...],
-    every: bool,
-    message: str | None,
-    message_file: Any,
-    pairs: tuple[str, ...],
-    texts: tuple[str, ...],
-    deploy: str | None,
-    at: str | None,
-    pipeline: str | None,
-    output: Path | None,
-    in_place: bool,
-    exact: tuple[str, ...],
-    reset_point: bool,
-    author: str | None,
-    date: str | None,
-    opaque: bool,
-    allow_empty: bool,
-    provenance: str | None,
-    data: tuple[str, ...],
-    no_verify: bool,
-    timeout: float | None,
-) -> None:
-    """Record model files as a new version.
+class _Options(Options, frozen=True, kw_only=True):
+    paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_files)
+    every: bool = flag("Take every tracked file that changed.", "-a", "--all")
+    message: str | None = option("MSG", "Say what this version is.", "-m")
+    message_file: Any = option(
+        "FILE",
+        "Read the message from FILE; - is stdin.",
+        "-F",
+        "--file",
+        type=click.File("r", encoding="utf-8"),
+    )
+    pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
+    texts: tuple[str, ...] = option("K=V", "Keep a setting with it.", "--param")
+    deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
+    at: str | None = option("TIME", "When it went live, if not now.")
+    pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
+    output: Path | None = option(
+        "FILE", "With a lossy pipeline: where to write the production weights.", "-o"
+    )
+    in_place: bool = flag("With a lossy pipeline: write them over the committed file.")
+    exact: tuple[str, ...] = option("TENSOR", "A tensor that a lossy pipeline must not change.")
+    reset_point: bool = flag("Store it in full, without deltas.")
+    author: str | None = option("NAME", "Who made it, if not user.name.")
+    date: str | None = option("TIME", "When it was made, if not now.")
+    opaque: bool = flag("Keep a model file that is cut off as it is.")
+    allow_empty: bool = flag("Commit even if nothing differs from HEAD.")
+    provenance: str | None = option(
+        "SCRIPT[:NAME]",
+        "Keep how PATH was trained, and prove it by a replay; then give its weights up.",
+    )
+    data: tuple[str, ...] = option(
+        "[NAME=]PATH",
+        "With --provenance: a file or folder that the training reads.",
+        shell_complete=complete_files,
+    )
+    no_verify: bool = flag("With --provenance: no replay; the weights are kept, too.")
+    timeout: float | None = TIMEOUT
 
-    PATHs are recorded as they are now; a folder means the files in it. Other tracked
-    files keep what they hold in HEAD. When the command ends, the version is on disk.
 
-    A lossy pipeline makes production weights, against what HEAD holds: they are what is
-    recorded and what is to be deployed, so say with -o or --in-place where they go.
-
-    With --provenance, SCRIPT says how PATH came from what HEAD holds: a function NAME (train by
-    default) and the functions model() and optimizer(parameters). A replay of it proves that.
-    """
-    if provenance is None and (data or no_verify or timeout):
-        raise click.UsageError("--data, --no-verify and --timeout go with --provenance")
-    if at is not None and deploy is None:
-        raise click.UsageError("--at says when a deployment happened: add --deploy TARGET")
-    if message is not None and message_file is not None:
-        raise click.UsageError("give the message with -m or with -F, not both")
-    if message_file is not None:
-        message = message_file.read()
-    if provenance is not None:
-        others = {
-            "-a": every, "--at": at, "--pipeline": pipeline, "-o": output, "--in-place": in_place,
-            "--exact": exact, "--reset-point": reset_point, "--author": author, "--date": date,
-            "--opaque": opaque, "--allow-empty": allow_empty,
-        }  # fmt: skip
-        for name in (name for name, given in others.items() if given):
-            raise click.UsageError(f"{name} does not go with --provenance")
-        if len(paths) != 1:
-            raise click.UsageError("name the one file that the training made")
-        done = _with_recipe(
-            session,
-            paths[0],
-            Script(provenance, session.fs, "train", recorded=True),
-            data=_data(data),
-            message=message or "",
-            metrics=metrics(pairs),
-            params=dict(_pairs(texts, "param")),
-            deploy=deploy,
-        )
-    else:
-        with session.progress("committing") as progress:
-            done = session.repository.commit(
-                list(paths) if paths else None,
-                options=CommitOptions(
-                    all=every,
-                    output=output,
-                    in_place=in_place,
-                    exact=exact,
-                    opaque=opaque,
-                    allow_empty=allow_empty,
-                    author=author,
-                    time=moment(session, date),
-                    at=moment(session, at),
-                    reset_point=reset_point,
-                    progress=progress,
-                ),
-                message=message or "",
-                metrics=metrics(pairs),
-                params=dict(_pairs(texts, "param")),
-                deploy=deploy,
-                pipeline=pipeline,
-            )
+@verb('mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod', _Options)
+def command(session: Session, args: _Options) -> None:
+    _check(args)
+    text = args.message if args.message_file is None else args.message_file.read()
+    recorded = {
+        "message": text or "",
+        "metrics": metrics(args.pairs),
+        "params": dict(_pairs(args.texts, "param")),
+        "deploy": args.deploy,
+    }
+    commit = _commit if args.provenance is None else _commit_with_recipe
+    done = commit(session, args, recorded)
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)
     same_as = _same_as(session, done)
     if not session.as_json and session.verbosity >= 0:
         _print(session, done, same_as)
-        if provenance is None and pipeline is None and output is None and not in_place:
+        if not given(args, "provenance", "pipeline", "output", "in_place"):
             _tell_of_setting(session, done)
-        if output is not None:
-            session.out.note(f"the production weights are in {printable(str(output))}")
-    gives_up = provenance is not None and not no_verify
+        if args.output is not None:
+            session.out.note(f"the production weights are in {printable(str(args.output))}")
+    gives_up = args.provenance is not None and not args.no_verify
     if gives_up:
-        _give_up_proven(session, done, timeout)
+        _give_up_proven(session, done, args.timeout)
     if session.as_json:
         kept = {"weights": "given up" if gives_up else "stored"}
         session.out.json("mvc.commit/1", _json(done, same_as) | kept)
@@ -181,11 +116,40 @@ def command(
             f"gave up the weights of {done.id.short}: the replay made the same weights; the file "
             "stays"
         )
-    elif provenance is not None:
+    elif args.provenance is not None:
         session.out.note(
             f"kept the weights of {done.id.short}: its recipe is not proven; 'mvc repack "
             f"--drop-weights {done.id.short} --trust-code' proves it and gives them up"
         )
+
+
+def _check(args: _Options) -> None:
+    """Raises UsageError for options that do not go together."""
+    if args.provenance is None and (args.data or args.no_verify or args.timeout):
+        raise click.UsageError("--data, --no-verify and --timeout go with --provenance")
+    if args.at is not None and args.deploy is None:
+        raise click.UsageError("--at says when a deployment happened: add --deploy TARGET")
+    if args.message is not None and args.message_file is not None:
+        raise click.UsageError("give the message with -m or with -F, not both")
+    if args.provenance is not None:
+        if name := given(args, *_NOT_PROVEN):
+            raise click.UsageError(f"{name} does not go with --provenance")
+        if len(args.paths) != 1:
+            raise click.UsageError("name the one file that the training made")
+
+
+def _commit(session: Session, args: _Options, recorded: dict[str, Any]) -> CommitResult:
+    with session.progress("committing") as progress:
+        options = CommitOptions(
+            all=args.every,
+            time=moment(session, args.date),
+            at=moment(session, args.at),
+            progress=progress,
+            **fields(args, "output", "in_place", "exact", "opaque", "allow_empty", "author"),
+            reset_point=args.reset_point,
+        )
+        paths = list(args.paths) or None
+        return session.repository.commit(paths, options=options, pipeline=args.pipeline, **recorded)
 
 
 def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]) -> None:
@@ -218,13 +182,13 @@ def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
     return pairs[0][0]
 
 
-def _with_recipe(
-    session: Session, path: str, script: Script, data: str | dict[str, str] | None, **given: Any
-) -> CommitResult:
+def _commit_with_recipe(session: Session, args: _Options, recorded: dict[str, Any]) -> CommitResult:
     """Commits a file with a recipe that no replay has proven yet."""
     from mvc.provenance.service import made
 
-    repository, (name,) = session.repository, session.names([path])
+    repository, (path,) = session.repository, args.paths
+    (name,) = session.names([path])
+    script = Script(str(args.provenance), session.fs, "train", recorded=True)
     with script.running():
         try:
             base = repository.manifest("HEAD").by_path
@@ -242,10 +206,10 @@ def _with_recipe(
             model,
             None if optimizer is None else optimizer(list(model.parameters())),
             service=service,
-            data=data,
+            data=_data(args.data),
             path=name,
             verify=False,
-            **given,
+            **recorded,
         ) as run:
             run.trained(path)
     assert run.result is not None
@@ -346,5 +310,5 @@ def _json(done: CommitResult, same_as: dict[str, CommitId]) -> dict[str, Any]:
             for path in done.paths
         ],
         **fields(done, "raw_bytes", "stored_bytes"),
-        "deployment": deployed and {"target": deployed.target, **stamped("time", deployed.time_ns)},
+        "deployment": deployed and fields(deployed, "target", "time@"),
     }

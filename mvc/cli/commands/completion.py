@@ -1,10 +1,14 @@
-"""``mvc completion``."""
+"""``mvc completion``.
+
+It completes commands, options, revisions, targets, paths, tensors, settings and presets.
+"""
 
 from __future__ import annotations
 
 import click
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 
+from mvc.cli.options import Options, argument
 from mvc.cli.program import program, verb
 from mvc.cli.session import Session
 
@@ -43,15 +47,14 @@ class _Bash(BashComplete):
     source_template = _BASH
 
 
-@verb(
-    "completion", "mvc completion bash > ~/.local/share/bash-completion/completions/mvc", json=False
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(session: Session, shell: str) -> None:
-    """Print the completion script of a shell.
+class _Options(Options, frozen=True, kw_only=True):
+    shell: str = argument(None, type=click.Choice(["bash", "zsh", "fish"]))
 
-    It completes commands, options, revisions, targets, paths, tensors, settings and presets.
-    """
-    found: type[ShellComplete] | None = _Bash if shell == "bash" else get_completion_class(shell)
+
+@verb("mvc completion bash > ~/.local/share/bash-completion/completions/mvc", _Options, json=False)
+def command(session: Session, args: _Options) -> None:
+    found: type[ShellComplete] | None = (
+        _Bash if args.shell == "bash" else get_completion_class(args.shell)
+    )
     assert found is not None  # the choice above names click's own three
     session.out.line(found(program, {}, "mvc", "_MVC_COMPLETE").source().rstrip())

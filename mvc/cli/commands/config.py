@@ -1,4 +1,8 @@
-"""``mvc config``."""
+"""``mvc config``.
+
+Without KEY all settings are listed, each with where its value comes from: default,
+user file, repository file, environment (MVC_STORE_RESET_INTERVAL), flag; later ones win.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 import click
 
 from mvc.cli.completing import complete_keys, complete_values
+from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.cli.tables import Column, show
@@ -22,31 +27,29 @@ _COLUMNS = (
 )
 
 
-@verb("config", "mvc config store.reset_interval 50")
-@click.argument("key", metavar="[KEY]", required=False, shell_complete=complete_keys)
-@click.argument("value", metavar="[VALUE]", required=False, shell_complete=complete_values)
-@click.option("--user", is_flag=True, help="Change your own file, not the repository's.")
-@click.option("--unset", is_flag=True, help="Take KEY out of the file.")
-def command(session: Session, key: str | None, value: str | None, user: bool, unset: bool) -> None:
-    """Show or change settings.
+class _Options(Options, frozen=True, kw_only=True):
+    key: str | None = argument("[KEY]", shell_complete=complete_keys)
+    value: str | None = argument("[VALUE]", shell_complete=complete_values)
+    user: bool = flag("Change your own file, not the repository's.")
+    unset: bool = flag("Take KEY out of the file.")
 
-    Without KEY all settings are listed, each with where its value comes from: default,
-    user file, repository file, environment (MVC_STORE_RESET_INTERVAL), flag; later ones win.
-    """
-    if unset and (key is None or value is not None):
+
+@verb("mvc config store.reset_interval 50", _Options)
+def command(session: Session, args: _Options) -> None:
+    if args.unset and (args.key is None or args.value is not None):
         raise click.UsageError("--unset takes one KEY")
-    if key is None or (value is None and not unset):
+    if args.key is None or (args.value is None and not args.unset):
         try:
             config = session.context.config
         except NotARepository:  # the settings that apply to all
             config = load(None)
-        _print(session, config, key)
+        _print(session, config, args.key)
         return
-    file = user_file(os.environ) if user else session.config_file
-    if value is not None:
-        set_value(session.fs, file, key, value, user=user)
-    elif not unset_value(session.fs, file, key):
-        session.out.note(f"{printable(key)} is not set in {printable(str(file))}")
+    file = user_file(os.environ) if args.user else session.config_file
+    if args.value is not None:
+        set_value(session.fs, file, args.key, args.value, user=args.user)
+    elif not unset_value(session.fs, file, args.key):
+        session.out.note(f"{printable(args.key)} is not set in {printable(str(file))}")
 
 
 def _print(session: Session, config: Config, key: str | None) -> None:

@@ -1,13 +1,17 @@
-"""``mvc data``."""
+"""``mvc data``.
+
+A data set is stored once and kept as the tag data/NAME; files that did not change are not
+stored again. SOURCE is a file or a folder; with --reference also a URL.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from mvc.cli.completing import complete_files
-from mvc.cli.payload import fields
+from mvc.cli.options import Options, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -26,26 +30,22 @@ _COLUMNS = (
 )
 
 
-@verb("data", "mvc data add data/digits")
-@click.argument(
-    "words", metavar="[list | add SOURCE | show NAME]", nargs=-1, shell_complete=complete_files
-)
-@click.option("--name", metavar="NAME", help="With add: the data set, if not named as SOURCE is.")
-@click.option("--reference", is_flag=True, help="With add: keep place and hashes, not the files.")
-@click.option("-m", "--message", metavar="MSG", default="", help="With add: what changed.")
-def command(
-    session: Session, words: tuple[str, ...], name: str | None, reference: bool, message: str
-) -> None:
-    """List data sets, store one, or show its files.
+class _Options(Options, frozen=True, kw_only=True):
+    words: tuple[str, ...] = argument(
+        "[list | add SOURCE | show NAME]", shell_complete=complete_files
+    )
+    name: str | None = option("NAME", "With add: the data set, if not named as SOURCE is.")
+    reference: bool = flag("With add: keep place and hashes, not the files.")
+    message: str = option("MSG", "With add: what changed.", "-m", default="")
 
-    A data set is stored once and kept as the tag data/NAME; files that did not change are not
-    stored again. SOURCE is a file or a folder; with --reference also a URL.
-    """
-    action, *given = words or ("list",)
+
+@verb("mvc data add data/digits", _Options)
+def command(session: Session, args: _Options) -> None:
+    action, *given = args.words or ("list",)
     wanted = {"list": 0, "add": 1, "show": 1}.get(action)
     if wanted is None or len(given) != wanted:
         raise click.UsageError("say list, add SOURCE or show NAME")
-    if action != "add" and (name or reference or message):
+    if action != "add" and (args.name or args.reference or args.message):
         raise click.UsageError("--name, --reference and -m are for add")
     repository, out = session.repository, session.out
     if action == "list":
@@ -55,11 +55,15 @@ def command(
     else:
         with session.progress("storing") as progress:
             made = repository.add_data(
-                given[0], name=name, reference=reference, message=message, progress=progress
+                given[0],
+                name=args.name,
+                reference=args.reference,
+                message=args.message,
+                progress=progress,
             )
         found = [made]
     if session.as_json:
-        out.json("mvc.data/1", {"data_sets": [_json(each) for each in found]})
+        out.json("mvc.data/1", {"data_sets": found})
         return
     if action == "add":
         out.note(f"Data set {found[0].name} is at {found[0].version.short}")
@@ -75,7 +79,3 @@ def command(
 
 def _where(found: DataSet) -> str:
     return "stored" if found.source is None else printable(found.source)
-
-
-def _json(found: DataSet) -> dict[str, Any]:
-    return fields(found, "name", "version", "files", "nbytes", "source")

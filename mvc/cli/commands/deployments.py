@@ -1,12 +1,13 @@
-"""``mvc deployments``."""
+"""``mvc deployments``.
+
+Newest first. What is live now is marked; retracted deployments stay listed.
+"""
 
 from __future__ import annotations
 
-import click
-
 from mvc.cli.commits import IsLive, forgotten_on, live_now
-from mvc.cli.completing import complete_targets
-from mvc.cli.payload import deployed_json, stamped
+from mvc.cli.options import Options, argument
+from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -24,23 +25,21 @@ _COLUMNS = (
 )
 
 
-@verb("deployments", "mvc deployments prod")
-@click.argument("target", metavar="[TARGET]", required=False, shell_complete=complete_targets)
-def command(session: Session, target: str | None) -> None:
-    """List what was live, where and when.
+class _Options(Options, frozen=True, kw_only=True):
+    target: str | None = argument("[TARGET]")
 
-    Newest first. What is live now is marked; retracted deployments stay listed.
-    """
+
+@verb("mvc deployments prod", _Options)
+def command(session: Session, args: _Options) -> None:
     incomplete: list[DamagedData] = []
-    found = session.repository.deployments(target, incomplete=incomplete)[::-1]
+    found = session.repository.deployments(args.target, incomplete=incomplete)[::-1]
     live = live_now(session)
     if session.as_json:
         rows = [
-            deployed_json(d) | {"live": live(d)} | stamped("forgotten", _forgotten_ns(session, d))
+            fields(d) | {"live": live(d)} | stamped("forgotten", _forgotten_ns(session, d))
             for d in found
         ]
-        lost = {"incomplete": True} if incomplete else {}
-        session.out.json("mvc.deployments/1", {"deployments": rows, **lost})
+        session.out.json("mvc.deployments/1", {"deployments": rows}, incomplete=incomplete)
     elif found:
         styles = ["dim" if d.retracted else None for d in found]
         show(session.out, _COLUMNS, [_row(session, d, live) for d in found], styles=styles)

@@ -1,4 +1,11 @@
-"""``mvc diff``."""
+"""``mvc diff``.
+
+A and B are revisions or files on disk. Without B, A is compared with the files of the
+working folder; without A, HEAD is. A state recorded from Python that has no file is
+compared as HEAD has it. Only tensors whose hashes differ are read, and 40 of
+them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
+bits differ, L2 and max |d| are of the difference, cosine is between old and new.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +14,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import click
-
 from mvc.cli.completing import complete_diff, complete_tracked
-from mvc.cli.options import revision
-from mvc.cli.payload import fields, relation_json
+from mvc.cli.options import Options, argument, flag
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import Retraining, retrain_options, retraining
+from mvc.cli.retraining import Retraining, retraining
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, number, percent, shape
@@ -35,37 +40,23 @@ _MOST_UNCHANGED = 12  # more are only counted
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}
 
 
-@verb("diff", "mvc diff HEAD~1 HEAD")
-@revision("A", required=False, shell_complete=complete_diff)
-@revision("B", required=False, shell_complete=complete_diff)
-@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_tracked)
-@click.option("--stat", is_flag=True, help="One line a file.")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if anything differs.")
-@retrain_options()
-def command(
-    session: Session,
-    a: str | None,
-    b: str | None,
-    paths: tuple[str, ...],
-    stat: bool,
-    exit_code: bool,
-    retrain: Retraining,
-) -> int:
-    """Compare two versions tensor by tensor.
+class _Options(Options, frozen=True, kw_only=True):
+    a: str | None = argument("[A]", shell_complete=complete_diff)
+    b: str | None = argument("[B]", shell_complete=complete_diff)
+    paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_tracked)
+    stat: bool = flag("One line a file.")
+    exit_code: bool = flag("Exit with 1 if anything differs.")
+    retrain: Retraining
 
-    A and B are revisions or files on disk. Without B, A is compared with the files of the
-    working folder; without A, HEAD is. A state recorded from Python that has no file is
-    compared as HEAD has it. Only tensors whose hashes differ are read, and 40 of
-    them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
-    bits differ, L2 and max |d| are of the difference, cosine is between old and new.
-    """
-    revs = _versions(session, a, b) if retrain.asked else []
-    with (
-        retraining(session, revs, retrain),
-        session.progress("comparing") as progress,
-    ):
-        found = session.repository.diff(a, b, session.names(paths), progress=progress)
-    _tell_from_head(session, found, named=a)
+
+@verb("mvc diff HEAD~1 HEAD", _Options)
+def command(session: Session, args: _Options) -> int:
+    revs = _versions(session, args.a, args.b) if args.retrain.asked else []
+    with retraining(session, revs, args.retrain), session.progress("comparing") as progress:
+        found = session.repository.diff(
+            args.a, args.b, session.names(args.paths), progress=progress
+        )
+    _tell_from_head(session, found, named=args.a)
     for path, why in found.unmeasured.items():
         session.out.note(f"{session.from_here(path)}: compared by hashes only: {why}")
     if found.unmeasured:
@@ -73,8 +64,8 @@ def command(
     if session.as_json:
         session.out.json("mvc.diff/1", _json(found))
     else:
-        _print(session, found, stat=stat)
-    return int(exit_code and _differs(found))
+        _print(session, found, stat=args.stat)
+    return int(args.exit_code and _differs(found))
 
 
 def _versions(session: Session, *words: str | None) -> list[CommitId]:
@@ -208,18 +199,7 @@ def _json(found: Diff) -> dict[str, Any]:
         **fields(found, "comparisons", "from_head", "metrics", "params", "unmeasured"),
         "files": [
             fields(file, "path", "kind", "renamed_from", "comparisons", "other_changed")
-            | {"relation": None if related is None else relation_json(related)}
-            | {"tensors": [_tensor_json(tensor) for tensor in file.tensors]}
+            | {"relation": found.relations.get(file.path), "tensors": file.tensors}
             for file in found.files
-            for related in [found.relations.get(file.path)]
         ],
-    }
-
-
-def _tensor_json(tensor: TensorDiff) -> dict[str, Any]:
-    return {
-        **fields(tensor, "key", "kind", "renamed_from"),
-        "old": tensor.old_spec and fields(tensor.old_spec, "dtype", "shape"),
-        "new": tensor.new_spec and fields(tensor.new_spec, "dtype", "shape"),
-        **fields(tensor, "changed_share", "l2", "max_abs", "cosine", "nonfinite"),
     }

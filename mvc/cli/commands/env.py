@@ -1,13 +1,14 @@
-"""``mvc env``."""
+"""``mvc env``.
+
+From the environment of OTHER, or of this machine. Listed are fields that must be equal
+(exact) and that should not matter (compatible); -v also lists ignored and equal ones.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from mvc.cli.options import revision
-from mvc.cli.payload import fields
+from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -25,42 +26,37 @@ _VERDICTS = {
 _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 
 
-@verb("env", "mvc env v1.2")
-@revision("REV", default="HEAD")
-@revision("OTHER", required=False)
-@click.option("--exit-code", is_flag=True, help="End with 1 if they are different.")
-def command(session: Session, rev: str, other: str | None, exit_code: bool) -> int:
-    """Show how the environment of a version differs.
+class _Options(Options, frozen=True, kw_only=True):
+    rev: str = argument("[REV]", default="HEAD")
+    other: str | None = argument("[OTHER]")
+    exit_code: bool = flag("End with 1 if they are different.")
 
-    From the environment of OTHER, or of this machine. Listed are fields that must be equal
-    (exact) and that should not matter (compatible); -v also lists ignored and equal ones.
-    """
+
+@verb("mvc env v1.2", _Options)
+def command(session: Session, args: _Options) -> int:
     from mvc.provenance.environment import capture
 
     repository = session.repository
-    recorded = repository.environment(rev)
-    if other is None:
+    recorded = repository.environment(args.rev)
+    if args.other is None:
         there = capture(with_torch="torch" in recorded.sections)
     else:
-        there = repository.environment(other)
+        there = repository.environment(args.other)
     compared = recorded.compare(there)
-    code = int(exit_code and compared.verdict == "different")
+    code = int(args.exit_code and compared.verdict == "different")
     if session.as_json:
         session.out.json(
             "mvc.env/1",
             {
                 "verdict": compared.verdict,
-                "differences": [
-                    fields(each, "field", "grade", "recorded", "other")
-                    for each in compared.differences
-                ],
+                "differences": compared.differences,
                 "environment": recorded.sections,
                 "other": there.sections,
                 "used": sorted(recorded.used),
             },
         )
         return code
-    _print(session, rev, other, recorded, compared)
+    _print(session, args.rev, args.other, recorded, compared)
     return code
 
 

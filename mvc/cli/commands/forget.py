@@ -1,4 +1,8 @@
-"""``mvc forget``."""
+"""``mvc forget``.
+
+Either of those named, or of those that the rules give up. Commits, ids and history stay; the
+next 'mvc gc' removes the bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import revision, target_option
+from mvc.cli.options import DRY_RUN, Options, argument, flag, option
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -35,68 +39,52 @@ _COLUMNS = (
 )
 
 
-@verb("forget", "mvc forget --keep-daily 30 --keep-best acc:5")
-@revision("REV", nargs=-1, required=False)
-@target_option("Forget the versions that no deployment on TARGET served.", "--unused", "TARGET")
-@click.option("--unqueried", is_flag=True, help="Forget the versions that were never asked for.")
-@click.option("--keep-last", metavar="N", type=_AT_LEAST_1, help="Keep the last N.")
-@click.option(
-    "--keep-hourly",
-    metavar="N",
-    type=_AT_LEAST_1,
-    help="Keep the last of each of the last N hours that have any.",
-)
-@click.option(
-    "--keep-daily",
-    metavar="N",
-    type=_AT_LEAST_1,
-    help="Keep the last of each of the last N days that have any.",
-)
-@click.option(
-    "--keep-best", metavar="METRIC:N", multiple=True,
-    help="Keep the N with the highest METRIC; -METRIC:N: the lowest.",
-)  # fmt: skip
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option("-f", "--force", is_flag=True, help="Do not ask; needed without a terminal.")
-def command(
-    session: Session,
-    rev: tuple[str, ...],
-    unused: str | None,
-    unqueried: bool,
-    keep_last: int | None,
-    keep_hourly: int | None,
-    keep_daily: int | None,
-    keep_best: tuple[str, ...],
-    dry_run: bool,
-    force: bool,
-) -> int:
-    """Delete the states of versions for good.
+class _Options(Options, frozen=True, kw_only=True):
+    rev: tuple[str, ...] = argument("[REV...]")
+    unused: str | None = option(
+        "TARGET", "Forget the versions that no deployment on TARGET served."
+    )
+    unqueried: bool = flag("Forget the versions that were never asked for.")
+    keep_last: int | None = option("N", "Keep the last N.", type=_AT_LEAST_1)
+    keep_hourly: int | None = option(
+        "N", "Keep the last of each of the last N hours that have any.", type=_AT_LEAST_1
+    )
+    keep_daily: int | None = option(
+        "N", "Keep the last of each of the last N days that have any.", type=_AT_LEAST_1
+    )
+    keep_best: tuple[str, ...] = option(
+        "METRIC:N", "Keep the N with the highest METRIC; -METRIC:N: the lowest."
+    )
+    dry_run: bool = DRY_RUN
+    force: bool = flag("Do not ask; needed without a terminal.", "-f")
 
-    Either of those named, or of those that the rules give up. Commits, ids and history stay; the
-    next 'mvc gc' removes the bytes.
-    """
+
+@verb("mvc forget --keep-daily 30 --keep-best acc:5", _Options)
+def command(session: Session, args: _Options) -> int:
     from mvc.repo.gc.gc import grace_of
 
     context, as_json = session.context, session.as_json
-    best = tuple(Best.parse(text) for text in keep_best)
-    rules = Retention(keep_last, keep_hourly, keep_daily, best, unused, unqueried)
-    chosen = forget.choose(context, rev, rules or None)
-    asks = bool(chosen.commits) and not dry_run and not force
+    best = tuple(Best.parse(text) for text in args.keep_best)
+    rules = Retention(
+        args.keep_last, args.keep_hourly, args.keep_daily, best, args.unused, args.unqueried
+    )
+    chosen = forget.choose(context, args.rev, rules or None)
+    asks = bool(chosen.commits) and not args.dry_run and not args.force
     if asks:
         _check_can_ask(as_json=as_json)
     with session.progress("looking at", counted=True) as progress:
         grace = grace_of(context)
         cost = forget.preview(context, chosen, grace=grace, progress=progress)
-    if not as_json and (asks or dry_run or session.verbosity >= 0):
+    if not as_json and (asks or args.dry_run or session.verbosity >= 0):
         _print(session, chosen, cost)
     if not as_json:
         _warn(session, chosen)
     question = f"Forget {count(len(chosen.commits), 'state')} for good?"
     if asks and not click.confirm(question, err=True):
         return 1
-    done = None if dry_run else forget.forget(context, chosen)
+    done = None if args.dry_run else forget.forget(context, chosen)
     if as_json:
-        told = {"dry_run": dry_run, "number": done.sequence if done else None}
+        told = {"dry_run": args.dry_run, "number": done.sequence if done else None}
         session.out.json("mvc.forget/1", told | _json(chosen, cost))
     elif done is not None:
         states = count(len(done.entry.forgotten), "state")
@@ -205,11 +193,7 @@ def _json(chosen: Chosen, cost: ForgetPreview) -> dict[str, Any]:
         ],
         "already": chosen.already,
         **stamped("queries_since", chosen.queries_since_ns),
-        "short": [
-            {"metric": short.best.metric, "keep": short.best.count}
-            | fields(short, "have", "without")
-            for short in chosen.short
-        ],
+        "short": chosen.short,
         **fields(cost, "tensors", "shared", "files", "shared_files"),
         "freed_bytes": cost.collection and cost.collection.freed,
     }

@@ -1,4 +1,8 @@
-"""``mvc fsck``."""
+"""``mvc fsck``.
+
+Names what is damaged, the versions it touches, and those that cannot be recovered. The
+exit code is 4 if anything is damaged, with --repair if anything still is.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
+from mvc.cli.options import Options, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -25,43 +28,38 @@ _DAMAGED = 4
 _FIRST = 10
 
 
-@verb("fsck", "mvc fsck --full")
-@click.option("--full", is_flag=True, help="Also recover and hash every tensor.")
-@click.option("--repair", is_flag=True, help="Restore what a copy holds; quarantine the rest.")
-@click.option(
-    "--from", "other", type=click.Path(path_type=Path), metavar="DIR",
-    help="With --repair: a repository or backup that may hold what is damaged here.",
-)  # fmt: skip
-@click.option(
-    "--rebuild-index", "rebuild", is_flag=True, help="Rebuild the index from the journal first."
-)
-def command(session: Session, full: bool, repair: bool, other: Path | None, rebuild: bool) -> int:
-    """Check every stored byte.
+class _Options(Options, frozen=True, kw_only=True):
+    full: bool = flag("Also recover and hash every tensor.")
+    repair: bool = flag("Restore what a copy holds; quarantine the rest.")
+    other: Path | None = option(
+        "DIR", "With --repair: a repository or backup that may hold what is damaged here.", "--from"
+    )
+    rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
 
-    Names what is damaged, the versions it touches, and those that cannot be recovered. The
-    exit code is 4 if anything is damaged, with --repair if anything still is.
-    """
-    if other is not None and not repair:
+
+@verb("mvc fsck --full", _Options)
+def command(session: Session, args: _Options) -> int:
+    if args.other is not None and not args.repair:
         raise WrongUsage("--from goes with --repair", hint="add --repair")
-    healed = _before_opening(session, other) if repair else []
-    if rebuild:
+    healed = _before_opening(session, args.other) if args.repair else []
+    if args.rebuild:
         _rebuild(session)
     told: dict[str, Any] = {}
-    if repair:
+    if args.repair:
         with session.progress("repairing") as progress:
-            done = session.repository.repair(full=full, other=other, progress=progress)
+            done = session.repository.repair(full=args.full, other=args.other, progress=progress)
         report, healed = done.after, [*healed, *done.healed]
-        told = _repaired_json(healed, done)
+        told = {"healed": healed, "quarantined": done.quarantined, "freed_bytes": done.freed}
         if not session.as_json:
-            _print_repaired(session, healed, done, other)
+            _print_repaired(session, healed, done, args.other)
     else:
         with session.progress("checking") as progress:
-            report = session.repository.fsck(full=full, progress=progress)
+            report = session.repository.fsck(full=args.full, progress=progress)
     if session.as_json:
-        session.out.json("mvc.fsck/1", _json(report) | told)
+        session.out.json("mvc.fsck/1", fields(report) | told)
     else:
         _print(session, report)
-        if not (repair or report.sound):
+        if not (args.repair or report.sound):
             session.out.note(
                 "'mvc fsck --repair' heals what another record or copy here still holds, "
                 "with --from BACKUP also what a backup has"
@@ -105,16 +103,6 @@ def _unhealed(report: FsckReport, other: Path | None) -> str:
     lost = f"; {count(len(report.lost), 'version')} cannot be recovered" if report.lost else ""
     more = "another BACKUP" if other is not None else "--from BACKUP"
     return f"nothing could be healed{lost} (try {more})"
-
-
-def _repaired_json(healed: Sequence[Healed], done: Repaired) -> dict[str, Any]:
-    return {
-        "healed": [fields(h, "kind", "name", "source") for h in healed],
-        "quarantined": [
-            {"file": q.file, "bytes": q.length, "reason": q.why} for q in done.quarantined
-        ],
-        "freed_bytes": done.freed,
-    }
 
 
 def _rebuild(session: Session) -> None:
@@ -198,14 +186,3 @@ def _short(name: str) -> str:
 def _titled(kind: str, name: str) -> str:
     """``journal entry 3``, and not ``format format``."""
     return kind if not name or name == kind else f"{kind} {name}"
-
-
-def _json(report: FsckReport) -> dict[str, Any]:
-    names = ("kind", "object", "where", "message", "versions", "tensors")
-    return {
-        **fields(report, "sound", "full"),
-        "problems": [fields(problem, *names) for problem in report.problems],
-        **fields(report, "notes", "entries", "versions", "forgotten"),
-        "lost_versions": report.lost,
-        **fields(report, "records", "objects", "checked_bytes"),
-    }

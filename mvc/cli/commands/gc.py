@@ -1,11 +1,14 @@
-"""``mvc gc``."""
+"""``mvc gc``.
+
+Refs, HEAD, deployments and the operations within the grace lead to versions. States that
+were forgotten go at once.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from mvc.cli.options import DRY_RUN, Options, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -16,34 +19,30 @@ if TYPE_CHECKING:
     from mvc.repo.gc.gc import Collection
 
 
-@verb("gc", "mvc gc -n --grace 3d")
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
-@click.option(
-    "--grace",
-    metavar="DURATION",
-    help="Keep what operations of the last DURATION left behind (14d, 36h, 0).",
-)
-def command(session: Session, dry_run: bool, grace: str | None) -> None:
-    """Delete unreachable versions and objects, and free their space.
+class _Options(Options, frozen=True, kw_only=True):
+    dry_run: bool = DRY_RUN
+    grace: str | None = option(
+        "DURATION", "Keep what operations of the last DURATION left behind (14d, 36h, 0)."
+    )
 
-    Refs, HEAD, deployments and the operations within the grace lead to versions. States that
-    were forgotten go at once.
-    """
+
+@verb("mvc gc -n --grace 3d", _Options)
+def command(session: Session, args: _Options) -> None:
     from mvc.repo.gc.gc import grace_of
 
     try:
-        span = grace_of(session.context, grace)
+        span = grace_of(session.context, args.grace)
     except InvalidTime as error:
-        if grace is None:
+        if args.grace is None:
             raise
         raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
-        done = session.repository.gc(grace=span, dry_run=dry_run, progress=progress)
+        done = session.repository.gc(grace=span, dry_run=args.dry_run, progress=progress)
     if session.as_json:
-        told = {"dry_run": dry_run, "grace_seconds": span.total_seconds()}
-        session.out.json("mvc.gc/1", told | _json(done))
-    elif dry_run or session.verbosity >= 0:
-        _print(session, done, dry_run=dry_run)
+        told = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
+        session.out.json("mvc.gc/1", told | fields(done))
+    elif args.dry_run or session.verbosity >= 0:
+        _print(session, done, dry_run=args.dry_run)
 
 
 def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
@@ -83,14 +82,3 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
             f"{size(done.quarantined)} in .mvc/quarantine stay, which repairs have put aside; "
             "delete the folder when nothing is missed any more"
         )
-
-
-def _json(done: Collection) -> dict[str, object]:
-    return {
-        **fields(done, "commits", "forgotten", "objects", "phantoms", "recoded"),
-        **fields(done, "operations", "packs"),
-        "before_bytes": done.before,
-        "freed_bytes": done.freed,
-        "quarantined_bytes": done.quarantined,
-        "quarantine_deleted_bytes": done.unquarantined,
-    }

@@ -1,14 +1,16 @@
-"""``mvc identify``."""
+"""``mvc identify``.
+
+The state counts, not the format: a .pt and a .safetensors with the same tensors are the
+same. The exit code is 1 if no version has it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-import click
-
 from mvc.cli.commits import forgotten_on
-from mvc.cli.completing import complete_files
-from mvc.cli.payload import deployed_json, fields, stamped
+from mvc.cli.options import Options, argument
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import one_line
@@ -17,22 +19,20 @@ from mvc.repo.times import format_time
 from mvc.repo.worktree.identify import Identified
 
 
-@verb("identify", "mvc identify downloaded.pt")
-@click.argument("file", metavar="FILE", shell_complete=complete_files)
-def command(session: Session, file: str) -> int:
-    """Find the versions that hold a file's state.
+class _Options(Options, frozen=True, kw_only=True):
+    file: str = argument("FILE")
 
-    The state counts, not the format: a .pt and a .safetensors with the same tensors are the
-    same. The exit code is 1 if no version has it.
-    """
-    found = session.repository.identify(file)
+
+@verb("mvc identify downloaded.pt", _Options)
+def command(session: Session, args: _Options) -> int:
+    found = session.repository.identify(args.file)
     if session.as_json:
         session.out.json("mvc.identify/1", {"versions": [_json(session, v) for v in found]})
         return int(not found)
     for version in found:
         _print(session, version)
     if not found:
-        session.out.note(f"no version has the state of {printable(file)}")
+        session.out.note(f"no version has the state of {printable(args.file)}")
     return int(not found)
 
 
@@ -53,10 +53,8 @@ def _print(session: Session, version: Identified) -> None:
 def _json(session: Session, version: Identified) -> dict[str, Any]:
     commit = session.commit(version.commit)
     return {
-        **fields(version, "commit", "path", "exact"),
-        **stamped("forgotten", version.forgotten_ns),
+        **fields(version, "commit", "path", "exact", "forgotten@"),
         "time": format_time(commit.time_ns, 0),
         "message": commit.message,
-        "branches": version.branches,
-        "deployments": [deployed_json(d) for d in version.deployments],
+        **fields(version, "branches", "deployments"),
     }

@@ -1,16 +1,18 @@
-"""``mvc import``."""
+"""``mvc import``.
+
+Every file becomes a version of one tracked path, oldest first; a folder inside DIR,
+such as checkpoint-500, becomes one version with all its files. What is there already
+is skipped, so that the command can be run again. Files that are no models by their
+names are left out and listed; a file that is named itself is always imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import click
 
 from mvc.cli.completing import complete_files
-from mvc.cli.options import target_option
-from mvc.cli.payload import fields, stamped
+from mvc.cli.options import Options, argument, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -27,44 +29,33 @@ _COLUMNS = (
 )
 
 
-@verb("import", "mvc import runs/2026-11 --time mtime --deploy prod")
-@click.argument(
-    "sources", metavar="DIR|FILE...", nargs=-1, required=True, shell_complete=complete_files
-)
-@click.option(
-    "--time", "clock", metavar="mtime|name:FORMAT", default="mtime", show_default=True,
-    help="When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
-)  # fmt: skip
-@target_option("Record that each went live on TARGET at its time.", "--deploy", "TARGET")
-@click.option("--path", metavar="PATH", help="The tracked path (or folder), if not model.EXT.")
-@click.option(
-    "-m", "--message", metavar="MSG", help="Message of each, if not the name of its file."
-)
-def command(
-    session: Session,
-    sources: tuple[str, ...],
-    clock: str,
-    deploy: str | None,
-    path: str | None,
-    message: str | None,
-) -> None:
-    """Turn existing checkpoint files into history.
+class _Options(Options, frozen=True, kw_only=True):
+    sources: tuple[str, ...] = argument("DIR|FILE...", required=True, shell_complete=complete_files)
+    clock: str = option(
+        "mtime|name:FORMAT",
+        "When each was made: the file's time, or what FORMAT (strftime) reads in its name.",
+        "--time",
+        default="mtime",
+        show_default=True,
+    )
+    deploy: str | None = option("TARGET", "Record that each went live on TARGET at its time.")
+    path: str | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
+    message: str | None = option("MSG", "Message of each, if not the name of its file.", "-m")
 
-    Every file becomes a version of one tracked path, oldest first; a folder inside DIR,
-    such as checkpoint-500, becomes one version with all its files. What is there already
-    is skipped, so that the command can be run again. Files that are no models by their
-    names are left out and listed; a file that is named itself is always imported.
-    """
+
+@verb("mvc import runs/2026-11 --time mtime --deploy prod", _Options)
+def command(session: Session, args: _Options) -> None:
+    path = args.path
     done: list[Imported] = []
     left_out: list[Path] = []
     try:
         with session.progress("importing") as progress:
             found = session.repository.import_checkpoints(
-                sources,
-                time=clock,
-                deploy=deploy,
+                args.sources,
+                time=args.clock,
+                deploy=args.deploy,
                 path=path,
-                message=message,
+                message=args.message,
                 progress=progress,
                 taken=done.append,
                 left_out=left_out,
@@ -76,9 +67,7 @@ def command(
         names = listed([printable(str(path)) for path in left_out], 5)
         session.out.note(f"left out, no models by their names: {names}; name a file to import it")
     if session.as_json:
-        versions = [_json(version) for version in found]
-        left = [str(path) for path in left_out]
-        session.out.json("mvc.import/1", {"versions": versions, "left_out": left})
+        session.out.json("mvc.import/1", {"versions": found, "left_out": left_out})
         return
     if session.verbose:
         show(session.out, _COLUMNS, [_row(version) for version in found])
@@ -119,11 +108,3 @@ def _row(version: Imported) -> tuple[str, ...]:
         version.commit.short,
         size(version.stored_bytes) if version.kept else "there already",
     )
-
-
-def _json(version: Imported) -> dict[str, Any]:
-    return {
-        "source": str(version.source),
-        **stamped("time", version.time_ns),
-        **fields(version, "commit", "kept", "raw_bytes", "stored_bytes"),
-    }

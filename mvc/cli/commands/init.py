@@ -1,26 +1,27 @@
-"""``mvc init``."""
+"""``mvc init``.
+
+It lives in the folder .mvc inside DIR, which is made if it is not there.
+"""
 
 from __future__ import annotations
 
-import click
-
 from mvc.cli.completing import complete_folders
+from mvc.cli.options import Options, argument, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.model.names import printable
 
 
-@verb("init", "mvc init models")
-@click.argument("folder", metavar="[DIR]", default=".", shell_complete=complete_folders)
-@click.option("-b", "--branch", metavar="NAME", help="Name of the first branch.")
-def command(session: Session, folder: str, branch: str | None) -> None:
-    """Make an empty repository.
+class _Options(Options, frozen=True, kw_only=True):
+    folder: str = argument("[DIR]", default=".", shell_complete=complete_folders)
+    branch: str | None = option("NAME", "Name of the first branch.", "-b")
 
-    It lives in the folder .mvc inside DIR, which is made if it is not there.
-    """
+
+@verb("mvc init models", _Options)
+def command(session: Session, args: _Options) -> None:
     from mvc.repo.repository import Repository
 
-    with Repository.init(folder, branch=branch, config=load) as repository:
+    with Repository.init(args.folder, branch=args.branch, config=load) as repository:
         where = str(repository.root / ".mvc")
         first, networked = repository.head().branch, repository.on_network
     if networked:

@@ -1,17 +1,19 @@
-"""``mvc log``."""
+"""``mvc log``.
+
+Newest first. A..B means the versions of B without those of A. With PATHs, only versions
+that changed one of them. With --target, TIMEs are those of the deployments.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
 import click
 
 from mvc.cli.commits import as_json, details, heading, live_now, one_liner, related
 from mvc.cli.log_graph import GraphRow, graph_lines
-from mvc.cli.options import moment, revision, target_option
-from mvc.cli.payload import relation_json
+from mvc.cli.options import LIMIT, Options, argument, flag, moment, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
@@ -23,88 +25,57 @@ from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.times import format_time
 
 
-@verb("log", "mvc log -n 20 --oneline")
-@revision("REV", required=False)
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
-@click.option(
-    "-n", "--max-count", "limit", metavar="N", type=click.IntRange(min=0), help="Stop after N."
-)
-@click.option(
-    "--all", "every", is_flag=True, help="The versions of all branches and tags, not only of REV."
-)
-@click.option("--oneline", is_flag=True, help="One line a version.")
-@click.option("--graph", is_flag=True, help="Draw how versions follow each other.")
-@click.option("--metrics", "as_table", is_flag=True, help="A table with a column for each metric.")
-@click.option("--relations", is_flag=True, help="Print the relation of each version to its parent.")
-@click.option(
-    "--price", "prices", is_flag=True, help="Print how each version is stored, and its price."
-)
-@click.option(
-    "--sort", metavar="NAME", help="Order by a metric, highest first; -NAME: lowest first."
-)
-@click.option("--best", metavar="NAME", help="Only the first of --sort NAME.")
-@target_option("Only versions that were deployed to T.")
-@click.option("--since", metavar="TIME", help="Not older than TIME.")
-@click.option("--until", metavar="TIME", help="Not newer than TIME.")
-def command(
-    session: Session,
-    rev: str | None,
-    paths: tuple[str, ...],
-    limit: int | None,
-    every: bool,
-    oneline: bool,
-    graph: bool,
-    as_table: bool,
-    relations: bool,
-    prices: bool,
-    sort: str | None,
-    best: str | None,
-    target: str | None,
-    since: str | None,
-    until: str | None,
-) -> None:
-    """Show the history of a version.
+class _Options(Options, frozen=True, kw_only=True):
+    rev: str | None = argument("[REV]")
+    paths: tuple[str, ...] = argument("[PATH]...")
+    limit: int | None = LIMIT
+    every: bool = flag("The versions of all branches and tags, not only of REV.", "--all")
+    oneline: bool = flag("One line a version.")
+    graph: bool = flag("Draw how versions follow each other.")
+    as_table: bool = flag("A table with a column for each metric.", "--metrics")
+    relations: bool = flag("Print the relation of each version to its parent.")
+    prices: bool = flag("Print how each version is stored, and its price.", "--price")
+    sort: str | None = option("NAME", "Order by a metric, highest first; -NAME: lowest first.")
+    best: str | None = option("NAME", "Only the first of --sort NAME.")
+    target: str | None = option("T", "Only versions that were deployed to T.")
+    since: str | None = option("TIME", "Not older than TIME.")
+    until: str | None = option("TIME", "Not newer than TIME.")
 
-    Newest first. A..B means the versions of B without those of A. With PATHs, only versions
-    that changed one of them. With --target, TIMEs are those of the deployments.
-    """
-    if best is not None and (sort is not None or limit is not None):
+
+@verb("mvc log -n 20 --oneline", _Options)
+def command(session: Session, args: _Options) -> None:
+    paths = args.paths
+    rev = args.rev
+    if args.best is not None and (args.sort is not None or args.limit is not None):
         raise click.UsageError("--best shows one version: for several take --sort NAME -n N")
-    if graph and (as_table or sort is not None or best is not None):
+    if args.graph and (args.as_table or args.sort is not None or args.best is not None):
         raise click.UsageError("--graph goes with neither --metrics nor --sort nor --best")
     rev, paths = _rev_and_paths(session, rev, paths)
     incomplete: list[DamagedData] = []
     entries = log(  # a Repository takes longer to import
         session.context,
         rev,
-        limit=1 if best is not None else limit,
-        target=target,
-        since=moment(session, since),
-        until=moment(session, until),
+        limit=1 if args.best is not None else args.limit,
+        target=args.target,
+        since=moment(session, args.since),
+        until=moment(session, args.until),
         incomplete=incomplete,
-        every=every,
+        every=args.every,
         paths=session.names(paths),
-        sort=sort if best is None else best,
-        related=relations,
-        priced=prices,
+        sort=args.sort if args.best is None else args.best,
+        related=args.relations,
+        priced=args.prices,
     )
     if session.as_json:
-        commits = [as_json(entry) | _relations_json(entry, asked=relations) for entry in entries]
-        lost = {"incomplete": True} if incomplete else {}
-        session.out.json("mvc.log/1", {"commits": commits, **lost})
-    elif as_table:
+        asked = ("relations",) * args.relations
+        commits = [as_json(entry, *asked) for entry in entries]
+        session.out.json("mvc.log/1", {"commits": commits}, incomplete=incomplete)
+    elif args.as_table:
         _print_table(session, entries)
     else:
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
-        _print(session, graph_lines(entries) if graph else plain, oneline=oneline)
+        _print(session, graph_lines(entries) if args.graph else plain, oneline=args.oneline)
     session.tell_incomplete(incomplete)
-
-
-def _relations_json(entry: LogEntry, *, asked: bool) -> dict[str, Any]:
-    """The relations if they were asked for; null if they are not known."""
-    found = entry.relations
-    words = None if found is None else [relation_json(relation) for relation in found]
-    return {"relations": words} if asked else {}
 
 
 def _rev_and_paths(

@@ -1,34 +1,34 @@
-"""``mvc ls``."""
+"""``mvc ls``.
+
+With -v the ids are shown in full.
+"""
 
 from __future__ import annotations
 
-import click
-
 from mvc.cli.completing import complete_tracked
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.options import revision
+from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-@verb("ls", "mvc ls HEAD~1")
-@revision("REV", default="HEAD")
-@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_tracked)
-@click.option("--name-only", is_flag=True, help="Only the paths, one a line.")
-def command(session: Session, rev: str, paths: tuple[str, ...], name_only: bool) -> None:
-    """List the files and tensors of a version.
+class _Options(Options, frozen=True, kw_only=True):
+    rev: str = argument("[REV]", default="HEAD")
+    paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_tracked)
+    name_only: bool = flag("Only the paths, one a line.")
 
-    With -v the ids are shown in full.
-    """
+
+@verb("mvc ls HEAD~1", _Options)
+def command(session: Session, args: _Options) -> None:
     out = session.out
-    commit_id = session.repository.find(rev)
-    entries = chosen(session.repository.manifest(commit_id), session.names(paths))
+    commit_id = session.repository.find(args.rev)
+    entries = chosen(session.repository.manifest(commit_id), session.names(args.paths))
     if session.as_json:
         out.json("mvc.ls/1", {"commit": commit_id, "files": [entry_json(e) for e in entries]})
         return
     for n, entry in enumerate(entries):
-        if name_only:
+        if args.name_only:
             out.line(printable(entry.path))
             continue
         if n:

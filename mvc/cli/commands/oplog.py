@@ -1,10 +1,12 @@
-"""``mvc oplog``."""
+"""``mvc oplog``.
+
+Newest first, with what each of them moved; 'mvc undo NUMBER' takes one back.
+"""
 
 from __future__ import annotations
 
-import click
-
 from mvc.cli.operations import about, is_shortened, moves, operation_json
+from mvc.cli.options import LIMIT, Options
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -22,16 +24,13 @@ _COLUMNS = (
 )
 
 
-@verb("oplog", "mvc oplog -n 20")
-@click.option(
-    "-n", "--max-count", "limit", metavar="N", type=click.IntRange(min=0), help="Stop after N."
-)
-def command(session: Session, limit: int | None) -> None:
-    """List the operations on the repository.
+class _Options(Options, frozen=True, kw_only=True):
+    limit: int | None = LIMIT
 
-    Newest first, with what each of them moved; 'mvc undo NUMBER' takes one back.
-    """
-    found = list(session.repository.oplog(limit))
+
+@verb("mvc oplog -n 20", _Options)
+def command(session: Session, args: _Options) -> None:
+    found = list(session.repository.oplog(args.limit))
     if session.as_json:
         session.out.json("mvc.oplog/1", {"operations": [operation_json(each) for each in found]})
         return

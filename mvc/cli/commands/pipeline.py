@@ -1,4 +1,7 @@
-"""``mvc pipeline``."""
+"""``mvc pipeline``.
+
+Without arguments all stages and presets are listed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
-from mvc.cli.completing import complete_presets
+from mvc.cli.options import Options, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -25,45 +28,46 @@ _ABOUT = ("about", "lossy", "decides")  # of a stage, in JSON
 _EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="end"))
 
 
-@verb("pipeline", 'mvc pipeline "xor | lsb:20 | planes:all | zstd:1"')
-@click.argument("text", metavar="[SPEC|PRESET]", required=False, shell_complete=complete_presets)
-@click.option(
-    "--max-recovery", type=float, metavar="SECONDS",
-    help="Choose: seconds that recovering any version may take; by default 10.",
-)  # fmt: skip
-@click.option(
-    "--lossy", is_flag=True, help="Choose: production weights may differ from training weights."
-)
-@click.option("--speed", type=click.Choice(SPEEDS), help="Choose: fast, or slow and smaller.")
-@click.option(
-    "--accuracy-drop", type=float, metavar="|".join(f"{d:g}" for d in ACCURACY_DROPS),
-    help="Choose: per cent of accuracy that production weights may lose.",
-)  # fmt: skip
-@click.option("--set", "write", is_flag=True, help="Make it the setting commit.pipeline.")
-def command(
-    session: Session, text: str | None, max_recovery: float | None, lossy: bool,
-    speed: Literal["fast", "slow"] | None, accuracy_drop: float | None, write: bool,
-) -> None:  # fmt: skip
-    """Check and explain a pipeline, or choose one by requirement.
+class _Options(Options, frozen=True, kw_only=True):
+    text: str | None = argument("[SPEC|PRESET]")
+    max_recovery: float | None = option(
+        "SECONDS", "Choose: seconds that recovering any version may take; by default 10."
+    )
+    lossy: bool = flag("Choose: production weights may differ from training weights.")
+    speed: Literal["fast", "slow"] | None = option(
+        None, "Choose: fast, or slow and smaller.", type=click.Choice(SPEEDS)
+    )
+    accuracy_drop: float | None = option(
+        "|".join(f"{d:g}" for d in ACCURACY_DROPS),
+        "Choose: per cent of accuracy that production weights may lose.",
+    )
+    write: bool = flag("Make it the setting commit.pipeline.", "--set")
 
-    Without arguments all stages and presets are listed.
-    """
+
+@verb('mvc pipeline "xor | lsb:20 | planes:all | zstd:1"', _Options)
+def command(session: Session, args: _Options) -> None:
+    text = args.text
     needs = None
-    if lossy or not (max_recovery is None and speed is None and accuracy_drop is None):
+    if args.lossy or not (
+        args.max_recovery is None and args.speed is None and args.accuracy_drop is None
+    ):
         if text is not None:
             raise click.UsageError("say either a pipeline or what it must meet")
         needs = Requirements(
-            10 if max_recovery is None else max_recovery, lossy, speed or "fast", accuracy_drop or 0
+            10 if args.max_recovery is None else args.max_recovery,
+            args.lossy,
+            args.speed or "fast",
+            args.accuracy_drop or 0,
         )
         text = needs.pipeline
     if text is None:
-        if write:
+        if args.write:
             raise click.UsageError("--set takes a pipeline, or what it must meet")
         _list(session)
         return
     pipeline = Pipeline.parse(text)
     chosen = next((n for n in PRESETS if Pipeline.parse(n) == pipeline), None)
-    if write:
+    if args.write:
         _set(session, chosen or pipeline.text, needs)
         if pipeline.lossy or pipeline.decisions:
             session.out.note(
@@ -72,10 +76,10 @@ def command(
             )
     if session.as_json:
         told = {} if needs is None else {"requirements": asdict(needs)}
-        session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": write})
+        session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": args.write})
     else:
         _explain(session, pipeline, chosen)
-        if needs is not None and not write:
+        if needs is not None and not args.write:
             session.out.note("Add --set to use it in this repository from now on")
 
 

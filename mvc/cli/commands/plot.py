@@ -1,65 +1,43 @@
-"""``mvc plot``."""
+"""``mvc plot``.
+
+Without a METRIC the six that most versions have. A .png needs matplotlib, a .svg nothing.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from mvc.cli.options import target_option
-from mvc.cli.payload import fields
+from mvc.cli.options import FORCE_FILE, Options, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-@verb("plot", "mvc plot acc loss --target prod -o history.svg")
-@click.argument("metrics", metavar="[METRIC]...", nargs=-1)
-@click.option("--bytes", "stored", is_flag=True, help="The bytes that versions added.")
-@click.option("--distance", is_flag=True, help="How far versions are from their parents.")
-@target_option("Only the deployments on T.")
-@click.option("-o", "--output", metavar="FILE", help="Draw it as .svg or .png.")
-@click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
-def command(
-    session: Session,
-    metrics: tuple[str, ...],
-    stored: bool,
-    distance: bool,
-    target: str | None,
-    output: str | None,
-    force: bool,
-) -> None:
-    """Draw metrics, sizes, distances and deployments over time.
+class _Options(Options, frozen=True, kw_only=True):
+    metrics: tuple[str, ...] = argument("[METRIC]...")
+    stored: bool = flag("The bytes that versions added.", "--bytes")
+    distance: bool = flag("How far versions are from their parents.")
+    target: str | None = option("T", "Only the deployments on T.")
+    output: str | None = option("FILE", "Draw it as .svg or .png.", "-o")
+    force: bool = FORCE_FILE
 
-    Without a METRIC the six that most versions have. A .png needs matplotlib, a .svg nothing.
-    """
-    if output is not None:
-        session.check_output(Path(output), force=force)
-    drawn = session.repository.plot(*metrics, target=target, stored=stored, distance=distance)
-    if output is not None:
-        session.write_output(Path(output), drawn.picture(Path(output)))
-        session.out.note(f"drew {printable(output)}")
+
+@verb("mvc plot acc loss --target prod -o history.svg", _Options)
+def command(session: Session, args: _Options) -> None:
+    if args.output is not None:
+        session.check_output(Path(args.output), force=args.force)
+    drawn = session.repository.plot(
+        *args.metrics, target=args.target, stored=args.stored, distance=args.distance
+    )
+    if args.output is not None:
+        session.write_output(Path(args.output), drawn.picture(Path(args.output)))
+        session.out.note(f"drew {printable(args.output)}")
     if session.as_json:
         payload = {"low_ns": drawn.axis.low, "high_ns": drawn.axis.high, "notes": drawn.notes}
-        session.out.json("mvc.plot/1", payload | {"charts": [_json(p) for p in drawn.panels]})
+        session.out.json("mvc.plot/1", payload | {"charts": drawn.panels})
         return
-    if output is None:
+    if args.output is None:
         for line in drawn.text(min(100, session.out.width or 80)):
             session.out.line(line)
     for note in drawn.notes:
         session.out.note(note)
-
-
-def _json(panel: object) -> dict[str, object]:
-    """A chart: its title, and points of (ns, value), the same by kind, or spans by target."""
-    found: dict[str, object] = fields(panel, "title")
-    for name in ("points", "kinds"):
-        if hasattr(panel, name):
-            found[name] = getattr(panel, name)
-    spans = getattr(panel, "spans", None)
-    if spans is not None:
-        found["spans"] = {
-            target: [fields(span, "commit", "start_ns", "end_ns") for span in of]
-            for target, of in spans.items()
-        }
-    return found

@@ -1,4 +1,11 @@
-"""``mvc probe``."""
+"""``mvc probe``.
+
+Names the first layer and the direction, forward or backward, in which they differ, and the
+likely cause. Runs the code that you name: SCRIPT is a file FILE.py, MODEL is FILE.py:NAME or
+package.module:NAME. NAME (by default 'model') is a function that returns a torch module, or
+the module and its inputs. Other functions there are used by their names: inputs(), target(),
+loss(output, target), optimizer(parameters). The exit code is 1 if the runs differ.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.completing import complete_files, complete_revisions
+from mvc.cli.options import FORCE_FILE, Options, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import Retraining, retrain_options, with_weights
+from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
@@ -32,110 +39,86 @@ _MOST_ROWS = 40  # unless all are asked for
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
 
 
-@verb("probe", "mvc probe net.py --save here.json")
-@click.argument("model", metavar="SCRIPT|MODEL", shell_complete=complete_files)
-@click.option(
-    "--training/--eval", default=True,
-    help="Forward, backward and one step (the default), or forward in evaluation mode.",
-)  # fmt: skip
-@click.option(
-    "--save", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the run, to compare another machine's with it.",
-)  # fmt: skip
-@click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
-@click.option(
-    "--against", type=click.Path(path_type=Path), metavar="FILE",
-    help="Compare with the run in FILE, and not with a second one.",
-)  # fmt: skip
-@click.option(
-    "--seed", type=click.IntRange(0, (1 << 32) - 1), metavar="N",
-    help="Seed torch, numpy and Python before the code is imported and before each run.",
-)  # fmt: skip
-@click.option(
-    "--threads", type=click.IntRange(1, 1024), metavar="N", help="The number of threads of torch."
-)
-@click.option("--deterministic", is_flag=True, help="Let torch use deterministic kernels only.")
-@click.option(
-    "--only", metavar="LAYERS",
-    help="Record these, with distances: names, wildcards, forward indices: fc,block1.*,7,9-12.",
-)  # fmt: skip
-@click.option(
-    "--input", "shape", metavar="SHAPE",
-    help="Give the model a random tensor, such as 1x3x224x224 (the same in every run).",
-)  # fmt: skip
-@click.option(
-    "--rev", metavar="REV", shell_complete=complete_revisions,
-    help="Load the weights of a version into the model first.",
-)  # fmt: skip
-@click.option("--path", metavar="PATH", help="The file of REV, where it has several states.")
-@retrain_options()
-def command(
-    session: Session,
-    model: str,
-    training: bool,
-    save: Path | None,
-    force: bool,
-    against: Path | None,
-    seed: int | None,
-    threads: int | None,
-    deterministic: bool,
-    only: str | None,
-    shape: str | None,
-    rev: str | None,
-    path: str | None,
-    retrain: Retraining,
-) -> int:
-    """Compare two runs of a model layer by layer.
+class _Options(Options, frozen=True, kw_only=True):
+    model: str = argument("SCRIPT|MODEL")
+    training: bool = flag(
+        "Forward, backward and one step (the default), or forward in evaluation mode.",
+        "--training/--eval",
+        default=True,
+    )
+    save: Path | None = option("FILE", "Write the run, to compare another machine's with it.")
+    force: bool = FORCE_FILE
+    against: Path | None = option(
+        "FILE", "Compare with the run in FILE, and not with a second one."
+    )
+    seed: int | None = option(
+        "N",
+        "Seed torch, numpy and Python before the code is imported and before each run.",
+        type=click.IntRange(0, (1 << 32) - 1),
+    )
+    threads: int | None = option(
+        "N", "The number of threads of torch.", type=click.IntRange(1, 1024)
+    )
+    deterministic: bool = flag("Let torch use deterministic kernels only.")
+    only: str | None = option(
+        "LAYERS",
+        "Record these, with distances: names, wildcards, forward indices: fc,block1.*,7,9-12.",
+    )
+    shape: str | None = option(
+        "SHAPE",
+        "Give the model a random tensor, such as 1x3x224x224 (the same in every run).",
+        "--input",
+    )
+    rev: str | None = option("REV", "Load the weights of a version into the model first.")
+    path: str | None = option("PATH", "The file of REV, where it has several states.")
+    retrain: Retraining
 
-    Names the first layer and the direction, forward or backward, in which they differ, and the
-    likely cause. Runs the code that you name: SCRIPT is a file FILE.py, MODEL is FILE.py:NAME or
-    package.module:NAME. NAME (by default 'model') is a function that returns a torch module, or
-    the module and its inputs. Other functions there are used by their names: inputs(), target(),
-    loss(output, target), optimizer(parameters). The exit code is 1 if the runs differ.
-    """
+
+@verb("mvc probe net.py --save here.json", _Options)
+def command(session: Session, args: _Options) -> int:
     from mvc.provenance.probe.probe import probe
     from mvc.provenance.probe.run import seed_all
 
-    if (path is not None or retrain.asked) and rev is None:
-        name = "--path" if path is not None else "--retrain"
+    if (args.path is not None or args.retrain.asked) and args.rev is None:
+        name = "--path" if args.path is not None else "--retrain"
         raise WrongUsage(f"{name} goes with --rev", hint="name the version with --rev")
-    if save is not None:
-        session.check_output(save, force=force)
-    script = Script(model, session.fs, "model")
+    if args.save is not None:
+        session.check_output(args.save, force=args.force)
+    script = Script(args.model, session.fs, "model")
 
     def make() -> Any:
         made = _made(script)
-        if rev is not None:
+        if args.rev is not None:
             from mvc.api import Repository
 
             module = made[0] if isinstance(made, tuple) else made
-            Repository(session.context).load(module, rev, path=path)
+            Repository(session.context).load(module, args.rev, path=args.path)
         return made
 
-    given = None if shape is None else _tensor(shape)
+    given = None if args.shape is None else _tensor(args.shape)
 
     def run() -> Probe:
         with script.running():
-            if seed is not None:
-                seed_all(seed)
+            if args.seed is not None:
+                seed_all(args.seed)
             return probe(
                 make,
                 script.value("inputs") if given is None else given,
                 target=script.value("target"),
                 loss=script.get("loss"),
                 optimizer=script.get("optimizer"),
-                training=training,
-                against=against,
-                only=None if only is None else [each.strip() for each in only.split(",")],
-                seed=seed,
-                threads=threads,
-                deterministic=deterministic or None,
+                training=args.training,
+                against=args.against,
+                only=None if args.only is None else [each.strip() for each in args.only.split(",")],
+                seed=args.seed,
+                threads=args.threads,
+                deterministic=args.deterministic or None,
             )
 
-    found = with_weights(session, [rev], run, retrain)
-    if save is not None:
-        found.save(save)
-        session.out.note(f"wrote the run to {printable(str(save))}")
+    found = with_weights(session, [args.rev], run, args.retrain)
+    if args.save is not None:
+        found.save(args.save)
+        session.out.note(f"wrote the run to {printable(str(args.save))}")
     if session.as_json:
         session.out.json("mvc.probe/1", _json(found))
     else:
@@ -179,7 +162,7 @@ def _json(found: Probe) -> dict[str, Any]:
     return {
         "same": found.same,
         "training": run.training,
-        "conditions": fields(run.conditions, "seed", "threads", "deterministic"),
+        "conditions": run.conditions,
         "environment": run.environment,
         "first_difference": None
         if first is None
@@ -187,7 +170,7 @@ def _json(found: Probe) -> dict[str, Any]:
             **fields(first, "direction", "part", "text", "name", "inside"),
             **(fields(first.call, "layer", "type", "call", "forward") if first.call else {}),
         },
-        "causes": [fields(cause, "kind", "text", "hint") for cause in found.causes],
+        "causes": found.causes,
         "layers": [_row_json(row) for row in found.rows],
     }
 
@@ -196,8 +179,5 @@ def _row_json(row: LayerRow) -> dict[str, Any]:
     return {
         **fields(row, "layer", "type", "call", "forward", "backward"),
         **{part: getattr(row, part) or None for part in _PARTS},
-        "distances": {
-            part: fields(d, "changed_share", "l2", "max_abs", "cosine", "nonfinite")
-            for part, d in row.distances.items()
-        },
+        "distances": row.distances,
     }

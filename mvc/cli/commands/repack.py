@@ -1,4 +1,10 @@
-"""``mvc repack``."""
+"""``mvc repack``.
+
+Names, ids and contents stay as they are; only storage and speed of recovery change.
+Without an aim the settings are applied: store.storage_weight, else store.max_recovery,
+else store.layout.
+--add, --remove and --drop-weights take several versions: the REVs that follow go with them.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.completing import complete_files, complete_revisions
-from mvc.cli.options import revision
+from mvc.cli.options import FORCE_FILE, TIMEOUT, TRUST, Options, argument, flag, given, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.retraining import TIMEOUT, TRUST, training_progress
+from mvc.cli.retraining import training_progress
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, nbytes, seconds, size
@@ -20,128 +25,91 @@ from mvc.ids import CommitId
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.repo.repack.repack import CurvePoint, LayoutMetrics, RepackCurve, Repacked
+    from mvc.repo.repack.repack import LayoutMetrics, RepackCurve, Repacked
 
+_POINT = ("bytes", "recovery_worst=worst_seconds", "recovery_mean=mean_seconds")
 _NAMED = 8  # versions listed by id, unless -v
 
 
-@verb("repack", "mvc repack -n --max-recovery 2")
-@revision("REV", nargs=-1, required=False)
-@click.option("-n", "--dry-run", is_flag=True, help="Only print the plan with its price.")
-@click.option("--interval", metavar="R", type=int, help="A reset point every R commits.")
-@click.option(
-    "--max-recovery", metavar="SECONDS", type=float,
-    help="The least storage that recovers every version in SECONDS.",
-)  # fmt: skip
-@click.option("--max-size", metavar="BYTES", help="The fastest recovery in BYTES (40MB, 40MiB).")
-@click.option(
-    "--add", metavar="REV...", multiple=True, shell_complete=complete_revisions,
-    help="Make these versions reset points.",
-)  # fmt: skip
-@click.option(
-    "--remove", metavar="REV...", multiple=True, shell_complete=complete_revisions,
-    help="Make these reset points ordinary versions.",
-)  # fmt: skip
-@click.option(
-    "--add-queried", metavar="N", type=int,
-    help="Make the N versions asked for most often reset points.",
-)  # fmt: skip
-@click.option(
-    "--drop-weights", metavar="REV...", multiple=True, shell_complete=complete_revisions,
-    help="Give up weights that a proven recipe makes again.",
-)  # fmt: skip
-@click.option(
-    "--trust-code",
-    is_flag=True,
-    help="Run the stored code of the versions: to prove a recipe, or for --add.",
-)
-@TRUST
-@TIMEOUT
-@click.option(
-    "--outside-data", is_flag=True, help="With --drop-weights: even if data are only referred to."
-)
-@click.option(
-    "--super-step", metavar="M", type=int, help="Add longer deltas, over M versions each."
-)
-@click.option(
-    "--curve", "as_curve", is_flag=True, help="Print what each recovery bound would cost."
-)
-@click.option(
-    "-o", "--output", metavar="FILE", shell_complete=complete_files,
-    help="With --curve: draw it as .svg or .png.",
-)  # fmt: skip
-@click.option("-f", "--force", is_flag=True, help="Replace FILE if it exists.")
-def command(
-    session: Session,
-    rev: tuple[str, ...],
-    dry_run: bool,
-    interval: int | None,
-    max_recovery: float | None,
-    max_size: str | None,
-    add: tuple[str, ...],
-    remove: tuple[str, ...],
-    add_queried: int | None,
-    drop_weights: tuple[str, ...],
-    trust_code: bool,
-    trust: tuple[str, ...],
-    timeout: float | None,
-    outside_data: bool,
-    super_step: int | None,
-    as_curve: bool,
-    output: str | None,
-    force: bool,
-) -> None:
-    """Choose which versions are stored in full.
+class _Options(Options, frozen=True, kw_only=True):
+    rev: tuple[str, ...] = argument("[REV...]")
+    dry_run: bool = flag("Only print the plan with its price.", "-n")
+    interval: int | None = option("R", "A reset point every R commits.")
+    max_recovery: float | None = option(
+        "SECONDS", "The least storage that recovers every version in SECONDS."
+    )
+    max_size: str | None = option("BYTES", "The fastest recovery in BYTES (40MB, 40MiB).")
+    add: tuple[str, ...] = option("REV...", "Make these versions reset points.")
+    remove: tuple[str, ...] = option("REV...", "Make these reset points ordinary versions.")
+    add_queried: int | None = option("N", "Make the N versions asked for most often reset points.")
+    drop_weights: tuple[str, ...] = option(
+        "REV...", "Give up weights that a proven recipe makes again."
+    )
+    trust_code: bool = flag("Run the stored code of the versions: to prove a recipe, or for --add.")
+    trust: tuple[str, ...] = TRUST
+    timeout: float | None = TIMEOUT
+    outside_data: bool = flag("With --drop-weights: even if data are only referred to.")
+    super_step: int | None = option("M", "Add longer deltas, over M versions each.")
+    as_curve: bool = flag("Print what each recovery bound would cost.", "--curve")
+    output: str | None = option("FILE", "With --curve: draw it as .svg or .png.", "-o")
+    force: bool = FORCE_FILE
 
-    Names, ids and contents stay as they are; only storage and speed of recovery change.
-    Without an aim the settings are applied: store.storage_weight, else store.max_recovery,
-    else store.layout.
-    --add, --remove and --drop-weights take several versions: the REVs that follow go with them.
-    """
-    if rev and sum(map(bool, (add, remove, drop_weights))) != 1:
+
+@verb("mvc repack -n --max-recovery 2", _Options)
+def command(session: Session, args: _Options) -> None:
+    add = args.add
+    if args.rev and sum(map(bool, (add, args.remove, args.drop_weights))) != 1:
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
-    trains = {"--trust-code": trust_code, "--trust": trust, "--timeout": timeout}
-    for name in (name for name, given in trains.items() if given):
-        if not (add or drop_weights):
-            raise click.UsageError(f"{name} is for --drop-weights and --add")
-    if outside_data and not drop_weights:
+    name = given(args, "trust_code", "trust", "timeout")
+    if name is not None and not (add or args.drop_weights):
+        raise click.UsageError(f"{name} is for --drop-weights and --add")
+    if args.outside_data and not args.drop_weights:
         raise click.UsageError("--outside-data goes with --drop-weights")
-    if output is not None and not as_curve:
+    if args.output is not None and not args.as_curve:
         raise click.UsageError("-o goes with --curve")
-    if as_curve:
-        numbers_given = (interval, max_recovery, max_size, add_queried, super_step)
-        if add or remove or drop_weights or dry_run or set(numbers_given) != {None}:
+    if args.as_curve:
+        numbers_given = (
+            args.interval,
+            args.max_recovery,
+            args.max_size,
+            args.add_queried,
+            args.super_step,
+        )
+        if add or args.remove or args.drop_weights or args.dry_run or set(numbers_given) != {None}:
             raise click.UsageError("--curve changes nothing and goes with no other aim")
-        _curve(session, None if output is None else Path(output), force=force)
+        _curve(session, None if args.output is None else Path(args.output), force=args.force)
         return
-    add, dropped = (*add, *rev * bool(add)), (*drop_weights, *rev * bool(drop_weights))
+    add, dropped = (
+        (*add, *args.rev * bool(add)),
+        (*args.drop_weights, *args.rev * bool(args.drop_weights)),
+    )
     bar = session.progress("repacking", counted=True)
-    with training_progress(session) if trust or trust_code else bar as progress:
+    with training_progress(session) if args.trust or args.trust_code else bar as progress:
         done = session.repository.repack(
-            interval=interval,
-            max_recovery=max_recovery,
-            max_size=None if max_size is None else nbytes(max_size),
+            interval=args.interval,
+            max_recovery=args.max_recovery,
+            max_size=None if args.max_size is None else nbytes(args.max_size),
             add=add or None,
-            remove=(*remove, *(rev if remove else ())) or None,
-            add_queried=add_queried,
-            super_step=super_step,
+            remove=(*args.remove, *(args.rev if args.remove else ())) or None,
+            add_queried=args.add_queried,
+            super_step=args.super_step,
             drop_weights=dropped or None,
-            outside_data=outside_data,
-            trust=(*trust, *(*add, *dropped) * trust_code),
-            timeout=timeout,
-            dry_run=dry_run,
+            outside_data=args.outside_data,
+            trust=(*args.trust, *(*add, *dropped) * args.trust_code),
+            timeout=args.timeout,
+            dry_run=args.dry_run,
             progress=progress,
         )
     gone = [session.repository.find(each) for each in dropped]
     if session.as_json:
         named = {"dropped": gone} if gone else {}
-        session.out.json("mvc.repack/1", _json(done, dry_run=dry_run) | named)
+        session.out.json("mvc.repack/1", _json(done, dry_run=args.dry_run) | named)
     elif gone:
         session.out.note(
             f"given up: the weights of {_listed(session, gone)}; 'mvc gc' deletes what no other "
             "version has"
         )
-    elif dry_run or session.verbosity >= 0:
+    elif args.dry_run or session.verbosity >= 0:
         _print(session, done)
 
 
@@ -220,12 +188,10 @@ def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
 
 def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
     return {
-        **_point_json(metrics),
+        **fields(metrics, *_POINT),
         "reset_points": len(metrics.reset_points),
-        "recovery_worst_commit": metrics.worst_commit,
-        "decoded_worst": metrics.worst_bytes,
-        "decoded_mean": metrics.mean_bytes,
-        "deltas_worst": metrics.worst_deltas,
+        **fields(metrics, "recovery_worst_commit=worst_commit", "decoded_worst=worst_bytes"),
+        **fields(metrics, "decoded_mean=mean_bytes", "deltas_worst=worst_deltas"),
         "deltas_mean": metrics.mean_deltas,
     }
 
@@ -244,8 +210,7 @@ def _curve(session: Session, picture: Path | None, *, force: bool) -> None:
         session.write_output(picture, draw(curve, picture))
         session.out.note(f"drew the curve in {printable(str(picture))}")
     if session.as_json:
-        points = [_point_json(point) for point in curve.points]
-        found = {"points": points, "now": _point_json(curve.today)}
+        found = {"points": curve.points, "now": fields(curve.today, *_POINT)}
         session.out.json("mvc.repack/1", {"curve": found})
     else:
         _print_curve(session, curve)
@@ -269,11 +234,3 @@ def _print_curve(session: Session, curve: RepackCurve) -> None:
         for name, point in [*(("", point) for point in curve.points), ("now", curve.today)]
     ]
     show(out, [Column(""), *numbers("packs", "worst", "mean")], rows)
-
-
-def _point_json(point: CurvePoint | LayoutMetrics) -> dict[str, Any]:
-    return {
-        "bytes": point.bytes,
-        "recovery_worst": point.worst_seconds,
-        "recovery_mean": point.mean_seconds,
-    }

@@ -1,16 +1,18 @@
-"""``mvc show``."""
+"""``mvc show``.
+
+The files and tensors listed are those that differ from the first parent; -v lists all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import click
 from msgspec import Struct, field
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
 from mvc.cli.listing import entry_json, file_line, tensor_table
-from mvc.cli.options import revision
+from mvc.cli.options import Options, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -27,20 +29,19 @@ _FIRST = 20
 _CALL = 2000  # characters
 
 
-@verb("show", "mvc show main~2")
-@revision("REV", default="HEAD")
-@click.option("--code", is_flag=True, help="Print the code that it carries and what would run.")
-def command(session: Session, rev: str, code: bool) -> None:
-    """Show one commit and what it changed.
+class _Options(Options, frozen=True, kw_only=True):
+    rev: str = argument("[REV]", default="HEAD")
+    code: bool = flag("Print the code that it carries and what would run.")
 
-    The files and tensors listed are those that differ from the first parent; -v lists all.
-    """
-    if code:
-        _print_code(session, rev)
+
+@verb("mvc show main~2", _Options)
+def command(session: Session, args: _Options) -> None:
+    if args.code:
+        _print_code(session, args.rev)
         return
     context, out = session.context, session.out
     incomplete: list[DamagedData] = []
-    found = session.repository.log(rev, limit=1, reset_points=True, incomplete=incomplete)
+    found = session.repository.log(args.rev, limit=1, reset_points=True, incomplete=incomplete)
     entry = found[0]
     manifest = manifests.if_kept(context, entry.id) or manifests.EMPTY
     parent = _parent(session, entry, incomplete)
@@ -53,9 +54,7 @@ def command(session: Session, rev: str, code: bool) -> None:
             for file in files
         ]
         payload["removed"] = removed
-        if incomplete:
-            payload["incomplete"] = True
-        out.json("mvc.show/1", payload)
+        out.json("mvc.show/1", payload, incomplete=incomplete)
         session.tell_incomplete(incomplete)
         return
     live = live_now(session)

@@ -1,8 +1,10 @@
-"""``mvc stats``."""
+"""``mvc stats``.
+
+'Plain copies' is what all files of all versions would take; recovery times are
+estimates for this machine.
+"""
 
 from __future__ import annotations
-
-from msgspec.structs import asdict
 
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -20,16 +22,11 @@ _KINDS = {
 _COLUMNS = (Column("stored"), *numbers("bytes", "share"))
 
 
-@verb("stats", "mvc stats")
+@verb("mvc stats")
 def command(session: Session) -> None:
-    """Show what the repository holds and costs.
-
-    'Plain copies' is what all files of all versions would take; recovery times are
-    estimates for this machine.
-    """
     found = session.repository.stats()
     if session.as_json:
-        session.out.json("mvc.stats/1", asdict(found))
+        session.out.json("mvc.stats/1", found)
     else:
         _print(session, found)
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
-from mvc.cli.payload import fields
+from mvc.cli.options import Options, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
@@ -23,19 +21,18 @@ _MARKS = {"modified": "M", "missing": "!", "removed": "D", "renamed": "R"}
 _STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "renamed": "changed"}
 
 
-@verb("status", "mvc status")
-@click.option("-s", "--short", is_flag=True, help="One line a file: M, !, D, R, ?, L.")
-@click.option("--no-untracked", is_flag=True, help="Leave out files that are not tracked.")
-def command(session: Session, short: bool, no_untracked: bool) -> None:
-    """Show what changed since the last commit."""
-    found = session.repository.status(untracked=not no_untracked)
+class _Options(Options, frozen=True, kw_only=True):
+    short: bool = flag("One line a file: M, !, D, R, ?, L.", "-s")
+    no_untracked: bool = flag("Leave out files that are not tracked.")
+
+
+@verb("mvc status", _Options)
+def command(session: Session, args: _Options) -> None:
+    found = session.repository.status(untracked=not args.no_untracked)
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
-        names = ("path", "kind", "detail", "not_written", "same_as")
-        changes = {"changes": [fields(change, *names) for change in found.changes]}
-        rest = fields(found, "untracked", "dead_links")
-        session.out.json("mvc.status/1", fields(found, "branch", "head") | changes | rest)
-    elif short:
+        session.out.json("mvc.status/1", found)
+    elif args.short:
         _print_short(session, found, changed)
     else:
         _print_long(session, found, changed)

@@ -5,31 +5,34 @@ from __future__ import annotations
 import click
 
 from mvc.cli.completing import complete_tags
+from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-@verb("tag", "mvc tag v1.2 HEAD~1")
-@click.argument("names", metavar="[NAME [REV]]", nargs=-1, shell_complete=complete_tags)
-@click.option("-d", "--delete", is_flag=True, help="Delete the tags NAME.")
-@click.option("-f", "--force", is_flag=True, help="Move a tag that exists.")
-def command(session: Session, names: tuple[str, ...], delete: bool, force: bool) -> None:
-    """List, make or delete tags."""
+class _Options(Options, frozen=True, kw_only=True):
+    names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=complete_tags)
+    delete: bool = flag("Delete the tags NAME.", "-d")
+    force: bool = flag("Move a tag that exists.", "-f")
+
+
+@verb("mvc tag v1.2 HEAD~1", _Options)
+def command(session: Session, args: _Options) -> None:
     repository, out = session.repository, session.out
-    if delete:
-        if not names:
+    if args.delete:
+        if not args.names:
             raise click.UsageError("name the tags to delete")
-        for name in names:
+        for name in args.names:
             repository.delete_tag(name)
             out.note(f"Deleted tag {printable(name)}")
-    elif names:
-        if len(names) > 2:
+    elif args.names:
+        if len(args.names) > 2:
             raise click.UsageError("too many arguments: mvc tag NAME [REV]")
-        made = repository.tag(*names, force=force)
+        made = repository.tag(*args.names, force=args.force)
         out.note(f"Tag {printable(made.name)} is at {made.commit.short}")
     if session.as_json:
         out.json("mvc.tag/1", {"tags": refs_json(session, repository.tags())})
-    elif not names:
+    elif not args.names:
         print_refs(session, repository.tags(), "tag")

@@ -1,15 +1,22 @@
-"""``mvc train-distributed``."""
+"""``mvc train-distributed``.
+
+Starts a coordinator and K processes of SCRIPT, which takes part by
+'with mvc.distributed.join(model) as worker'. Every global model is a commit that is deployed
+to the target. A process that is killed is started again and goes on from the last one.
+ARGUMENTS are the script's; options of its own follow '--'.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import asdict
 
 from mvc.api import Repository
-from mvc.cli.completing import complete_files, complete_targets
+from mvc.cli.options import Options, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
@@ -18,84 +25,68 @@ from mvc.distributed.runner.settings import PROTOCOLS, check_alone, checked
 from mvc.errors import CannotDistribute
 from mvc.model.names import printable
 
-_Decorator = Callable[[Any], Any]
+_OF_THE_LAUNCH = {"script", "arguments", "workers", "resume", "restarts", "host", "port"}
 
 
-def _number(name: str, help_: str) -> _Decorator:
-    return click.option(name, type=float, metavar="X", help=help_)
+class _Options(Options, frozen=True, kw_only=True):
+    script: str = argument("SCRIPT")
+    arguments: tuple[str, ...] = argument("[ARGUMENTS]...", type=click.UNPROCESSED)
+    workers: int = option(
+        "K",
+        "The number of training processes, at least 2.",
+        type=click.IntRange(2, 1024),
+        required=True,
+    )
+    protocol: str | None = option("NAME", f"{', '.join(PROTOCOLS)}; by default fgm.")
+    rho: float | None = option(
+        "X", "The threshold in steps: the radius is rho * rate * sqrt(parameters)."
+    )
+    rate: float | None = option("X", "The learning rate, for --rho.")
+    radius: float | None = option("X", "The threshold as a distance, the radius.")
+    relative: float | None = option(
+        "X", "The threshold as a share of the model's norm, anew each round."
+    )
+    safe: str | None = option("NAME", "The safe function: norm (default), variance or cap.")
+    every: int | None = option("H", "Steps between averages (local-sgd, diloco).")
+    barrier: float | None = option("X", "fgm: a round ends at this share of its first sum; 0.01.")
+    rebalance: float | None = option("X", "fgm-rebalancing: the share below which a round goes on.")
+    outer_rate: float | None = option("X", "The coordinator's rate (diloco, fgm-nesterov).")
+    outer_momentum: float | None = option("X", "The coordinator's momentum (diloco, fgm-nesterov).")
+    up: str | None = option("CODEC", "The codec of drifts, which travel to the coordinator.")
+    down: str | None = option("CODEC", "The codec of changes of the global model.")
+    seed: int | None = option("N", "The seed of the protocol's own random choices.")
+    repo: str | None = option("PATH", "The repository; by default that of this folder.")
+    target: str | None = option("T", "The target of global models; by default global.")
+    branch: str | None = option("NAME", "The branch of global models, made if missing.")
+    worker_models: bool = flag("Also commit and deploy each worker's model, to worker-I.")
+    resume: bool = flag("Go on from what is live on the target.")
+    restarts: int = option(
+        "N",
+        "Restart killed processes, N times in all; by default 3.",
+        type=click.IntRange(0),
+        default=3,
+    )
+    timeout: float | None = option(
+        "SECONDS",
+        "The wait for a silent process or a lost worker; by default 120.",
+        type=click.FloatRange(1),
+    )
+    host: str = option(
+        "ADDRESS", "Where the coordinator listens; by default 127.0.0.1.", default="127.0.0.1"
+    )
+    port: int = option(
+        "N",
+        "The coordinator's port; by default a free one.",
+        type=click.IntRange(0, 65535),
+        default=0,
+    )
+    log: str | None = option("FILE", "Write the order of all events, for a replay.")
 
 
-@verb("train-distributed", "mvc train-distributed train.py --workers 4 --rho 12 --rate 0.01")
-@click.argument("script", metavar="SCRIPT", shell_complete=complete_files)
-@click.argument("arguments", metavar="[ARGUMENTS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--workers", type=click.IntRange(2, 1024), required=True, metavar="K",
-    help="The number of training processes, at least 2.",
-)  # fmt: skip
-@click.option("--protocol", metavar="NAME", help=f"{', '.join(PROTOCOLS)}; by default fgm.")
-@_number("--rho", "The threshold in steps: the radius is rho * rate * sqrt(parameters).")
-@_number("--rate", "The learning rate, for --rho.")
-@_number("--radius", "The threshold as a distance, the radius.")
-@_number("--relative", "The threshold as a share of the model's norm, anew each round.")
-@click.option("--safe", metavar="NAME", help="The safe function: norm (default), variance or cap.")
-@click.option("--every", type=int, metavar="H", help="Steps between averages (local-sgd, diloco).")
-@_number("--barrier", "fgm: a round ends at this share of its first sum; 0.01.")
-@_number("--rebalance", "fgm-rebalancing: the share below which a round goes on.")
-@_number("--outer-rate", "The coordinator's rate (diloco, fgm-nesterov).")
-@_number("--outer-momentum", "The coordinator's momentum (diloco, fgm-nesterov).")
-@click.option("--up", metavar="CODEC", help="The codec of drifts, which travel to the coordinator.")
-@click.option("--down", metavar="CODEC", help="The codec of changes of the global model.")
-@click.option(
-    "--seed", type=int, metavar="N", help="The seed of the protocol's own random choices."
-)
-@click.option("--repo", metavar="PATH", help="The repository; by default that of this folder.")
-@click.option(
-    "--target", metavar="T", shell_complete=complete_targets,
-    help="The target of global models; by default global.",
-)  # fmt: skip
-@click.option("--branch", metavar="NAME", help="The branch of global models, made if missing.")
-@click.option(
-    "--worker-models", is_flag=True, help="Also commit and deploy each worker's model, to worker-I."
-)
-@click.option("--resume", is_flag=True, help="Go on from what is live on the target.")
-@click.option(
-    "--restarts", type=click.IntRange(0), default=3, metavar="N",
-    help="Restart killed processes, N times in all; by default 3.",
-)  # fmt: skip
-@click.option(
-    "--timeout", type=click.FloatRange(1), metavar="SECONDS",
-    help="The wait for a silent process or a lost worker; by default 120.",
-)  # fmt: skip
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    metavar="ADDRESS",
-    help="Where the coordinator listens; by default 127.0.0.1.",
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, metavar="N",
-    help="The coordinator's port; by default a free one.",
-)  # fmt: skip
-@click.option("--log", metavar="FILE", help="Write the order of all events, for a replay.")
-def command(
-    session: Session,
-    script: str,
-    arguments: tuple[str, ...],
-    workers: int,
-    resume: bool,
-    restarts: int,
-    host: str,
-    port: int,
-    **settings: Any,
-) -> None:
-    """Train one model in several processes that talk seldom.
-
-    Starts a coordinator and K processes of SCRIPT, which takes part by
-    'with mvc.distributed.join(model) as worker'. Every global model is a commit that is deployed
-    to the target. A process that is killed is started again and goes on from the last one.
-    ARGUMENTS are the script's; options of its own follow '--'.
-    """
-    settings["worker_models"] = settings["worker_models"] or None
+@verb("mvc train-distributed train.py --workers 4 --rho 12 --rate 0.01", _Options)
+def command(session: Session, args: _Options) -> None:
+    settings = {k: v for k, v in asdict(args).items() if k not in _OF_THE_LAUNCH}
+    settings["worker_models"] = args.worker_models or None
     for name in ("repo", "log"):
         if settings[name] is not None:
             settings[name] = str(Path(settings[name]).absolute())
@@ -103,8 +94,10 @@ def command(
     check_alone(given)
     if "repo" in given:
         Repository.open(given["repo"]).close()
-    job = {"host": host, "port": port, "resume": resume, "settings": given}
-    done = launch(Launch(script, arguments, workers, job, restarts), _Teller(session))
+    job = {"host": args.host, "port": args.port, "resume": args.resume, "settings": given}
+    done = launch(
+        Launch(args.script, args.arguments, args.workers, job, args.restarts), _Teller(session)
+    )
     if session.as_json and not done["refused"]:
         session.out.json("mvc.train-distributed/1", done)
     elif not session.as_json and session.verbosity >= 0:

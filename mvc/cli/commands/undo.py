@@ -1,4 +1,8 @@
-"""``mvc undo``."""
+"""``mvc undo``.
+
+The newest one that moved branches, tags or HEAD, or the one with NUMBER of 'mvc oplog'.
+Files stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ from typing import Any
 
 import click
 
-from mvc.cli.operations import moves, operation_json, ref_json
-from mvc.cli.payload import deployed_json
+from mvc.cli.operations import moves, operation_json
+from mvc.cli.options import DRY_RUN, Options, argument
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -17,20 +21,18 @@ from mvc.repo.oplog.undo import Undoing
 from mvc.repo.times import format_time
 
 
-@verb("undo", "mvc undo")
-@click.argument("number", metavar="[NUMBER]", type=click.IntRange(min=0), required=False)
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be done.")
-def command(session: Session, number: int | None, dry_run: bool) -> None:
-    """Take back an operation.
+class _Options(Options, frozen=True, kw_only=True):
+    number: int | None = argument("[NUMBER]", type=click.IntRange(min=0))
+    dry_run: bool = DRY_RUN
 
-    The newest one that moved branches, tags or HEAD, or the one with NUMBER of 'mvc oplog'.
-    Files stay as they are.
-    """
+
+@verb("mvc undo", _Options)
+def command(session: Session, args: _Options) -> None:
     out = session.out
-    done = session.repository.undo(number, dry_run=dry_run)
+    done = session.repository.undo(args.number, dry_run=args.dry_run)
     if session.as_json:
         out.json("mvc.undo/1", _json(done))
-    elif dry_run or session.verbosity >= 0:
+    elif args.dry_run or session.verbosity >= 0:
         verb_ = "Would undo" if done.number is None else "Undid"
         name = printable(done.operation.entry.operation)
         moved = moves(done.entry, full=session.verbose)
@@ -86,8 +88,8 @@ def _json(done: Undoing) -> dict[str, Any]:
     return {
         "number": done.number,
         "undone": operation_json(done.operation),
-        "refs": [ref_json(change) for change in done.entry.refs],
+        "refs": done.entry.refs,
         "removed": done.entry.removed,
         "head": {"branch": done.after.branch, "commit": done.after.commit, "moved": moved},
-        "deployments": [deployed_json(each) for each in done.deployments],
+        "deployments": done.deployments,
     }
