@@ -7,7 +7,7 @@ from typing import Any
 
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
-from mvc.cli.tables import Column, numbers, show
+from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import count, shape, size
 from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
@@ -55,20 +55,14 @@ def tensor_table(
 ) -> None:
     """Name, dtype, shape, size and id of tensors. ``marks``: what happened to each, by key."""
     words = marks or {}
-    columns = [
-        Column("tensor", give="middle"),
-        Column("dtype"),
-        *numbers("shape", "size"),
-        Column("id", style="id"),
-        Column("change", style="changed"),
-    ]
+    titles = [*columns("tensor", "dtype"), *numbers("shape", "size"), *columns("id", "change")]
     rows = []
     for tensor in tensors:
         spec, id_ = tensor.spec, str(tensor.id) if full else tensor.id.short
         key = printable(tensor.key)
         size_, mark = size(spec.nbytes), words.get(tensor.key, "")
         rows.append((key, spec.dtype, shape(spec.shape), size_, id_, mark))
-    show(out, columns, rows, indent="  ")
+    show(out, titles, rows, indent="  ")
 
 
 def entry_json(entry: FileEntry) -> dict[str, Any]:

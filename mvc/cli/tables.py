@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from mvc.cli.output import Output
 
-__all__ = ["Column", "numbers", "show"]
+__all__ = ["Column", "columns", "numbers", "show"]
 
 _GAP = "  "
 _NARROWEST = 12
@@ -26,6 +26,30 @@ class Column(Struct, frozen=True):
     right: bool = False
     give: Literal["", "middle", "end"] = ""
     style: str | None = None
+
+
+_STYLES = {
+    **dict.fromkeys(("commit", "id", "number", "version"), "id"),
+    **dict.fromkeys(("target", "live on"), "target"),
+    "change": "changed",
+    "operation": "heading",
+}
+_MIDDLE = {"field", "layer", "shape", "source", "tensor", "value"}
+_END = {"about", "changes", "meaning", "message", "recorded", "type", "what it does", "where"}
+_RIGHT = {"number", "shape"}
+
+
+def columns(*titles: str) -> list[Column]:
+    """Columns that look the same wherever the program prints one of this title."""
+    return [
+        Column(
+            title,
+            title in _RIGHT,
+            "middle" if title in _MIDDLE else "end" if title in _END else "",
+            _STYLES.get(title),
+        )
+        for title in titles
+    ]
 
 
 def numbers(*titles: str) -> list[Column]:

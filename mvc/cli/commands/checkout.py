@@ -14,7 +14,7 @@ import click
 from msgspec.structs import replace
 
 from mvc.cli.completing import complete_checkout
-from mvc.cli.options import FORCE_WORK, Options, argument, flag, option
+from mvc.cli.options import FORCE_WORK, Options, argument, flag, given, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
@@ -51,17 +51,7 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _Options)
 def command(session: Session, args: _Options) -> None:
-    for name, chosen in (
-        ("all", args.everything),
-        ("atomic-dir", args.atomic_dir),
-        ("delete", args.delete),
-    ):
-        if chosen and args.output in {None, "-"}:
-            raise click.UsageError(f"--{name} is for -o DIR")
-    builds = args.whole and args.retrain.trust_code
-    if args.retrain.trust_code and not (args.whole or args.retrain.asked):
-        raise click.UsageError("--trust-code is for --model and --retrain")
-    args.retrain.check(trust_code=args.whole)
+    _check(args)
     repository, out = session.repository, session.out
     by_moment = args.at is not None or args.target is not None
     if not args.words and not by_moment:
@@ -76,12 +66,9 @@ def command(session: Session, args: _Options) -> None:
     if args.whole:
         if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
-        with_weights(
-            session,
-            [rev],
-            lambda: _write_model(session, str(rev), args.output, force=args.force, trust=builds),
-            replace(args.retrain, trust_code=builds and args.retrain.asked),
-        )
+        retrain = args.retrain
+        retrain = replace(retrain, trust_code=retrain.trust_code and retrain.asked)
+        with_weights(session, [rev], lambda: _write_model(session, str(rev), args), retrain)
         return
     before = repository.head(if_known=True).branch
 
@@ -91,11 +78,8 @@ def command(session: Session, args: _Options) -> None:
                 rev,
                 paths=names,
                 output=_stdout(session) if args.output == "-" else args.output,
-                everything=args.everything,
-                atomic_dir=args.atomic_dir,
-                delete=args.delete,
-                force=args.force,
                 progress=progress,
+                **fields(args, "everything", "atomic_dir", "delete", "force"),
             )
 
     try:
@@ -115,16 +99,24 @@ def command(session: Session, args: _Options) -> None:
     warn_of_unreached(session, done)
 
 
-def _write_model(
-    session: Session, rev: str, output: str | None, *, force: bool, trust: bool
-) -> None:
-    """Writes code and weights into a folder; with ``trust`` builds the model of them, too."""
+def _check(args: _Options) -> None:
+    """Raises UsageError for options that do not go together."""
+    name = given(args, "everything", "atomic_dir", "delete")
+    if name is not None and args.output in {None, "-"}:
+        raise click.UsageError(f"{name} is for -o DIR")
+    if args.retrain.trust_code and not (args.whole or args.retrain.asked):
+        raise click.UsageError("--trust-code is for --model and --retrain")
+    args.retrain.check(trust_code=args.whole)
+
+
+def _write_model(session: Session, rev: str, args: _Options) -> None:
+    """Writes code and weights into a folder; with ``--trust-code`` builds the model, too."""
     repository, out = session.repository, session.out
     commit = repository.find(rev)
-    folder = output or f"model-{commit.short}"
+    folder = args.output or f"model-{commit.short}"
     with session.progress("restoring") as progress:
-        done = repository.export_model(folder, commit, force=force, progress=progress)
-    built = repository.load_model(commit, trust=True) if trust else None
+        done = repository.export_model(folder, commit, force=args.force, progress=progress)
+    built = repository.load_model(commit, trust=True) if args.retrain.trust_code else None
     if session.as_json:
         call = repository.stored_model(commit).call
         built_json = {"model": call, "folder": folder, "built": built is not None}

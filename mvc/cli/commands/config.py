@@ -14,17 +14,12 @@ from mvc.cli.completing import complete_keys, complete_values
 from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, show
 from mvc.errors import NotARepository
 from mvc.model.names import printable
 from mvc.repo.config import KEYS, Config, set_value, unset_value, user_file
 
-_COLUMNS = (
-    Column("key"),
-    Column("value", give="middle"),
-    Column("from"),
-    Column("meaning", give="end"),
-)
+_COLUMNS = columns("key", "value", "from", "meaning")
 
 
 class _Options(Options, frozen=True, kw_only=True):

@@ -12,22 +12,17 @@ import click
 
 from mvc.cli.completing import complete_files
 from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import size
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
     from mvc.provenance.dataset import DataSet
 
-_COLUMNS = (
-    Column("data set"),
-    Column("version"),
-    Column("files", right=True),
-    Column("size", right=True),
-    Column("where", give="end"),
-)
+_COLUMNS = [*columns("data set", "version"), *numbers("files", "size"), *columns("where")]
 
 
 class _Options(Options, frozen=True, kw_only=True):
@@ -54,14 +49,8 @@ def command(session: Session, args: _Options) -> None:
         found = [repository.data_set(given[0])]
     else:
         with session.progress("storing") as progress:
-            made = repository.add_data(
-                given[0],
-                name=args.name,
-                reference=args.reference,
-                message=args.message,
-                progress=progress,
-            )
-        found = [made]
+            settings = fields(args, "name", "reference", "message")
+            found = [repository.add_data(given[0], progress=progress, **settings)]
     if session.as_json:
         out.json("mvc.data/1", {"data_sets": found})
         return
@@ -71,11 +60,9 @@ def command(session: Session, args: _Options) -> None:
         for file in found[0].files:
             out.line(printable(file))
     elif found:
-        rows = [
-            (d.name, d.version.short, f"{len(d.files):,}", size(d.nbytes), _where(d)) for d in found
-        ]
-        show(out, _COLUMNS, rows)
+        show(out, _COLUMNS, map(_row, found))
 
 
-def _where(found: DataSet) -> str:
-    return "stored" if found.source is None else printable(found.source)
+def _row(found: DataSet) -> tuple[str, ...]:
+    where = "stored" if found.source is None else printable(found.source)
+    return found.name, found.version.short, f"{len(found.files):,}", size(found.nbytes), where

@@ -10,19 +10,13 @@ from mvc.cli.options import Options, argument
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, show
 from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.times import format_time
 
-_COLUMNS = (
-    Column("time"),
-    Column("target", style="target"),
-    Column("commit", style="id"),
-    Column("state"),
-    Column("message", give="end"),
-)
+_COLUMNS = columns("time", "target", "commit", "state", "message")
 
 
 class _Options(Options, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.retraining import Retraining, retraining
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, numbers, show
+from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import count, listed, number, percent, shape
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
@@ -29,12 +29,8 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.content.compare import FileDiff, TensorDiff
 from mvc.repo.diff.diff import Diff
 
-_COLUMNS = (
-    Column("tensor", give="middle"),
-    Column("kind"),
-    Column("shape", right=True, give="middle"),
-    *numbers("changed", "L2", "max |d|", "cosine", "not finite"),
-)
+_FIGURES = ("changed", "L2", "max |d|", "cosine", "not finite")
+_COLUMNS = [*columns("tensor", "kind", "shape"), *numbers(*_FIGURES)]
 _MOST_ROWS = 40  # of one file, unless all are asked for
 _MOST_UNCHANGED = 12  # more are only counted
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import Column, columns, show
 from mvc.cli.text import count
 from mvc.model.names import printable
 
@@ -77,8 +77,9 @@ def _print(
         equal = {k: v for k, v in recorded.fields().items() if k not in differing}
         rows += [("equal", printable(k), printable(v), printable(v)) for k, v in equal.items()]
         styles += [None] * len(equal)
-    columns = [Column("grade"), Column("field", give="middle"), Column("recorded", give="end")]
-    show(out, [*columns, Column(name, give="end")], rows, styles=styles)
+    show(
+        out, [*columns("grade", "field", "recorded"), Column(name, give="end")], rows, styles=styles
+    )
     hidden = len(compared.differences) - len(shown)
     if hidden:
         out.note(f"{count(hidden, 'ignored difference')} not shown (-v lists them)")

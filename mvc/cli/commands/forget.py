@@ -16,7 +16,7 @@ from mvc.cli.options import DRY_RUN, Options, argument, flag, option
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, show
 from mvc.cli.text import count, one_line, size
 from mvc.errors import NotConfirmed
 from mvc.model.commit import Commit
@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
-_COLUMNS = (
-    Column("version", style="id"),
-    Column("time"),
-    Column("message", give="end"),
-    Column("live on", style="target"),
-)
+_COLUMNS = columns("version", "time", "message", "live on")
 
 
 class _Options(Options, frozen=True, kw_only=True):

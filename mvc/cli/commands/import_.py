@@ -13,20 +13,16 @@ from pathlib import Path
 
 from mvc.cli.completing import complete_files
 from mvc.cli.options import Options, argument, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import count, listed, size, stored_for
 from mvc.model.names import printable
 from mvc.repo.importing.importing import Imported
 from mvc.repo.times import format_time
 
-_COLUMNS = (
-    Column("time"),
-    Column("source", give="middle"),
-    Column("commit", style="id"),
-    Column("stored", right=True),
-)
+_COLUMNS = [*columns("time", "source", "commit"), *numbers("stored")]
 
 
 class _Options(Options, frozen=True, kw_only=True):
@@ -45,20 +41,16 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb("mvc import runs/2026-11 --time mtime --deploy prod", _Options)
 def command(session: Session, args: _Options) -> None:
-    path = args.path
     done: list[Imported] = []
     left_out: list[Path] = []
     try:
         with session.progress("importing") as progress:
             found = session.repository.import_checkpoints(
                 args.sources,
-                time=args.clock,
-                deploy=args.deploy,
-                path=path,
-                message=args.message,
                 progress=progress,
                 taken=done.append,
                 left_out=left_out,
+                **fields(args, "time=clock", "deploy", "path", "message"),
             )
     except BaseException:
         _tell_kept(session, done)

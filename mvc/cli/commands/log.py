@@ -16,7 +16,7 @@ from mvc.cli.log_graph import GraphRow, graph_lines
 from mvc.cli.options import LIMIT, Options, argument, flag, moment, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, numbers, show
+from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import number, one_line
 from mvc.errors import DamagedData, MvcError, UnknownRevision
 from mvc.model.names import printable
@@ -108,18 +108,15 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     """A row a version, a column for every metric that one of them has."""
     rows, live = list(entries), live_now(session)
     names = sorted({name for entry in rows for name in entry.commit.metrics})
-    columns = [
-        Column("version", style="id"),
-        Column("refs"),
-        Column("live on", style="target"),
-        Column("date"),
-        *numbers(*map(printable, names)),
-        Column("relation"),
-        Column("message", give="end"),
+    metrics = numbers(*map(printable, names))
+    titles = [
+        *columns("version", "refs", "live on", "date"),
+        *metrics,
+        *columns("relation", "message"),
     ]
     show(
         session.out,
-        columns,
+        titles,
         [
             (
                 str(entry.id) if session.verbose else entry.id.short,

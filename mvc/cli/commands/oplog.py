@@ -9,19 +9,12 @@ from mvc.cli.operations import about, is_shortened, moves, operation_json
 from mvc.cli.options import LIMIT, Options
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, show
 from mvc.model.names import printable
 from mvc.repo.oplog.oplog import Operation
 from mvc.repo.times import format_time
 
-_COLUMNS = (
-    Column("number", right=True, style="id"),
-    Column("time"),
-    Column("operation", style="heading"),
-    Column("state"),
-    Column("changes", give="end"),
-    Column("about", give="end"),
-)
+_COLUMNS = columns("number", "time", "operation", "state", "changes", "about")
 
 
 class _Options(Options, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from mvc.cli.options import Options, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, show
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.codecs.stages.base import Stage
 from mvc.codecs.stages.codings import Compressor
@@ -22,10 +22,10 @@ from mvc.codecs.stages.table import STAGES, read_stages
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
-_STAGES = (Column("stage"), Column("what it does", give="end"))
-_PRESETS = (Column("preset"), Column("pipeline"))
+_STAGES = columns("stage", "what it does")
+_PRESETS = columns("preset", "pipeline")
 _ABOUT = ("about", "lossy", "decides")  # of a stage, in JSON
-_EXPLAINED = (Column("stage"), Column("acts on"), Column("what it does", give="end"))
+_EXPLAINED = columns("stage", "acts on", "what it does")
 
 
 class _Options(Options, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from mvc.cli.program import verb
 from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.script import Script
 from mvc.cli.session import Session
-from mvc.cli.tables import Column, show
+from mvc.cli.tables import columns, numbers, show
 from mvc.errors import WrongUsage
 from mvc.model.names import printable
 
@@ -28,13 +28,8 @@ if TYPE_CHECKING:
     from mvc.provenance.probe.compare import LayerRow
     from mvc.provenance.probe.probe import Probe
 
-_COLUMNS = (
-    Column("layer", give="middle"),
-    Column("type", give="end"),
-    Column("fwd", right=True),
-    Column("bwd", right=True),
-    *map(Column, ("inp", "out", "grad_inp", "grad_out", "grad_par")),
-)
+_VALUES = ("inp", "out", "grad_inp", "grad_out", "grad_par")
+_COLUMNS = [*columns("layer", "type"), *numbers("fwd", "bwd"), *columns(*_VALUES)]
 _MOST_ROWS = 40  # unless all are asked for
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
 
@@ -107,12 +102,9 @@ def command(session: Session, args: _Options) -> int:
                 target=script.value("target"),
                 loss=script.get("loss"),
                 optimizer=script.get("optimizer"),
-                training=args.training,
-                against=args.against,
                 only=None if args.only is None else [each.strip() for each in args.only.split(",")],
-                seed=args.seed,
-                threads=args.threads,
                 deterministic=args.deterministic or None,
+                **fields(args, "training", "against", "seed", "threads"),
             )
 
     found = with_weights(session, [args.rev], run, args.retrain)

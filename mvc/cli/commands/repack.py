@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mvc.repo.repack.repack import LayoutMetrics, RepackCurve, Repacked
 
 _POINT = ("bytes", "recovery_worst=worst_seconds", "recovery_mean=mean_seconds")
+_AIMS = ("interval", "max_recovery", "add_queried", "super_step")
 _NAMED = 8  # versions listed by id, unless -v
 
 
@@ -57,48 +58,23 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb("mvc repack -n --max-recovery 2", _Options)
 def command(session: Session, args: _Options) -> None:
-    add = args.add
-    if args.rev and sum(map(bool, (add, args.remove, args.drop_weights))) != 1:
-        raise click.UsageError("revisions follow --add, --remove or --drop-weights")
-    name = given(args, "trust_code", "trust", "timeout")
-    if name is not None and not (add or args.drop_weights):
-        raise click.UsageError(f"{name} is for --drop-weights and --add")
-    if args.outside_data and not args.drop_weights:
-        raise click.UsageError("--outside-data goes with --drop-weights")
-    if args.output is not None and not args.as_curve:
-        raise click.UsageError("-o goes with --curve")
+    _check(args)
     if args.as_curve:
-        numbers_given = (
-            args.interval,
-            args.max_recovery,
-            args.max_size,
-            args.add_queried,
-            args.super_step,
-        )
-        if add or args.remove or args.drop_weights or args.dry_run or set(numbers_given) != {None}:
-            raise click.UsageError("--curve changes nothing and goes with no other aim")
         _curve(session, None if args.output is None else Path(args.output), force=args.force)
         return
-    add, dropped = (
-        (*add, *args.rev * bool(add)),
-        (*args.drop_weights, *args.rev * bool(args.drop_weights)),
+    add, remove, dropped = (
+        (*named, *args.rev * bool(named)) for named in (args.add, args.remove, args.drop_weights)
     )
     bar = session.progress("repacking", counted=True)
     with training_progress(session) if args.trust or args.trust_code else bar as progress:
         done = session.repository.repack(
-            interval=args.interval,
-            max_recovery=args.max_recovery,
             max_size=None if args.max_size is None else nbytes(args.max_size),
             add=add or None,
-            remove=(*args.remove, *(args.rev if args.remove else ())) or None,
-            add_queried=args.add_queried,
-            super_step=args.super_step,
+            remove=remove or None,
             drop_weights=dropped or None,
-            outside_data=args.outside_data,
             trust=(*args.trust, *(*add, *dropped) * args.trust_code),
-            timeout=args.timeout,
-            dry_run=args.dry_run,
             progress=progress,
+            **fields(args, *_AIMS, "outside_data", "timeout", "dry_run"),
         )
     gone = [session.repository.find(each) for each in dropped]
     if session.as_json:
@@ -111,6 +87,23 @@ def command(session: Session, args: _Options) -> None:
         )
     elif args.dry_run or session.verbosity >= 0:
         _print(session, done)
+
+
+def _check(args: _Options) -> None:
+    """Raises UsageError for options that do not go together."""
+    if args.rev and sum(map(bool, (args.add, args.remove, args.drop_weights))) != 1:
+        raise click.UsageError("revisions follow --add, --remove or --drop-weights")
+    name = given(args, "trust_code", "trust", "timeout")
+    if name is not None and not (args.add or args.drop_weights):
+        raise click.UsageError(f"{name} is for --drop-weights and --add")
+    if args.outside_data and not args.drop_weights:
+        raise click.UsageError("--outside-data goes with --drop-weights")
+    if args.output is not None and not args.as_curve:
+        raise click.UsageError("-o goes with --curve")
+    aims = given(args, "add", "remove", "drop_weights", "dry_run")
+    numbers_given = {getattr(args, name) for name in (*_AIMS, "max_size")} != {None}
+    if args.as_curve and (aims or numbers_given):
+        raise click.UsageError("--curve changes nothing and goes with no other aim")
 
 
 # -- the plan ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import click
 
 from mvc.cli.completing import complete_branches
 from mvc.cli.options import FORCE_WORK, Options, argument, flag
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.retraining import Retraining, with_weights
@@ -32,23 +33,16 @@ class _Options(Options, frozen=True, kw_only=True):
 def command(session: Session, args: _Options) -> None:
     if args.start is not None and not args.create:
         raise click.UsageError("START is where a new branch begins: add -c")
-    before, revs = session.repository.head(if_known=True).branch, []
-    with suppress(UnknownRevision):  # switch says what is wrong
-        revs = (
-            [session.repository.find(args.start if args.create else args.branch)]
-            if args.retrain.asked
-            else []
-        )
+    repository, revs = session.repository, []
+    before = repository.head(if_known=True).branch
+    if args.retrain.asked:
+        with suppress(UnknownRevision):  # switch says what is wrong
+            revs = [repository.find(args.start if args.create else args.branch)]
 
     def write() -> Restored | None:
         with session.progress("restoring") as progress:
-            return session.repository.switch(
-                args.branch,
-                create=args.create,
-                start=args.start,
-                force=args.force,
-                progress=progress,
-            )
+            settings = fields(args, "create", "start", "force")
+            return repository.switch(args.branch, progress=progress, **settings)
 
     done = with_weights(session, revs, write, args.retrain)
     if done is not None:
