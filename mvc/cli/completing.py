@@ -14,21 +14,7 @@ from mvc.errors import MvcError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = [
-    "complete_branches",
-    "complete_checkout",
-    "complete_diff",
-    "complete_files",
-    "complete_folders",
-    "complete_keys",
-    "complete_presets",
-    "complete_revisions",
-    "complete_tags",
-    "complete_targets",
-    "complete_tensors",
-    "complete_tracked",
-    "complete_values",
-]
+__all__ = ["COMPLETIONS", "complete_checkout", "complete_files", "complete_tags"]
 
 _Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
@@ -70,6 +56,10 @@ def _revisions(session: Session) -> list[str]:
 
 def _tracked(session: Session, rev: str) -> list[str]:
     return [session.from_here(path) for path in session.repository.manifest(rev).by_path]
+
+
+def _of_version(session: Session, ctx: click.Context) -> list[str]:
+    return _tracked(session, ctx.params.get("rev") or ctx.params.get("a") or "HEAD")
 
 
 def _tensors(session: Session, ctx: click.Context) -> list[str]:
@@ -121,17 +111,21 @@ def _on_disk(type_: str) -> _Completion:
 
 
 complete_files = _on_disk("file")
-complete_folders = _on_disk("dir")
-complete_branches = _completing(lambda session, _: _branches(session))
 complete_tags = _completing(lambda session, _: _tags(session))
-complete_revisions = _completing(lambda session, _: _revisions(session))
-complete_targets = _completing(lambda session, _: session.repository.targets())
-complete_tensors = _completing(_tensors)
-complete_keys = _completing(_keys)
-complete_values = _completing(_values)
-complete_presets = _completing(_presets)
 complete_checkout = _completing(_of_checkout)
-complete_diff = _completing(lambda session, _: _revisions(session), files=True)
-complete_tracked = _completing(
-    lambda session, ctx: _tracked(session, ctx.params.get("rev") or ctx.params.get("a") or "HEAD")
-)
+_revisions_or_files = _completing(lambda session, _: _revisions(session), files=True)
+
+COMPLETIONS = {
+    **dict.fromkeys(("A", "B"), _revisions_or_files),
+    "BRANCH": _completing(lambda session, _: _branches(session)),
+    "DIR": _on_disk("dir"),
+    **dict.fromkeys(("FILE", "SCRIPT"), complete_files),
+    "KEY": _completing(_keys),
+    "PATH": _completing(_of_version),
+    **dict.fromkeys(("OTHER", "REV", "START"), _completing(lambda session, _: _revisions(session))),
+    "SPEC": _completing(_presets),
+    **dict.fromkeys(("T", "TARGET"), _completing(lambda session, _: session.repository.targets())),
+    "TENSOR": _completing(_tensors),
+    "VALUE": _completing(_values),
+}
+"""What the shell offers for a value, by the first word of its name in the help."""

@@ -6,14 +6,57 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from mvc.cli.payload import fields
+from mvc.cli.session import Session
+from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import seconds, size
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
-from mvc.repo.repack.plan import RepackCurve
+from mvc.model.names import printable
 
-__all__ = ["chart", "draw"]
+if TYPE_CHECKING:
+    from mvc.repo.repack.plan import RepackCurve
+
+__all__ = ["POINT", "chart", "show_curve"]
+
+POINT = ("bytes", "recovery_worst=worst_seconds", "recovery_mean=mean_seconds")
 
 _FORMATS = {".svg": "svg", ".png": "png"}
+
+
+def show_curve(session: Session, picture: Path | None, *, force: bool) -> None:
+    """Prints or draws what each bound of recovery would cost; nothing is changed."""
+    if picture is not None:
+        session.check_output(picture, force=force)
+    with session.progress("planning", counted=True) as progress:
+        curve = session.repository.repack_curve(progress=progress)
+    if picture is not None:
+        session.write_output(picture, _draw(curve, picture))
+        session.out.note(f"drew the curve in {printable(str(picture))}")
+    if session.as_json:
+        found = {"points": curve.points, "now": fields(curve.today, *POINT)}
+        session.out.json("mvc.repack/1", {"curve": found})
+    else:
+        _print_curve(session, curve)
+
+
+def _print_curve(session: Session, curve: RepackCurve) -> None:
+    out = session.out
+    if not curve.points:
+        out.line("There is no version yet")
+        return
+    out.line("Worst recovery against bytes of packs: * possible, @ stored now")
+    out.line()
+    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
+    for line in chart(points[:-1], points[-1], width=min(80, out.width or 80)):
+        out.line(line)
+    out.line()
+    rows = [
+        (name, size(point.bytes), seconds(point.worst_seconds), seconds(point.mean_seconds))
+        for name, point in [*(("", point) for point in curve.points), ("now", curve.today)]
+    ]
+    show(out, [Column(""), *numbers("packs", "worst", "mean")], rows)
 
 
 def chart(
@@ -53,7 +96,7 @@ def _place(value: float, low: float, high: float, count: int) -> int:
     return 0 if high <= low else round((value - low) / (high - low) * (count - 1))
 
 
-def draw(curve: RepackCurve, path: Path) -> bytes:
+def _draw(curve: RepackCurve, path: Path) -> bytes:
     """The picture's bytes, in the format that the name asks for."""
     kind = _FORMATS.get(path.suffix.lower())
     if kind is None:

@@ -52,6 +52,7 @@ def tensor_table(
     marks: Mapping[str, str] | None = None,
     *,
     full: bool = False,
+    most: int | None = None,
 ) -> None:
     """Name, dtype, shape, size and id of tensors. ``marks``: what happened to each, by key."""
     words = marks or {}
@@ -62,7 +63,7 @@ def tensor_table(
         key = printable(tensor.key)
         size_, mark = size(spec.nbytes), words.get(tensor.key, "")
         rows.append((key, spec.dtype, shape(spec.shape), size_, id_, mark))
-    show(out, titles, rows, indent="  ")
+    show(out, titles, rows, indent="  ", most=most)
 
 
 def entry_json(entry: FileEntry) -> dict[str, Any]:

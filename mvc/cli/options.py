@@ -18,12 +18,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import fields
 
-from mvc.cli.completing import (
-    complete_files,
-    complete_presets,
-    complete_revisions,
-    complete_targets,
-)  # fmt: skip
+from mvc.cli.completing import COMPLETIONS
 from mvc.cli.session import Session
 
 __all__ = [
@@ -32,13 +27,6 @@ __all__ = [
 ]  # fmt: skip
 
 _O = TypeVar("_O", bound="Options")
-_COMPLETIONS = {
-    **dict.fromkeys(("REV", "A", "B", "START", "OTHER"), complete_revisions),
-    **dict.fromkeys(("T", "TARGET"), complete_targets),
-    **dict.fromkeys(("FILE", "SCRIPT"), complete_files),
-    "SPEC": complete_presets,
-}
-"""What the shell offers for a value, by the first word of its name in the help."""
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -75,7 +63,7 @@ class _Declared(Struct, frozen=True):
 
 def _completion(settings: Mapping[str, Any]) -> Any:
     word = re.search(r"\w+", settings.get("metavar") or "")
-    return None if word is None else _COMPLETIONS.get(word[0])
+    return None if word is None else COMPLETIONS.get(word[0])
 
 
 def _click_type(kind: Any) -> Any:

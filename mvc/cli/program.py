@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from mvc import __version__
-from mvc.cli.completing import complete_folders
+from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import Options, filled, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
@@ -266,7 +266,7 @@ _EXIT_CODES = """0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
-    "-C", "directory", metavar="DIR", shell_complete=complete_folders,
+    "-C", "directory", metavar="DIR", shell_complete=COMPLETIONS["DIR"],
     help="Work as if started in DIR.",
 )  # fmt: skip
 @click.version_option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import click
 
 from mvc.cli.output import Output
 from mvc.cli.text import listed, one_line
-from mvc.errors import DamagedData, WouldOverwrite, WrongUsage
+from mvc.errors import DamagedData, MvcError, WouldOverwrite, WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
@@ -103,6 +103,14 @@ class Session:
     def names(self, paths: Iterable[str]) -> list[str]:
         """Tracked names of PATHs given relative to the working folder; ``.`` for all of them."""
         return [self.repository.tracked_name(path) or "." for path in paths]
+
+    def tracks(self, path: str) -> bool:
+        """Whether HEAD has a file of this PATH, or files in a folder of it."""
+        with suppress(MvcError):  # a name that no path can have, or no version yet
+            (name,) = self.names([path])
+            tracked = self.repository.manifest().by_path
+            return name == "." or any(f"{each}/".startswith(f"{name}/") for each in tracked)
+        return False
 
     def from_here(self, name: str) -> str:
         """A tracked name as a path from the working folder, printable."""

@@ -64,12 +64,14 @@ def show(
     *,
     indent: str = "",
     styles: Sequence[str | None] | None = None,
+    most: int | None = None,
 ) -> None:
-    """Prints a heading and rows, or nothing for no rows.
+    """Prints a heading and rows, or nothing for no rows; of more than ``most`` the first ones.
 
     ``styles``: one per row, over the columns' own. Columns empty in every row are left out.
     """
-    cells = list(rows)
+    every = list(rows)
+    cells = every[:most]
     if not cells:
         return
     used = [i for i in range(len(columns)) if any(row[i] for row in cells)]
@@ -83,6 +85,7 @@ def show(
     for texts, own in lines if any(titles) else lines[1:]:
         line = _GAP.join(_cell(out, *each) for each in zip(kept, widths, texts, own, strict=True))
         out.line(indent + line.rstrip())
+    out.left_out(len(every) - len(cells))
 
 
 def _fit(limit: int | None, columns: Sequence[Column], widths: list[int], indent: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from mvc.cli.completing import complete_branches
+from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
@@ -13,7 +13,7 @@ from mvc.model.names import printable
 
 
 class _Options(Options, frozen=True, kw_only=True):
-    names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=complete_branches)
+    names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=COMPLETIONS["BRANCH"])
     delete: bool = flag("Delete NAME; refuse if versions would be lost.", "-d")
     move: bool = flag("Rename: 'mvc branch -m [OLD] NEW'.", "-m")
     force: bool = flag("Move or replace an existing branch; delete in any case.", "-f")

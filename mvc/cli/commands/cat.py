@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from mvc.cli.completing import complete_tensors, complete_tracked
 from mvc.cli.listing import missing_path
 from mvc.cli.options import Options, argument, flag, option
 from mvc.cli.payload import fields
@@ -26,10 +25,8 @@ _MOST_IN_JSON = 10_000
 
 class _Options(Options, frozen=True, kw_only=True):
     rev: str = argument("REV")
-    tensor: str = argument("TENSOR", shell_complete=complete_tensors)
-    path: str | None = option(
-        "PATH", "The file, where several have a TENSOR.", shell_complete=complete_tracked
-    )
+    tensor: str = argument("TENSOR")
+    path: str | None = option("PATH", "The file, where several have a TENSOR.")
     output: str | None = option("FILE.npy", "Save the values for numpy.load.", "-o")
     force: bool = flag("Replace FILE.npy if it exists.", "-f")
 

@@ -20,7 +20,7 @@ from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
 from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
-from mvc.errors import MvcError, UnknownRevision
+from mvc.errors import UnknownRevision
 from mvc.model.names import printable
 from mvc.repo.times import format_time
 
@@ -85,7 +85,9 @@ def command(session: Session, args: _Options) -> None:
     try:
         done = with_weights(session, [rev], write, args.retrain)
     except UnknownRevision as error:
-        raise UnknownRevision(error.message, hint=_path_hint(session, rev) or error.hint) from error
+        is_path = rev is not None and session.tracks(rev)
+        hint = f"to restore a path: mvc checkout HEAD -- {rev}" if is_path else error.hint
+        raise UnknownRevision(error.message, hint=hint) from error
     if done.moved_head:
         tell_of_training(session, before, done.branch)
     if session.as_json:
@@ -137,18 +139,3 @@ def _stdout(session: Session) -> BinaryIO:
     if sys.stdout.isatty():
         raise click.UsageError("stdout is a terminal: send it to a file or a program")
     return sys.stdout.buffer
-
-
-def _path_hint(session: Session, word: str | None) -> str | None:
-    """How to write it, if the word is a tracked path given without a revision."""
-    at = session.repository.head(if_known=True).commit
-    if word is None or at is None:
-        return None
-    try:
-        (name,) = session.names([word])
-    except MvcError:
-        return None
-    tracked = session.repository.manifest(at).by_path
-    if name != "." and not any(f"{path}/".startswith(f"{name}/") for path in tracked):
-        return None
-    return f"to restore a path: mvc checkout HEAD -- {word}"

@@ -10,7 +10,6 @@ import os
 
 import click
 
-from mvc.cli.completing import complete_keys, complete_values
 from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
@@ -23,8 +22,8 @@ _COLUMNS = columns("key", "value", "from", "meaning")
 
 
 class _Options(Options, frozen=True, kw_only=True):
-    key: str | None = argument("[KEY]", shell_complete=complete_keys)
-    value: str | None = argument("[VALUE]", shell_complete=complete_values)
+    key: str | None = argument("[KEY]")
+    value: str | None = argument("[VALUE]")
     user: bool = flag("Change your own file, not the repository's.")
     unset: bool = flag("Take KEY out of the file.")
 

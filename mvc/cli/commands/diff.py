@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from mvc.cli.completing import complete_diff, complete_tracked
 from mvc.cli.options import Options, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -37,9 +36,9 @@ _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged":
 
 
 class _Options(Options, frozen=True, kw_only=True):
-    a: str | None = argument("[A]", shell_complete=complete_diff)
-    b: str | None = argument("[B]", shell_complete=complete_diff)
-    paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_tracked)
+    a: str | None = argument("[A]")
+    b: str | None = argument("[B]")
+    paths: tuple[str, ...] = argument("[PATH]...")
     stat: bool = flag("One line a file.")
     exit_code: bool = flag("Exit with 1 if anything differs.")
     retrain: Retraining
@@ -121,10 +120,9 @@ def _word(value: float | str | None) -> str:
 
 def _print_tensors(session: Session, file: FileDiff, tensors: Sequence[TensorDiff]) -> None:
     out = session.out
-    shown = tensors if session.verbose else tensors[:_MOST_ROWS]
-    styles = [_STYLES.get(t.kind, "changed") for t in shown]
-    show(out, _COLUMNS, [_row(t) for t in shown], indent="  ", styles=styles)
-    out.left_out(len(tensors) - len(shown))
+    most = None if session.verbose else _MOST_ROWS
+    styles = [_STYLES.get(t.kind, "changed") for t in tensors]
+    show(out, _COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
     same = [printable(t.key) for t in file.tensors if t.kind == "unchanged"]
     if same and len(same) <= _MOST_UNCHANGED and not session.verbose:
         out.line("  " + out.paint(f"unchanged: {', '.join(same)}", "dim"))

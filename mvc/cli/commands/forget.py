@@ -120,10 +120,9 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
         if not chosen.already:
             out.line("Nothing to forget")
         return
-    shown = chosen.commits if session.verbose else chosen.commits[:_FIRST]
     out.line(f"{count(len(chosen.commits), 'state')} to forget:")
-    show(out, _COLUMNS, [_row(session, commit, cost) for commit in shown], indent="  ")
-    out.left_out(len(chosen.commits) - len(shown))
+    rows = [_row(session, commit, cost) for commit in chosen.commits]
+    show(out, _COLUMNS, rows, indent="  ", most=None if session.verbose else _FIRST)
     out.line(_going(cost))
     for commit in chosen.commits:
         short = commit.id.short

@@ -5,7 +5,6 @@ It lives in the folder .mvc inside DIR, which is made if it is not there.
 
 from __future__ import annotations
 
-from mvc.cli.completing import complete_folders
 from mvc.cli.options import Options, argument, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
@@ -13,7 +12,7 @@ from mvc.model.names import printable
 
 
 class _Options(Options, frozen=True, kw_only=True):
-    folder: str = argument("[DIR]", default=".", shell_complete=complete_folders)
+    folder: str = argument("[DIR]", default=".")
     branch: str | None = option("NAME", "Name of the first branch.", "-b")
 
 

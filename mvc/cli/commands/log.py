@@ -7,7 +7,6 @@ that changed one of them. With --target, TIMEs are those of the deployments.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 import click
 
@@ -18,7 +17,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import number, one_line
-from mvc.errors import DamagedData, MvcError, UnknownRevision
+from mvc.errors import DamagedData, UnknownRevision
 from mvc.model.names import printable
 from mvc.repo.history.log import LogEntry, log
 from mvc.repo.lookup.refs import head_if_known
@@ -88,20 +87,10 @@ def _rev_and_paths(
         for end in rev.split(".."):
             session.repository.find(end or "HEAD")
     except UnknownRevision:
-        if not _is_path(session, rev):
+        if session.fs.stat(session.fs.cwd() / rev) is None and not session.tracks(rev):
             raise
         return "HEAD", (rev, *paths)
     return rev, paths
-
-
-def _is_path(session: Session, text: str) -> bool:
-    if session.fs.stat(session.fs.cwd() / text) is not None:
-        return True
-    with suppress(MvcError):  # a name that no path can have, or no version yet
-        (name,) = session.names([text])
-        tracked = session.repository.manifest().by_path
-        return any(path == name or path.startswith(name + "/") for path in tracked)
-    return False
 
 
 def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
@@ -109,14 +98,10 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     rows, live = list(entries), live_now(session)
     names = sorted({name for entry in rows for name in entry.commit.metrics})
     metrics = numbers(*map(printable, names))
-    titles = [
-        *columns("version", "refs", "live on", "date"),
-        *metrics,
-        *columns("relation", "message"),
-    ]
+    head, last = columns("version", "refs", "live on", "date"), columns("relation", "message")
     show(
         session.out,
-        titles,
+        [*head, *metrics, *last],
         [
             (
                 str(entry.id) if session.verbose else entry.id.short,

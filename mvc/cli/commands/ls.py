@@ -5,7 +5,6 @@ With -v the ids are shown in full.
 
 from __future__ import annotations
 
-from mvc.cli.completing import complete_tracked
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
 from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
@@ -15,7 +14,7 @@ from mvc.model.names import printable
 
 class _Options(Options, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
-    paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_tracked)
+    paths: tuple[str, ...] = argument("[PATH]...")
     name_only: bool = flag("Only the paths, one a line.")
 
 

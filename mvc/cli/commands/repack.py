@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mvc.cli.curve import POINT, show_curve
 from mvc.cli.options import FORCE_FILE, TIMEOUT, TRUST, Options, argument, flag, given, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -22,12 +23,10 @@ from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, nbytes, seconds, size
 from mvc.ids import CommitId
-from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.repo.repack.repack import LayoutMetrics, RepackCurve, Repacked
+    from mvc.repo.repack.repack import LayoutMetrics, Repacked
 
-_POINT = ("bytes", "recovery_worst=worst_seconds", "recovery_mean=mean_seconds")
 _AIMS = ("interval", "max_recovery", "add_queried", "super_step")
 _NAMED = 8  # versions listed by id, unless -v
 
@@ -60,7 +59,7 @@ class _Options(Options, frozen=True, kw_only=True):
 def command(session: Session, args: _Options) -> None:
     _check(args)
     if args.as_curve:
-        _curve(session, None if args.output is None else Path(args.output), force=args.force)
+        show_curve(session, None if args.output is None else Path(args.output), force=args.force)
         return
     add, remove, dropped = (
         (*named, *args.rev * bool(named)) for named in (args.add, args.remove, args.drop_weights)
@@ -104,9 +103,6 @@ def _check(args: _Options) -> None:
     numbers_given = {getattr(args, name) for name in (*_AIMS, "max_size")} != {None}
     if args.as_curve and (aims or numbers_given):
         raise click.UsageError("--curve changes nothing and goes with no other aim")
-
-
-# -- the plan ------------------------------------------------------------------------------
 
 
 def _print(session: Session, done: Repacked) -> None:
@@ -181,49 +177,9 @@ def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
 
 def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
     return {
-        **fields(metrics, *_POINT),
+        **fields(metrics, *POINT),
         "reset_points": len(metrics.reset_points),
         **fields(metrics, "recovery_worst_commit=worst_commit", "decoded_worst=worst_bytes"),
         **fields(metrics, "decoded_mean=mean_bytes", "deltas_worst=worst_deltas"),
         "deltas_mean": metrics.mean_deltas,
     }
-
-
-# -- the curve -----------------------------------------------------------------------------
-
-
-def _curve(session: Session, picture: Path | None, *, force: bool) -> None:
-    from mvc.cli.curve import draw
-
-    if picture is not None:
-        session.check_output(picture, force=force)
-    with session.progress("planning", counted=True) as progress:
-        curve = session.repository.repack_curve(progress=progress)
-    if picture is not None:
-        session.write_output(picture, draw(curve, picture))
-        session.out.note(f"drew the curve in {printable(str(picture))}")
-    if session.as_json:
-        found = {"points": curve.points, "now": fields(curve.today, *_POINT)}
-        session.out.json("mvc.repack/1", {"curve": found})
-    else:
-        _print_curve(session, curve)
-
-
-def _print_curve(session: Session, curve: RepackCurve) -> None:
-    from mvc.cli.curve import chart
-
-    out = session.out
-    if not curve.points:
-        out.line("There is no version yet")
-        return
-    out.line("Worst recovery against bytes of packs: * possible, @ stored now")
-    out.line()
-    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
-    for line in chart(points[:-1], points[-1], width=min(80, out.width or 80)):
-        out.line(line)
-    out.line()
-    rows = [
-        (name, size(point.bytes), seconds(point.worst_seconds), seconds(point.mean_seconds))
-        for name, point in [*(("", point) for point in curve.points), ("now", curve.today)]
-    ]
-    show(out, [Column(""), *numbers("packs", "worst", "mean")], rows)

@@ -5,7 +5,6 @@ They are deleted from the disk; every version that has them keeps them.
 
 from __future__ import annotations
 
-from mvc.cli.completing import complete_tracked
 from mvc.cli.options import Options, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -13,7 +12,7 @@ from mvc.model.names import printable
 
 
 class _Options(Options, frozen=True, kw_only=True):
-    paths: tuple[str, ...] = argument("PATH...", required=True, shell_complete=complete_tracked)
+    paths: tuple[str, ...] = argument("PATH...", required=True)
     cached: bool = flag("Keep the files on disk.")
     force: bool = flag("Delete files that hold uncommitted work.", "-f")
 

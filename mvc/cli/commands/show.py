@@ -178,10 +178,8 @@ def _print_file(session: Session, file: _Shown) -> None:
     out, verbose, marks = session.out, session.verbose, file.marks
     out.line(file_line(out, file.entry) + (f", {file.what}" if file.what else ""))
     tensors = [t for t in file.entry.tensors if verbose or t.key in marks]
-    shown = tensors if verbose else tensors[:_FIRST]
     if not verbose:  # all of them changed: only what is new needs a word
         new = file.what != "new"
         marks = {key: word for key, word in marks.items() if word == "added" and new}
-    if shown:
-        tensor_table(out, shown, marks, full=session.verbosity > 1)
-    out.left_out(len(tensors) - len(shown))
+    most = None if verbose else _FIRST
+    tensor_table(out, tensors, marks, full=session.verbosity > 1, most=most)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.completing import complete_branches
 from mvc.cli.options import FORCE_WORK, Options, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Options(Options, frozen=True, kw_only=True):
-    branch: str = argument("BRANCH", shell_complete=complete_branches)
+    branch: str = argument("BRANCH")
     start: str | None = argument("[START]")
     create: bool = flag("Make the branch, at START or HEAD.", "-c")
     force: bool = FORCE_WORK

@@ -16,6 +16,7 @@ import click
 from msgspec.structs import asdict
 
 from mvc.api import Repository
+from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import Options, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -55,7 +56,9 @@ class _Options(Options, frozen=True, kw_only=True):
     up: str | None = option("CODEC", "The codec of drifts, which travel to the coordinator.")
     down: str | None = option("CODEC", "The codec of changes of the global model.")
     seed: int | None = option("N", "The seed of the protocol's own random choices.")
-    repo: str | None = option("PATH", "The repository; by default that of this folder.")
+    repo: str | None = option(
+        "PATH", "The repository; by default that of this folder.", shell_complete=COMPLETIONS["DIR"]
+    )
     target: str | None = option("T", "The target of global models; by default global.")
     branch: str | None = option("NAME", "The branch of global models, made if missing.")
     worker_models: bool = flag("Also commit and deploy each worker's model, to worker-I.")
