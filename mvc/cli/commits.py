@@ -22,17 +22,9 @@ if TYPE_CHECKING:
     from mvc.repo.history.log import VersionStats
 
 __all__ = [
-    "IsLive",
-    "as_json",
-    "details",
-    "forgotten_on",
-    "heading",
-    "live_now",
-    "one_liner",
-    "related",
-    "warn_of_clock",
-    "warn_of_time",
-]
+    "IsLive", "as_json", "details", "forgotten_on", "heading", "live_now", "one_liner", "related",
+    "warn_of_clock", "warn_of_time",
+]  # fmt: skip
 
 _COMMIT = (
     "id", "parents", "root", "manifest", "author", "time@", "zone_minutes", "message", "metrics",
@@ -90,14 +82,13 @@ def one_liner(
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
     message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
     id_ = str(entry.id) if full else entry.id.short
-    forgotten = forgotten_on(entry.forgotten_ns)
-    gone = out.paint(f" ({forgotten})", "dim") if forgotten else ""
-    if entry.relations:
-        gone += out.paint(f" ({related(entry.relations, short=True)})", "dim")
-    if entry.storage is not None:
-        gone += out.paint(f" ({_price(entry.storage)})", "dim")
-    if entry.dropped is not None:
-        gone += out.paint(f" ({entry.dropped})", "dim")
+    notes = (
+        forgotten_on(entry.forgotten_ns),
+        related(entry.relations or (), short=True),
+        "" if entry.storage is None else _price(entry.storage),
+        "" if entry.dropped is None else str(entry.dropped),
+    )
+    gone = "".join(out.paint(f" ({note})", "dim") for note in notes if note)
     return f"{out.paint(id_, 'id')}{_names(out, entry, branch, live)} {message}{gone}"
 
 

@@ -11,17 +11,9 @@ from mvc.repo.config import parse_size
 from mvc.repo.display import number, size
 
 __all__ = [
-    "count",
-    "listed",
-    "nbytes",
-    "number",
-    "one_line",
-    "percent",
-    "seconds",
-    "shape",
-    "size",
+    "count", "listed", "nbytes", "number", "one_line", "percent", "seconds", "shape", "size",
     "stored_for",
-]
+]  # fmt: skip
 
 
 def nbytes(text: str) -> int:

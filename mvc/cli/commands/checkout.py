@@ -8,6 +8,7 @@ verified before the first one is replaced.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -71,23 +72,7 @@ def command(session: Session, args: _Options) -> None:
         with_weights(session, [rev], lambda: _write_model(session, str(rev), args), retrain)
         return
     before = repository.head(if_known=True).branch
-
-    def write() -> Restored:
-        with session.progress("restoring") as progress:
-            return repository.restore(
-                rev,
-                paths=names,
-                output=_stdout(session) if args.output == "-" else args.output,
-                progress=progress,
-                **fields(args, "everything", "atomic_dir", "delete", "force"),
-            )
-
-    try:
-        done = with_weights(session, [rev], write, args.retrain)
-    except UnknownRevision as error:
-        is_path = rev is not None and session.tracks(rev)
-        hint = f"to restore a path: mvc checkout HEAD -- {rev}" if is_path else error.hint
-        raise UnknownRevision(error.message, hint=hint) from error
+    done = _restore(session, rev, names, args)
     if done.moved_head:
         tell_of_training(session, before, done.branch)
     if session.as_json:
@@ -109,6 +94,27 @@ def _check(args: _Options) -> None:
     if args.retrain.trust_code and not (args.whole or args.retrain.asked):
         raise click.UsageError("--trust-code is for --model and --retrain")
     args.retrain.check(trust_code=args.whole)
+
+
+def _restore(session: Session, rev: str | None, names: Sequence[str], args: _Options) -> Restored:
+    """Writes files; for a path in the place of a revision the error says how to write it."""
+
+    def write() -> Restored:
+        with session.progress("restoring") as progress:
+            return session.repository.restore(
+                rev,
+                paths=names,
+                output=_stdout(session) if args.output == "-" else args.output,
+                progress=progress,
+                **fields(args, "everything", "atomic_dir", "delete", "force"),
+            )
+
+    try:
+        return with_weights(session, [rev], write, args.retrain)
+    except UnknownRevision as error:
+        is_path = rev is not None and session.tracks(rev)
+        hint = f"to restore a path: mvc checkout HEAD -- {rev}" if is_path else error.hint
+        raise UnknownRevision(error.message, hint=hint) from error
 
 
 def _write_model(session: Session, rev: str, args: _Options) -> None:

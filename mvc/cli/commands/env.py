@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.options import Options, argument, flag
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
@@ -45,27 +46,18 @@ def command(session: Session, args: _Options) -> int:
     compared = recorded.compare(there)
     code = int(args.exit_code and compared.verdict == "different")
     if session.as_json:
-        session.out.json(
-            "mvc.env/1",
-            {
-                "verdict": compared.verdict,
-                "differences": compared.differences,
-                "environment": recorded.sections,
-                "other": there.sections,
-                "used": sorted(recorded.used),
-            },
-        )
-        return code
-    _print(session, args.rev, args.other, recorded, compared)
+        sections = {"environment": recorded.sections, "other": there.sections}
+        payload = fields(compared, "verdict", "differences") | sections
+        session.out.json("mvc.env/1", payload | {"used": sorted(recorded.used)})
+    else:
+        _print(session, args, recorded, compared)
     return code
 
 
-def _print(
-    session: Session, rev: str, other: str | None, recorded: Environment, compared: Comparison
-) -> None:
+def _print(session: Session, args: _Options, recorded: Environment, compared: Comparison) -> None:
     out = session.out
-    name = printable(other or "this machine")
-    out.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
+    name = printable(args.other or "this machine")
+    out.line(f"{printable(args.rev)} and {name}: {_VERDICTS[compared.verdict]}")
     shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
     rows: list[tuple[str, ...]] = [
         (d.grade, printable(d.field), printable(d.recorded or "-"), printable(d.other or "-"))
@@ -77,9 +69,8 @@ def _print(
         equal = {k: v for k, v in recorded.fields().items() if k not in differing}
         rows += [("equal", printable(k), printable(v), printable(v)) for k, v in equal.items()]
         styles += [None] * len(equal)
-    show(
-        out, [*columns("grade", "field", "recorded"), Column(name, give="end")], rows, styles=styles
-    )
+    titles = [*columns("grade", "field", "recorded"), Column(name, give="end")]
+    show(out, titles, rows, styles=styles)
     hidden = len(compared.differences) - len(shown)
     if hidden:
         out.note(f"{count(hidden, 'ignored difference')} not shown (-v lists them)")

@@ -59,9 +59,10 @@ def command(session: Session, args: _Options) -> int:
     from mvc.repo.gc.gc import grace_of
 
     context, as_json = session.context, session.as_json
-    best = tuple(Best.parse(text) for text in args.keep_best)
     rules = Retention(
-        args.keep_last, args.keep_hourly, args.keep_daily, best, args.unused, args.unqueried
+        best=tuple(Best.parse(text) for text in args.keep_best),
+        **fields(args, "last=keep_last", "hourly=keep_hourly", "daily=keep_daily"),
+        **fields(args, "unused", "unqueried"),
     )
     chosen = forget.choose(context, args.rev, rules or None)
     asks = bool(chosen.commits) and not args.dry_run and not args.force

@@ -5,7 +5,7 @@ The files and tensors listed are those that differ from the first parent; -v lis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -64,20 +64,24 @@ def command(session: Session, args: _Options) -> None:
     if entry.forgotten_ns is None:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
-        same = 0
-        for file in files:
-            if file.what == "unchanged" and not session.verbose:
-                same += 1
-                continue
-            out.line()
-            _print_file(session, file)
-        for path in removed or ():
-            out.line()
-            out.line(f"{out.paint(printable(path), 'removed')}  removed")
-        if same:
-            out.line()
-            out.line(f"{count(same, 'file')} unchanged (-v lists them)")
+        _print_changes(session, files, removed or ())
     session.tell_incomplete(incomplete)
+
+
+def _print_changes(session: Session, files: Sequence[_Shown], removed: Sequence[str]) -> None:
+    out, same = session.out, 0
+    for file in files:
+        if file.what == "unchanged" and not session.verbose:
+            same += 1
+            continue
+        out.line()
+        _print_file(session, file)
+    for path in removed:
+        out.line()
+        out.line(f"{out.paint(printable(path), 'removed')}  removed")
+    if same:
+        out.line()
+        out.line(f"{count(same, 'file')} unchanged (-v lists them)")
 
 
 def _print_code(session: Session, rev: str) -> None:
