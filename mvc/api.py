@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import DEFAULT_STATE
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from mvc.provenance.replay import Retrained
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.commit.request import CommitOptions
-    from mvc.repo.context import Progress
     from mvc.repo.repack.repack import Repacked
     from mvc.training.recorder import Recorder
     from mvc.training.resume import Loaded, Resumed
     from mvc.training.watch import WatchOptions
+    from mvc.types import Progress
 
 __all__ = ["Repository"]
 

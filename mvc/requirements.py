@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import InvalidPipeline, WrongUsage
 
 __all__ = ["ACCURACY_DROPS", "SPEEDS", "Requirements", "pipeline_and_bound"]
@@ -19,8 +20,7 @@ SPEEDS = ("fast", "slow")
 ACCURACY_DROPS = (0, 0.1, 1)
 
 
-@dataclass(frozen=True)
-class Requirements:
+class Requirements(Struct, frozen=True):
     """What a user needs; may be given in place of a pipeline. ``pipeline`` is the preset chosen.
 
     ``max_recovery``: seconds that recovering any version may take, more than 0. A commit with

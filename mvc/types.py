@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
-__all__ = ["Bytes"]
+__all__ = ["Bytes", "Progress"]
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Anything with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
+
+Progress: TypeAlias = Callable[[int, int, str], None]
+"""Called with bytes done, bytes in total, and a description of the current step."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
@@ -60,8 +61,7 @@ class MemorySource:
         return len(part)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedContent:
+class ParsedContent(Struct, frozen=True):
     """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
 
     offset: int
@@ -72,8 +72,7 @@ class ParsedContent:
         return self.offset + self.spec.nbytes
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedTensor:
+class ParsedTensor(Struct, frozen=True):
     """A named tensor; as ``manifest.LogicalTensor``, before anything is hashed."""
 
     key: str
@@ -91,8 +90,7 @@ class FileParts(NamedTuple):
     checks: tuple[Check, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepFrom:
+class StepFrom(Struct, frozen=True):
     """A content is the stored blob ``base`` plus ``step``, coded by the pipeline ``coding``."""
 
     base: BlobId

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.ids import CommitId
 from mvc.repo.history.log import LogEntry
 
 __all__ = ["GraphRow", "graph_lines"]
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRow:
+class GraphRow(Struct, frozen=True):
     """The drawing before a version's ``first`` line, before the ``rest`` of its lines, and the
     lines of ``links`` after it.
     """

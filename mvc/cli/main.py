@@ -13,15 +13,15 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any, NoReturn
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
-from mvc.dataclasses import dataclass
 from mvc.errors import MvcError
 from mvc.io.patience import StillWaiting
 from mvc.model.names import printable
@@ -120,8 +120,7 @@ def _tolerate_any_text() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """What the program says of an error; ``kind`` is a stable word for programs."""
 
     kind: str

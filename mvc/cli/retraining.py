@@ -10,15 +10,15 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from mvc.cli.completing import complete_revisions
 from mvc.cli.session import Session
-from mvc.dataclasses import dataclass
 from mvc.errors import WeightsDropped
 
 if TYPE_CHECKING:
-    from mvc.repo.context import Progress
     from mvc.repo.lookup.revisions import Rev
+    from mvc.types import Progress
 
 __all__ = [
     "TIMEOUT", "TRUST", "Retraining", "retrain_options", "retraining", "training_progress",
@@ -40,8 +40,7 @@ TIMEOUT = click.option(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Retraining:
+class Retraining(Struct, frozen=True):
     """``--retrain`` (``asked``) and the options that go with it."""
 
     asked: bool

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from mvc.io.files import FileSystem
     from mvc.model.commit import Commit
     from mvc.repo.config import Config
-    from mvc.repo.context import Context, Progress
-    from mvc.types import Bytes
+    from mvc.repo.context import Context
+    from mvc.types import Bytes, Progress
 
 __all__ = ["Session", "load"]
 

@@ -7,8 +7,9 @@ from itertools import repeat
 from typing import Literal
 from unicodedata import combining, east_asian_width
 
+from msgspec import Struct
+
 from mvc.cli.output import Output
-from mvc.dataclasses import dataclass
 
 __all__ = ["Column", "numbers", "show"]
 
@@ -16,8 +17,7 @@ _GAP = "  "
 _NARROWEST = 12
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """``right``: numbers. ``give``: the text may be shortened to fit the terminal, a name in
     its middle, a sentence at its end.
     """

@@ -27,6 +27,7 @@ from functools import cached_property, lru_cache
 from typing import Literal, TypeVar, cast
 
 import numpy as np
+from msgspec import Struct
 
 from mvc.codecs import steps
 from mvc.codecs.sparse import decode_sparse, encode_sparse
@@ -51,7 +52,6 @@ from mvc.codecs.words import (
     words_of,
     zigzag,
 )
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
@@ -94,8 +94,7 @@ _WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk i
 S = TypeVar("S", bound=Stage)
 
 
-@dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True, dict=True):
     """A checked order of stages. Equal texts are equal pipelines.
 
     ``stages`` encode; ``decisions`` and ``lossy`` act before them.

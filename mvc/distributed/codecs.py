@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.lc.payload import decode_steps, encode_steps
 from mvc.codecs.lc.quantise import quantise
 from mvc.codecs.lc.step import Step, flushes
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
 
 __all__ = ["CODECS", "DriftCodec", "Plain", "Wire", "codec_named"]
@@ -264,8 +264,7 @@ def codec_named(text: str) -> DriftCodec:
     return made()
 
 
-@dataclass(frozen=True)
-class Wire:
+class Wire(Struct, frozen=True):
     """How one direction travels. The first ``measured`` of ``length`` numbers are parameters and
     go through the codec; the rest are statistics (of BatchNorm, say) and go as they are.
     """

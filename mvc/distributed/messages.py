@@ -10,7 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Any, ClassVar
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import astuple
+
 from mvc.errors import BadMessage
 
 __all__ = [
@@ -37,8 +39,7 @@ MAX_WORKERS = 0xFFFF
 _HEADER = struct.Struct("<BHII")
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(Struct, frozen=True):
     """The header that every message has."""
 
     kind: ClassVar[int] = 0
@@ -57,14 +58,13 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """The message as it travels."""
-        values = list(vars(self).values())
+        values = list(astuple(self))
         data = values.pop() if self.has_data else b""
         header = _HEADER.pack(self.kind, *values[:3])
         return b"".join((header, self.numbers.pack(*values[3:]), data))
 
 
-@dataclass(frozen=True)
-class Join(Message):
+class Join(Message, frozen=True):
     """Up: a worker is there. ``length``: numbers in its vector; ``layout``: 16 bytes, the digest
     of names, shapes and types. The coordinator answers with Begin or Refused.
     """
@@ -74,24 +74,21 @@ class Join(Message):
     layout: bytes
 
 
-@dataclass(frozen=True)
-class Increment(Message):
+class Increment(Message, frozen=True):
     """Up: the counter of a worker has risen by ``amount`` in this sub-round."""
 
     kind, up, numbers = 2, True, struct.Struct("<I")
     amount: int
 
 
-@dataclass(frozen=True)
-class Value(Message):
+class Value(Message, frozen=True):
     """Up: the value of the safe function, the answer to Collect."""
 
     kind, up, numbers = 3, True, struct.Struct("<d")
     value: float
 
 
-@dataclass(frozen=True)
-class LocalState(Message):
+class LocalState(Message, frozen=True):
     """Up: the squared norm of the drift, and a summary of it as float32 in ``data``."""
 
     kind, up, numbers, has_data = 4, True, struct.Struct("<d"), True
@@ -99,8 +96,7 @@ class LocalState(Message):
     data: bytes
 
 
-@dataclass(frozen=True)
-class Drift(Message):
+class Drift(Message, frozen=True):
     """Up: the encoded drift. ``alarm`` is 1 if nobody asked for it. The worker then waits."""
 
     kind, up, numbers, has_data = 5, True, struct.Struct("<B"), True
@@ -108,8 +104,7 @@ class Drift(Message):
     data: bytes
 
 
-@dataclass(frozen=True)
-class Done(Message):
+class Done(Message, frozen=True):
     """Up: the worker will not train any more; it still answers. ``pending``: 1 if it has trained
     since the round began.
     """
@@ -118,8 +113,7 @@ class Done(Message):
     pending: int
 
 
-@dataclass(frozen=True)
-class Begin(Message):
+class Begin(Message, frozen=True):
     """Down: a round begins. With ``full`` the data are the model, else its encoded change."""
 
     kind, numbers, has_data = 16, struct.Struct("<Bd"), True
@@ -128,52 +122,45 @@ class Begin(Message):
     data: bytes
 
 
-@dataclass(frozen=True)
-class Quantum(Message):
+class Quantum(Message, frozen=True):
     """Down: a sub-round begins."""
 
     kind, numbers = 17, struct.Struct("<d")
     quantum: float
 
 
-@dataclass(frozen=True)
-class Collect(Message):
+class Collect(Message, frozen=True):
     """Down: say the value of your safe function."""
 
     kind = 18
 
 
-@dataclass(frozen=True)
-class Fetch(Message):
+class Fetch(Message, frozen=True):
     """Down: send your drift, and wait."""
 
     kind = 19
 
 
-@dataclass(frozen=True)
-class Balance(Message):
+class Balance(Message, frozen=True):
     """Down: your model is now the reference plus the encoded change; the round goes on."""
 
     kind, has_data = 20, True
     data: bytes
 
 
-@dataclass(frozen=True)
-class Continue(Message):
+class Continue(Message, frozen=True):
     """Down: train on, nothing is to be synchronised."""
 
     kind = 21
 
 
-@dataclass(frozen=True)
-class Stop(Message):
+class Stop(Message, frozen=True):
     """Down: training has ended, and the last model is made."""
 
     kind = 22
 
 
-@dataclass(frozen=True)
-class Refused(Message):
+class Refused(Message, frozen=True):
     """Down: the worker does not take part any more. ``data``: why, in UTF-8."""
 
     kind, has_data = 23, True

@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 
 __all__ = ["SAFE_FUNCTIONS", "Cap", "Norm", "SafeFunction", "Threshold", "Variance", "norm_of"]
@@ -93,8 +93,7 @@ class Cap(SafeFunction):
 SAFE_FUNCTIONS: dict[str, type[SafeFunction]] = {each.name: each for each in (Norm, Variance, Cap)}
 
 
-@dataclass(frozen=True)
-class Threshold:
+class Threshold(Struct, frozen=True):
     """How far a model may move, in one of three units.
 
     ``radius``: the distance r itself. ``relative``: T, with ``r = T|E|`` anew for each round.

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Layout, Worker
 from mvc.distributed.protocols.named import Protocol
@@ -31,8 +31,7 @@ Train = Callable[[Model, Sequence[int]], Sequence[int]]
 that had nothing left to train on."""
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """A line of a log. ``process``: the worker's number, or HUB. ``did``: of a worker ``join``,
     ``update``, ``message`` or ``end``; of the coordinator ``batch`` with the senders in the order
     in which it took one message of each, ``remove`` with the worker, or ``lost`` where a process

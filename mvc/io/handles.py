@@ -16,7 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import WrongUsage
 from mvc.io import mounts
 from mvc.io.os_errors import sync_failure, translate
@@ -35,8 +36,7 @@ _NAMES_HOLES = frozenset({"ext4", "xfs", "btrfs", "tmpfs", "f2fs"})
 _ZEROS = memoryview(bytes(_LARGE))
 
 
-@dataclass(frozen=True, slots=True)
-class FileIdentity:
+class FileIdentity(Struct, frozen=True):
     """What tells whether a file is still the same: times in ns since 1970, size in bytes."""
 
     size: int
@@ -248,6 +248,10 @@ class ReadAhead:
             size = _LARGE if is_next else length
             self._start, self._data, at = offset, self._file.read(offset, size), 0
         return self._data[at : at + length]
+
+    def is_hole(self, offset: int, length: int) -> bool:
+        """Whether nothing was ever written there; see ``ReadFile.is_hole``."""
+        return self._file.is_hole(offset, length)
 
 
 class WriteFile(_Handle):

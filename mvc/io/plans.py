@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
@@ -33,8 +34,7 @@ _TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
 _FIELDS = ("folder", "device", "inode", "owner")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One file. ``temporary`` is renamed to ``name``; if it is empty, ``name`` is deleted.
 
     ``before`` is what stood at ``name``: size, mtime and ctime in ns, inode; empty for nothing.
@@ -67,8 +67,7 @@ class Step:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """``then``: what else belongs to the replacement, once all files are replaced.
 
     ``outside``: the folder that a plan of an earlier version of mvc names. Nothing proves that
@@ -114,8 +113,7 @@ class Plan:
         return cls(steps, then, rest == cls.ready(line + end), found["folder"])
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """The folder whose plan lies in it; ``owner`` is the user that it belongs to."""
 
     folder: str

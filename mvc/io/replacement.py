@@ -20,7 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import Busy, IoFailed, MvcError, ReadOnly, StorageFull, WouldOverwrite
 from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
 from mvc.io.plans import MOST, Plan, Pointer, Step, before, is_own_file, is_temporary
@@ -82,8 +83,7 @@ def replacing(
         yield _carry_out(fs, folder, steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """How interrupted replacements are finished.
 
     ``root`` is the folder that holds the repository. ``check`` gives the check of the file at a

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from itertools import pairwise
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.limits import (
     MAX_ATTACHED,
@@ -39,8 +39,7 @@ _FLOAT = struct.Struct("<d")
 _OTHER_FORM = "it is not in canonical form"
 
 
-@dataclass(frozen=True)
-class Commit:
+class Commit(Struct, frozen=True, dict=True):
     """``time_ns`` is UTC nanoseconds since 1970, ``zone_minutes`` the author's offset from UTC.
 
     ``metrics`` are float64 by name; ``pipeline`` is the preset or the text of the pipeline

@@ -12,11 +12,12 @@ fields, which follow from the content and are computed, not stored) and the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import compress, pairwise
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mvc.errors import DamagedData, InvalidName
 from mvc.ids import BlobId, ManifestId, Root
 from mvc.limits import (
@@ -46,8 +47,7 @@ _Span = tuple[int, int, bool]
 _DTYPE_CODES = {name: code for code, name in enumerate(_DTYPE_NAMES)}
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """A blob that fills ``spec.nbytes`` bytes of the file from ``offset``."""
 
     offset: int
@@ -55,8 +55,7 @@ class Content:
     id: BlobId
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """A little-endian CRC-32 of file bytes [start, start + length), kept at ``position``."""
 
     position: int
@@ -64,16 +63,14 @@ class Check:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """A tensor inside raw content: element offset and element strides."""
 
     offset: int
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LogicalTensor:
+class LogicalTensor(Struct, frozen=True):
     """A named tensor of the state.
 
     ``content`` is a position in ``FileEntry.contents``; with ``view`` None the
@@ -109,8 +106,7 @@ class State:
         return self.tree.root
 
 
-@dataclass(frozen=True)
-class FileEntry:
+class FileEntry(Struct, frozen=True, dict=True):
     """One path of a version. ``size`` and all offsets are bytes of the file."""
 
     path: str

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.ids import Root
 from mvc.model.hashing import digest
 
@@ -26,8 +27,7 @@ def leaf(content: bytes, key: str) -> bytes:
     return digest(_TAG_LEAF, content, key.encode("utf-8", "surrogateescape"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(Struct, frozen=True):
     hash: bytes
     left: _Node | None = None
     right: _Node | None = None
@@ -59,8 +59,7 @@ class MerkleTree:
         return Root(self.top.hash if self.top else digest(_TAG_EMPTY))
 
 
-@dataclass(frozen=True, slots=True)
-class TreeDiff:
+class TreeDiff(Struct, frozen=True):
     """Leaf positions that differ, in order, and the hash comparisons it took."""
 
     changed: tuple[int, ...]

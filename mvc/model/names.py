@@ -17,11 +17,14 @@ __all__ = [
     "ATTACHED",
     "DATA",
     "DEFAULT_STATE",
+    "VERSION_CONTROL",
     "an",
     "attached_path",
     "check_key",
     "check_path",
+    "check_place",
     "check_ref",
+    "is_foreign",
     "is_under",
     "printable",
     "training_path",
@@ -36,9 +39,13 @@ ATTACHED = ".mvc/"
 DATA = "data/"
 """How the tags of data sets begin."""
 
+VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn"})
+"""Folders of version control systems, in any case of letters; mvc never looks into them."""
+
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
 _SHORT_OF_MVC = re.compile(r"mvc~[0-9]+")  # what Windows calls .mvc in eight letters
+_FOREIGN = VERSION_CONTROL | {"git~1"}  # what Windows calls .git in eight letters
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]*")
 _HEX_ID = re.compile(r"[0-9a-fA-F]{40,64}")
 
@@ -99,6 +106,24 @@ def check_path(path: str) -> str:
     for part in path.split("/"):
         _check_part(path, part)
     return path
+
+
+def check_place(path: str) -> str:
+    """A path to which a file may be written. Raises InvalidName.
+
+    What lies in ``.git`` can have git run a program.
+    """
+    if is_foreign(path):
+        raise InvalidName(
+            f"a path leads into the folder of a version control system: {path}",
+            hint="a file of a version can be written elsewhere: 'mvc checkout -o FILE REV PATH'",
+        )
+    return path
+
+
+def is_foreign(path: str) -> bool:
+    """Whether a path leads into the folder of a version control system."""
+    return not _FOREIGN.isdisjoint(path.lower().split("/"))
 
 
 def attached_path(name: str) -> str:

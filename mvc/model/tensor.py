@@ -6,19 +6,19 @@ that every blob has a spec.
 
 from __future__ import annotations
 
-from dataclasses import field
 from functools import lru_cache
 from math import prod
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
 
 __all__ = ["DTYPES", "DType", "TensorSpec", "shared_spec"]
 
 
-@dataclass(frozen=True, slots=True)
-class DType:
+class DType(Struct, frozen=True):
     """``itemsize`` in bytes; ``width``: bytes of the unsigned integers that deltas act on."""
 
     name: str
@@ -49,20 +49,19 @@ DTYPES = {row.name: row for row in _ROWS}
 """The closed table of dtypes, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Struct, frozen=True):
     """dtype name and shape of one tensor; the empty shape is a scalar."""
 
     dtype: str
     shape: tuple[int, ...]
-    nbytes: int = field(init=False, repr=False, compare=False)  # asked for very often
+    nbytes: int = 0  # always computed; a field, because it is asked for very often
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise DamagedData(f"unknown dtype {self.dtype!r}")
         if len(self.shape) > MAX_DIMENSIONS or any(not 0 <= n < 1 << 63 for n in self.shape):
             raise DamagedData(f"a shape is outside the limits: {len(self.shape)} dimensions")
-        object.__setattr__(self, "nbytes", self.elements * DTYPES[self.dtype].itemsize)
+        force_setattr(self, "nbytes", self.elements * DTYPES[self.dtype].itemsize)
         if self.nbytes >= 1 << 63:
             raise DamagedData("a shape's product overflows")
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from blake3 import blake3
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import (
     CannotRecord,
     CannotRetrain,
@@ -39,10 +39,11 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import in_memory
 from mvc.repo.content.sources import open_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import TAG, tags
 from mvc.repo.worktree.worktree import sound_files_in
+from mvc.types import Progress
 
 __all__ = ["DataSet", "Given", "Used", "add", "data_set", "data_sets", "outside", "place", "used"]
 
@@ -57,8 +58,7 @@ _URL = re.compile(r"https?://[!-~]{1,2000}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True)
-class DataSet:
+class DataSet(Struct, frozen=True):
     """``files`` have so many ``nbytes``. ``source``: the path or URL of a reference, else None."""
 
     name: str
@@ -68,8 +68,7 @@ class DataSet:
     source: str | None = None
 
 
-@dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     size: int
     hash: str
 
@@ -172,8 +171,7 @@ def of_version(context: Context, name: str, version: CommitId) -> DataSet:
 # -- in a training -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Used:
+class Used(Struct, frozen=True):
     """The data sets of a training. ``places``: where each lies on this machine, by name.
 
     ``argument``: what the service is given as ``data``.

@@ -17,7 +17,8 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, MvcError, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.io.process import host_name
@@ -73,8 +74,7 @@ _VARIABLES = re.compile(
 """Variables that choose kernels, threads or precision. No other variable is ever stored."""
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A field that differs, as text; None where a side lacks it."""
 
     field: str
@@ -83,8 +83,7 @@ class Difference:
     other: str | None
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """What differs between two environments, by grade and field."""
 
     differences: tuple[Difference, ...]
@@ -98,8 +97,7 @@ class Comparison:
         return "compatible" if "compatible" in grades else "exact"
 
 
-@dataclass(frozen=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """Sections of fields, such as ``{"torch": {"version": "2.13.0"}}``.
 
     ``used`` names the installed packages that the version's model imports: these must be equal.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from mvc.errors import WouldOverwrite
 from mvc.ids import CommitId
@@ -17,8 +18,8 @@ from mvc.repo.checkout.outputs import refuse_store
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
-    from mvc.repo.context import Progress
     from mvc.repo.repository import Repository
+    from mvc.types import Progress
 
 __all__ = ["LOADER", "export_model"]
 

@@ -12,11 +12,11 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.errors import (
     CannotBuild,
     CannotRecord,
@@ -61,8 +61,7 @@ _DEPTH = 50  # of constructor arguments
 _SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(Struct, frozen=True):
     """What builds a model; given to ``Repository.commit`` as ``model``.
 
     ``model`` is the live module, its class, or a function that makes one like it. ``arguments``
@@ -88,8 +87,7 @@ class Architecture:
             raise WrongUsage("sources are names of modules in a list")
 
 
-@dataclass(frozen=True)
-class StoredModel:
+class StoredModel(Struct, frozen=True):
     """How a version's model is built. ``name`` is a class or function of ``module``.
 
     ``weights`` is the path of its state in the version. ``files`` are the SHA-256 of the source

@@ -26,7 +26,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
 from mvc.model.manifest import FileEntry
@@ -58,8 +59,7 @@ _NUMBER = re.compile(r"-?inf|nan")
 _ANY = re.compile(r"[ -~]{1,200}")
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(Struct, frozen=True):
     """An object that the service uses: how to build it, and whether it has a state.
 
     ``kind``: ``made`` for a class or function that is called with its arguments; the others are
@@ -75,8 +75,7 @@ class Made:
     state: bool
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(Struct, frozen=True):
     """A data set: ``name``, the version that holds it, and its only file (empty for a folder)."""
 
     name: str
@@ -84,8 +83,7 @@ class Data:
     file: str = ""
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True):
     """The model beside its weights.
 
     ``made``: the value that builds it. ``frozen``: parameters without gradient; ``evaluating``:
@@ -98,8 +96,7 @@ class Model:
     device: str = "cpu"
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(Struct, frozen=True):
     """A call that a replay makes, as ``optimizer = torch.optim.adam:Adam(model, lr=0.01)``.
 
     ``stored``: whether the version carries the files of all functions and classes in it.
@@ -109,8 +106,7 @@ class Call:
     stored: bool
 
 
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """How the state at ``path`` of a version is made.
 
     ``base`` and ``base_path``: the state that training begins with. ``service`` is

@@ -10,17 +10,17 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 from blake3 import blake3
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
-from mvc.dataclasses import dataclass
 from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.manifest import FileEntry
@@ -60,8 +60,7 @@ from mvc.training.state.rng import rng_state
 __all__ = ["Run", "RunOptions"]
 
 
-@dataclass(frozen=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True):
     """``path`` is the model's in its versions; the others as for ``Repository.commit``.
 
     ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:

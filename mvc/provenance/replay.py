@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from blake3 import blake3
+from msgspec import Struct
 
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
-from mvc.dataclasses import dataclass
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,
@@ -45,12 +45,13 @@ from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.weights import is_stored
 from mvc.repo.maintenance.leftovers import work_folder
 from mvc.store.journal.entries import Entry, Weights
+from mvc.types import Progress
 
 __all__ = ["Difference", "ReplayOptions", "Retrained", "made_again"]
 
@@ -61,8 +62,7 @@ _ENDING = 10  # seconds in which a process that is done may end its own children
 _SILENT = 5.0  # seconds without an event after which it is said what is waited for
 
 
-@dataclass(frozen=True)
-class ReplayOptions:
+class ReplayOptions(Struct, frozen=True):
     """How versions are made again.
 
     ``trusted``: the versions whose stored code may run, and no others. ``anyway`` begins although
@@ -85,8 +85,7 @@ class ReplayOptions:
             check_seconds("timeout", self.timeout)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
     or if its dtype or shape differs, too.
     """
@@ -95,8 +94,7 @@ class Difference:
     distance: Distance | None
 
 
-@dataclass(frozen=True, repr=False)
-class Retrained:
+class Retrained(Struct, frozen=True):
     """A version that was made again; its root was verified.
 
     ``state`` is that of ``path``, as ``checkout`` returns it. ``replayed``: the versions that were

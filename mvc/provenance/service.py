@@ -23,9 +23,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from mvc.adapters.python.state import from_state
-from mvc.dataclasses import dataclass
 from mvc.errors import CannotRecord, CannotRetrain, MvcError, WrongUsage
 from mvc.model.names import an
 from mvc.provenance.recipe import SERVICE, Made, Recipe
@@ -49,8 +49,7 @@ def _state_name(name: str) -> str:
     return f"{SERVICE}{name}.safetensors"
 
 
-@dataclass(frozen=True)
-class Making:
+class Making(Struct, frozen=True):
     """How an object was made. ``seen``: its plain attributes right after that."""
 
     call: Callable[..., Any]

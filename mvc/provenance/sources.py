@@ -20,7 +20,8 @@ from types import CodeType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import CannotRecord
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
@@ -35,8 +36,7 @@ _SCRIPT = {"__main__", "__mp_main__"}
 """What the script that runs is called, also in a process that multiprocessing has started."""
 
 
-@dataclass(frozen=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """``files``: bytes by attached name (``code/nets/resnet.py``).
 
     ``packages``: versions of the installed packages that the files import, by distribution name.
@@ -220,8 +220,7 @@ _KNOWN: WeakKeyDictionary[Any, dict[tuple[object, ...], _Search]] = WeakKeyDicti
 # -- where modules lie -----------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """``kind``: standard, installed or project. ``folders``: where a package's modules lie."""
 
     kind: str

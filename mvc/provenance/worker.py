@@ -6,7 +6,6 @@ stderr. The process ends when its stdin does, so that it never outlives who star
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -21,6 +20,7 @@ import torch
 
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
+from mvc.io.process import signal_at_end_of_parent
 from mvc.provenance import environment
 from mvc.provenance.environment import Environment
 from mvc.provenance.recipe import RECIPE, Model, Recipe
@@ -33,7 +33,6 @@ from mvc.repo.repository import Repository
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
 
-_PR_SET_PDEATHSIG = 1
 _EVERY = 0.1  # seconds between two reports of progress
 
 
@@ -69,7 +68,7 @@ def _end_with_stdin() -> None:
 def _end_with(parent: int) -> None:
     """Has Linux end this process with its parent, also while code keeps Python's lock."""
     if sys.platform == "linux" and os.getppid() == parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal_at_end_of_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(3)
 

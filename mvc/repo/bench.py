@@ -12,17 +12,17 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
+from msgspec import Struct, field
+
 from mvc.adapters.files.detect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
@@ -37,12 +37,13 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.content.hashing import hash_file, pieces
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.content.sources import open_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.importing.importing import Checkpoint, find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.repository import Repository
 from mvc.repo.worktree.worktree import tracked_name
+from mvc.types import Progress
 
 __all__ = ["MAX_BYTES", "PIPELINES", "Advice", "Figures", "Measured", "Row", "advise", "bench"]
 
@@ -76,8 +77,7 @@ _FREE = {"store.max_recovery": None, "store.layout": "chain:10000", "store.max_c
 _Place: TypeAlias = tuple[str, str, int]  # file, content, start in bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """``ratio``: bytes added to the repository per raw byte, journal and headers included.
 
     ``commit`` and ``checkout`` are speeds in raw bytes a second, until the data is durable.
@@ -88,8 +88,7 @@ class Figures:
     checkout: float
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One pipeline. ``full``: the oldest version; ``delta``: the later ones, None without any.
 
     ``interval``: versions from one stored in full to the next. ``version_bytes``: what a version
@@ -120,8 +119,7 @@ class Row:
         return (self.delta or self.full).commit
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """``row`` is None if no pipeline keeps within ``store.max_recovery``.
 
     ``least_speed``: the commit speed in bytes a second that a pipeline must reach.
@@ -132,8 +130,7 @@ class Advice:
     least_speed: float
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """``rows`` are in the order of ``PIPELINES``. Every version came back exactly.
 
     ``versions``: how many were named; ``compared``: committed pairs of consecutive ones.
@@ -234,8 +231,7 @@ def advise(rows: Sequence[Row], in_use: str) -> Advice:
     return Advice(chosen, why, least)
 
 
-@dataclass
-class _Trial:
+class _Trial(Struct):
     """One pipeline: bytes added and seconds taken by each version, oldest first."""
 
     pipeline: Pipeline

@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.io.process import memory_bytes
@@ -55,8 +56,7 @@ _EMPTY = re.compile(rb"(?:[ ]*(?:#[ -~]*)?\n)*")
 _NOTHING = {"", "null", "none", "~"}
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """A setting.
 
     ``low`` and ``high`` bound a number, or the bytes of a text; with ``open_low``, ``low`` itself
@@ -175,8 +175,7 @@ _ALL = (
 KEYS: dict[str, Key] = {key.name: key for key in _ALL}
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """Every key's value and origin."""
 
     values: Mapping[str, tuple[Value, Origin]]

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
-__all__ = ["Context", "Progress", "noting"]
-
-Progress: TypeAlias = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in total, and a description of the current step."""
+__all__ = ["Context", "noting"]
 
 
-@dataclass
-class Context:
+class Context(Struct):
     """``root`` is the folder that contains ``.mvc``.
 
     ``finished``: the files that were replaced to complete checkouts whose process was killed.

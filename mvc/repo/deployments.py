@@ -22,7 +22,8 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
@@ -55,8 +56,7 @@ RECENT = 256
 """How many of a target's newest records are searched for an immediate one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployed:
+class Deployed(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
 
     Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the

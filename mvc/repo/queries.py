@@ -11,13 +11,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from blake3 import blake3
+from msgspec import Struct
+from msgspec.structs import replace
 
-from mvc.dataclasses import dataclass
 from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -41,8 +41,7 @@ _START = CommitId(bytes(32))  # its row has the time from which on queries are r
 State = TypeVar("State")
 
 
-@dataclass(frozen=True, slots=True)
-class Queried:
+class Queried(Struct, frozen=True):
     """How often a version was asked for, and when last (microseconds since 1970)."""
 
     count: int
@@ -53,8 +52,7 @@ class Queried:
         return Queried(count, max(self.last_us, other.last_us))
 
 
-@dataclass(frozen=True)
-class Queries:
+class Queries(Struct, frozen=True):
     """``asked``: the versions that were asked for.
 
     ``since_ns``: from when on queries are recorded, in ns since 1970; None if that is not known.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from os import PathLike
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import (
     Unpack,
     cast,
 )
+
+from msgspec.structs import replace
 
 from mvc.errors import (
     AlreadyARepository,
@@ -40,13 +41,14 @@ from mvc.repo import deployments, queries, refs, times
 from mvc.repo.arguments import checked
 from mvc.repo.commit.base_cache import BaseCaches
 from mvc.repo.config import Config, bytes_to_hold, load_config
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.store import FOLDER, create
+from mvc.types import Progress
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.repo import attached
 from mvc.repo.context import Context
+from mvc.repo.history.log import VersionStats
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.lookup.weights import all_dropped
@@ -24,13 +24,12 @@ from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
 
-__all__ = ["Stats", "VersionStats", "by_version", "stats"]
+__all__ = ["Stats", "by_version", "stats"]
 
 _KINDS = ("full", "delta", "metadata")
 
 
-@dataclass(frozen=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """Figures of a repository. Sizes are bytes, times estimated seconds.
 
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
@@ -65,28 +64,6 @@ class Stats:
     dropped: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     price: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class VersionStats:
-    """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.
-
-    ``deltas`` lead from a full record, stored with the version ``base``, to the version's
-    furthest content; ``base`` is None for a version without contents, or if that is not known.
-    ``kind``: how the version is stored. ``full``: every content is in full, none was there before,
-    or the whole was made a reset point; ``delta``: some of what changed is; ``update``: what
-    changed is in full, the rest was there; ``recipe``: its weights were given up. ``seconds``: to
-    recover it, of a recipe those of its training and of making its base. ``price``: both together,
-    as ``Stats.price``.
-    """
-
-    bytes: Mapping[str, int]
-    reset_point: bool
-    deltas: int
-    base: CommitId | None
-    kind: str
-    seconds: float
-    price: float | None
 
 
 def stats(context: Context) -> Stats:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
+from msgspec.structs import replace
 
 from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId

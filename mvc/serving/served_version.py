@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from mvc.adapters.files.safetensors import (
     LENGTH_BYTES,
     header_bytes,
@@ -19,7 +21,6 @@ from mvc.adapters.files.safetensors import (
 )
 from mvc.adapters.parsed import MemorySource, SourceFile
 from mvc.adapters.python.state import from_state, to_state
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import digest
@@ -31,8 +32,7 @@ _COMMIT, _TIME, _CHECK, _STRUCTURE = "mvc.commit", "mvc.time", "mvc.check", "mvc
 _TAG = b"mvc.served.1"
 
 
-@dataclass(frozen=True)
-class ServedVersion:
+class ServedVersion(Struct, frozen=True):
     """A version to serve: bit for bit what ``checkout`` of ``commit`` returns.
 
     ``state`` maps names to weights, in memory of their own. ``time_ns``, in nanoseconds since

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
@@ -37,8 +36,7 @@ Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class RecorderOptions:
+class RecorderOptions(Struct, frozen=True):
     """Options of a Recorder; its docstring explains each of them."""
 
     deploy: str | None = None
@@ -47,15 +45,15 @@ class RecorderOptions:
     max_recovery: float | None = None
     every: int = 1
     when_full: str = "block"
-    metrics: Metrics | Callable[[], Metrics] | None = field(default=None, hash=False)
-    params: Params | Callable[[], Params] | None = field(default=None, hash=False)
+    metrics: Metrics | Callable[[], Metrics] | None = None
+    params: Params | Callable[[], Params] | None = None
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
     start: int = 0
     on_deploy: Callable[[ServedVersion], object] | None = None
     evaluate: Evaluate | None = None
     monitor: Monitor | None = None
-    exact: Sequence[str] | None = field(default=None, hash=False)
+    exact: Sequence[str] | None = None
     keep_training: bool = False
     message: str = ""
     author: str | None = None

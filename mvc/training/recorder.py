@@ -11,15 +11,15 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 from weakref import WeakSet
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult
@@ -39,8 +39,7 @@ from mvc.training.writer_thread import WriterThread
 __all__ = ["Recorder", "Report", "complete"]
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """What became of the steps so far; numbers of steps unless said otherwise.
 
     Of the ``steps`` that were called, ``taken`` were staged. Of these ``durable`` are committed,

@@ -13,8 +13,8 @@ from itertools import chain
 from typing import Any
 
 import torch
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.model.names import an
@@ -35,8 +35,7 @@ _SHOWN = 10  # reasons in a message
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 
 
-@dataclass(frozen=True)
-class RecordedBy:
+class RecordedBy(Struct, frozen=True):
     """Who recorded a training state: its schema, and what messages call it and its recorder.
 
     ``weights`` is the call that takes the weights alone.
@@ -48,8 +47,7 @@ class RecordedBy:
     weights: str = _WEIGHTS
 
 
-@dataclass(frozen=True)
-class Resumed:
+class Resumed(Struct, frozen=True):
     """Where the training continues: after step ``step``, at the ``batch`` that was passed with it.
 
     ``differs`` names every condition of the next bits that has changed, such as
@@ -289,8 +287,7 @@ def approximation(kept: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"state: approximated by {pipeline}, not exact",) if pipeline else ()
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(Struct, frozen=True):
     """What did not fit: keys that the version lacks (``missing``), and that the module lacks."""
 
     missing: tuple[str, ...]

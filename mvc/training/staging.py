@@ -16,15 +16,14 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 
 from mvc.adapters.python.arrays import tensor_spec
 from mvc.adapters.structure import MAX_DEPTH, part_name
-from mvc.dataclasses import dataclass
 from mvc.errors import Busy, UnsupportedTensor
 from mvc.io.patience import SLICE, Patience, warn
 
@@ -163,8 +162,7 @@ def _text(place: _Place) -> str:
     return ".".join(part_name(key) for key in place)
 
 
-@dataclass
-class Item:
+class Item(Struct):
     """A step whose state is staged. ``called_ns``: when ``step`` took it, in ns since 1970.
 
     ``data`` is its batch, for a lossy pipeline. ``awaited``: the caller waits for its production

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from mvc.adapters.python.state import HashedState, from_state
 from mvc.errors import WrongUsage

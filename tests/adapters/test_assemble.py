@@ -1,11 +1,11 @@
 """Assembly: gaps, computed checksums in any place, and layouts that do not add up."""
 
 import zlib
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData
 from mvc.model.hashing import blob_id, raw_blob_id

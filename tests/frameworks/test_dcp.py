@@ -14,6 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import mvc
 from mvc.errors import InvalidName
@@ -322,7 +323,7 @@ def test_a_rank_cannot_name_another_file(repo):
     class Writer(MvcWriter):
         def finish(self, metadata, results):
             old = results[0][0]
-            record = dataclasses.replace(old.storage_data, shard="../../config.yaml")
+            record = replace(old.storage_data, shard="../../config.yaml")
             results[0][0] = dataclasses.replace(old, storage_data=record)
             super().finish(metadata, results)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId, Root

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from blake3 import blake3
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId, Root

@@ -232,7 +232,7 @@ def test_a_version_without_code(repo: mvc.Repository) -> None:
 
 def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
     """A version that carries what no honest process would have written."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from mvc.repo.commit.commit import commit
     from mvc.repo.commit.inputs import of_state

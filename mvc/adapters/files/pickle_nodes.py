@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import field
 from typing import Any, NoReturn
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 
@@ -22,23 +22,20 @@ _MAX_OPCODES = 5_000_000
 """Bounds time (a microsecond each) and memory (0.7 GB at worst); a tensor takes about 40."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Global:
+class Global(Struct, eq=False):
     """The name of a class or function; never looked up."""
 
     module: str
     name: str
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Dict:
+class Dict(Struct, eq=False):
     """A dictionary as its pairs, since keys may be any node."""
 
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Call:
+class Call(Struct, eq=False):
     """An object as what made it: function or class, arguments, and what was put into it."""
 
     func: Any
@@ -48,8 +45,7 @@ class Call:
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class Persistent:
+class Persistent(Struct, eq=False):
     """A reference out of the pickle; in torch files to a storage."""
 
     id: Any

@@ -11,16 +11,16 @@ from __future__ import annotations
 from bisect import bisect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
 from itertools import accumulate, pairwise
 from typing import Any
+
+from msgspec import Struct
 
 from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent, read_pickle
 from mvc.adapters.files.zip_layout import Member, find_checks, read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source, gaps
 from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE, MAX_PICKLE_DEPTH, MAX_TENSORS, MAX_UNFOLDED, MIB
 from mvc.model.manifest import FileEntry, View
@@ -59,8 +59,7 @@ _BIG_MEMBER = MIB
 Children = Iterable[tuple[str | None, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(Struct, frozen=True):
     """A tensor in a storage: ``offset`` and ``strides`` in elements; ``node`` makes it."""
 
     key: str
@@ -69,7 +68,7 @@ class StoredTensor:
     offset: int
     strides: tuple[int, ...]
     storage_bytes: int
-    node: Call = field(compare=False)
+    node: Call
 
     @property
     def start(self) -> int:

@@ -12,8 +12,9 @@ import struct
 import zlib
 from collections.abc import Iterable
 
+from msgspec import Struct
+
 from mvc.adapters.parsed import CHECK_BYTES, Source, read_exactly
-from mvc.dataclasses import dataclass
 from mvc.errors import BadModelFile
 from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
 from mvc.model.manifest import Check
@@ -31,8 +32,7 @@ _ENCRYPTED, _DESCRIPTOR, _UTF8 = 1, 8, 0x800
 _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """``size`` bytes at ``start``; ``fields`` are places that may keep their CRC-32."""
 
     name: str
@@ -42,8 +42,7 @@ class Member:
     fields: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True):
     """What the central directory says of a member."""
 
     name: bytes

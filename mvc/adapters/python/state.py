@@ -22,6 +22,7 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from mvc.adapters.files.safetensors import LENGTH_BYTES, header_bytes, header_entry, parse_header
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
@@ -37,7 +38,6 @@ from mvc.adapters.python.arrays import (
 )  # fmt: skip
 from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER
@@ -53,8 +53,7 @@ Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(Struct, frozen=True):
     """Stands in a state for a torch tensor whose bytes are put together as they are read.
 
     ``read(start, out)`` fills ``out`` with its row-major bytes from ``start`` on; it is
@@ -93,8 +92,7 @@ class ParsedState(HashedState):
         self.parsed = parsed
 
 
-@dataclass(frozen=True, slots=True)
-class _Array:
+class _Array(Struct, frozen=True):
     """One torch tensor or numpy array of a state."""
 
     key: str

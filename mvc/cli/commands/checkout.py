@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
+from msgspec.structs import replace
 
 from mvc.cli.completing import complete_checkout, complete_files
 from mvc.cli.options import target_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import click
+from msgspec.structs import asdict
 
 from mvc.cli.completing import complete_presets
 from mvc.cli.payload import fields
@@ -70,7 +71,7 @@ def command(
                 "asked for: 'mvc commit' with -o FILE or --in-place, and pipeline= in Python"
             )
     if session.as_json:
-        told = {} if needs is None else {"requirements": vars(needs)}
+        told = {} if needs is None else {"requirements": asdict(needs)}
         session.out.json("mvc.pipeline/1", _json(pipeline, chosen) | told | {"set": write})
     else:
         _explain(session, pipeline, chosen)

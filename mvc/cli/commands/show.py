@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
 import click
+from msgspec import Struct, field
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
@@ -15,7 +15,6 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
@@ -110,8 +109,7 @@ def _print_code(session: Session, rev: str) -> None:
         out.note("the version carries no source files")
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(Struct, frozen=True):
     """A file of the version, beside the first parent's.
 
     ``what`` became of it, empty if that is not known. ``marks``: added or changed, by the keys of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
@@ -27,7 +29,7 @@ def command(session: Session) -> None:
     """
     found = session.repository.stats()
     if session.as_json:
-        session.out.json("mvc.stats/1", vars(found))
+        session.out.json("mvc.stats/1", asdict(found))
     else:
         _print(session, found)
 

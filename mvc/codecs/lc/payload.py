@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.lc.coders import CODERS, huffman
@@ -28,7 +29,6 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.lc import Coder
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, WrongUsage
 
 __all__ = ["decode_steps", "encode_steps"]
@@ -38,8 +38,7 @@ _ROOT = 4
 _MOST_SYMBOLS = 1 << 16
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """What the members of a class have in common: dtype, scale, and the bytes of the table."""
 
     dtype: str

@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.cast import round_bfloat16
@@ -36,7 +37,6 @@ from mvc.codecs.lc.step import BLOCK, Numbers, Step, Symbols, flushes, number_ty
 from mvc.codecs.lossy.floats import FORMATS, Format
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.lc import ExpQ, Promote, Quantiser, Uniform
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 
 __all__ = ["SECOND_MOMENT", "kind_of", "quantise"]
@@ -98,8 +98,7 @@ def quantise(
     return steps
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(Struct, frozen=True):
     """What one tensor changed by: words of both states, flat."""
 
     index: int

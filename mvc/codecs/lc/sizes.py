@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.lc.coders.huffman import lengths_of
 from mvc.codecs.lc.step import Step
-from mvc.dataclasses import dataclass
 
 __all__ = ["Sizes", "bits_of_e", "bits_of_ep", "bits_of_eph", "breakdown", "entropy"]
 
@@ -23,8 +23,7 @@ _LENGTH = 4  # bits in which the length of a code's word is stored
 Counts = Sequence[int] | NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """Bits of a step: uncompressed, with buckets by exponent, with promotion, with Huffman."""
 
     raw: int

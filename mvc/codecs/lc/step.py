@@ -15,13 +15,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.lc.packing import index_of
 from mvc.codecs.lossy.floats import FORMATS, Format
 from mvc.codecs.words import scratch_bytes
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, MvcError, WrongUsage
 
 __all__ = ["BLOCK", "Numbers", "Step", "Symbols", "flushes", "number_type", "numbers", "rounded"]
@@ -32,8 +32,7 @@ Numbers = NDArray[Any]
 BLOCK = 1 << 16  # elements that are worked on at once, to stay in the processor's cache
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """What is added to one tensor.
 
     ``symbols`` has one uint8 or uint16 for each element, in flat order. ``table[s]`` is what

@@ -10,18 +10,17 @@ import math
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.words import Words, word_type
-from mvc.dataclasses import dataclass
 
 __all__ = ["FORMATS", "FRACTION", "Format", "Weights", "values_of", "words_of_values"]
 
 FRACTION = 23  # bits of a float32's fraction, which the parameters of bit reset count by
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """An IEEE 754 binary format: bytes of a word, bits of its fraction."""
 
     name: str
@@ -61,8 +60,7 @@ FORMATS = {
 }
 
 
-@dataclass(slots=True)
-class Weights:
+class Weights(Struct):
     """One tensor on its way from training to production weights.
 
     ``before``: words of the production weights so far, not to be written to. ``after``: words

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import ClassVar, Literal
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import InvalidPipeline
 
 _NUMBER = re.compile(r"-?(\d{1,12}(\.\d{0,12})?|\.\d{1,12})", re.ASCII)
@@ -43,8 +44,7 @@ DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
 WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
 
 
-@dataclass(frozen=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """Name and parameters as written; what it takes and gives.
 
     ``usage`` is its grammar, ``about`` one line for people. A stage without ``gives``

@@ -20,11 +20,10 @@ from typing import ClassVar
 from mvc.codecs.compressors import HUFFMAN
 from mvc.codecs.sparse import OPTIONS
 from mvc.codecs.stages.base import CODINGS_2, DELTAS, WORDS, Kind, Stage, whole
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline
 
 
-class Operator(Stage):
+class Operator(Stage, frozen=True):
     """The delta between a tensor and its base."""
 
     takes = frozenset({Kind.PAIR, Kind.CHOSEN})
@@ -32,7 +31,7 @@ class Operator(Stage):
     delta = True
 
 
-class Sub(Operator):
+class Sub(Operator, frozen=True):
     """Wrap-around subtraction."""
 
     usage = "sub"
@@ -40,7 +39,7 @@ class Sub(Operator):
     gives = Kind.DIFFERENCES
 
 
-class Xor(Operator):
+class Xor(Operator, frozen=True):
     """Exclusive or."""
 
     usage = "xor"
@@ -48,7 +47,7 @@ class Xor(Operator):
     gives = Kind.PATTERNS
 
 
-class Steps(Operator):
+class Steps(Operator, frozen=True):
     """Whole steps on a tensor's grid; patterns where it is on none."""
 
     usage = "steps"
@@ -57,7 +56,7 @@ class Steps(Operator):
     feature = CODINGS_2
 
 
-class Zigzag(Stage):
+class Zigzag(Stage, frozen=True):
     """Folds the sign of a difference into its lowest bit."""
 
     usage = "zigzag"
@@ -68,7 +67,7 @@ class Zigzag(Stage):
     delta = True
 
 
-class Elide(Stage):
+class Elide(Stage, frozen=True):
     """Leaves out the words that are zero, where enough of them are."""
 
     usage = "elide"
@@ -79,7 +78,7 @@ class Elide(Stage):
     delta = True
 
 
-class Planes(Stage):
+class Planes(Stage, frozen=True):
     """Byte i of every word, for each i: bytes of like meaning side by side."""
 
     usage = "planes[:all|concat]"
@@ -100,20 +99,19 @@ class Planes(Stage):
         return kinds[parameter](f"{name}:{parameter}" if parameter else name)
 
 
-class PlanesOfAll(Planes):
+class PlanesOfAll(Planes, frozen=True):
     """Planes over all tensors of a record (form 2)."""
 
     scope = "group"
 
 
-class PlanesOfJoined(PlanesOfAll):
+class PlanesOfJoined(PlanesOfAll, frozen=True):
     """The same bytes from the tensors joined first (form 3)."""
 
     feature = CODINGS_2
 
 
-@dataclass(frozen=True)
-class Sparse(Stage):
+class Sparse(Stage, frozen=True):
     """Positions and values of the words that are not zero, of every tensor by itself."""
 
     options: frozenset[str]
@@ -148,19 +146,19 @@ class Sparse(Stage):
         return PlanesOfAll("planes:all") if self.scope == "group" else Planes("planes")
 
 
-class SparseOfAll(Sparse):
+class SparseOfAll(Sparse, frozen=True):
     """``sparse`` over the words of all tensors of a record, joined."""
 
     scope = "group"
 
 
-class OnGrid(Planes):
+class OnGrid(Planes, frozen=True):
     """Codes words on a grid (``mvc.codecs.steps``); byte planes for all others."""
 
     feature = CODINGS_2
 
 
-class Gaps(OnGrid):
+class Gaps(OnGrid, frozen=True):
     """The gaps between the entries that moved, and how many steps each moved."""
 
     usage = "gaps"
@@ -173,7 +171,7 @@ class Gaps(OnGrid):
         return Lattice("lattice")
 
 
-class Lattice(OnGrid):
+class Lattice(OnGrid, frozen=True):
     """The multiples of a tensor on a grid."""
 
     usage = "lattice"
@@ -182,7 +180,7 @@ class Lattice(OnGrid):
     needs = "to stand first, without a delta"
 
 
-class Compressor(Stage):
+class Compressor(Stage, frozen=True):
     """Compresses each stream of bytes on its own."""
 
     takes = WORDS | {Kind.STREAMS}
@@ -202,7 +200,7 @@ class Compressor(Stage):
         return self.text.removeprefix("zstd:")
 
 
-class Zstd(Compressor):
+class Zstd(Compressor, frozen=True):
     """zstd at a level of the format's first version, or tuned to Huffman coding."""
 
     usage = "zstd:1..22|huff"
@@ -222,7 +220,7 @@ class Zstd(Compressor):
         return (cls if level <= 19 else ZstdUltra)(f"{name}:{level}")
 
 
-class ZstdUltra(Zstd):
+class ZstdUltra(Zstd, frozen=True):
     """The highest levels; the window is never larger than the data, a few MiB at most."""
 
     feature = CODINGS_2
@@ -244,7 +242,7 @@ GENERAL = {
 """Compressors that came after the first version of the format, by name."""
 
 
-class Raw(Stage):
+class Raw(Stage, frozen=True):
     """Stores words as they are."""
 
     usage = "raw"

@@ -10,14 +10,13 @@ from __future__ import annotations
 from decimal import Decimal
 
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline
 
 DETECTORS = ("adwin", "page-hinkley")
 _MOST = 1_000_000_000 - 1
 
 
-class _Before(Stage):
+class _Before(Stage, frozen=True):
     """Decides on what is known before there are new weights."""
 
     takes = frozenset({Kind.TENSOR, Kind.PAIR})
@@ -25,8 +24,7 @@ class _Before(Stage):
     decides = True
 
 
-@dataclass(frozen=True)
-class Every(_Before):
+class Every(_Before, frozen=True):
     """Saves ``save`` versions, skips ``skip``, and so on."""
 
     save: int
@@ -46,8 +44,7 @@ class Every(_Before):
         return cls(f"{name}:{save}/{skip}", save, skip)
 
 
-@dataclass(frozen=True)
-class Drift(_Before):
+class Drift(_Before, frozen=True):
     """Saves when ``detector`` finds that the incoming data has changed."""
 
     detector: str
@@ -64,8 +61,7 @@ class Drift(_Before):
         return cls(f"{name}:{parameter}", parameter)
 
 
-@dataclass(frozen=True)
-class Dsed(Stage):
+class Dsed(Stage, frozen=True):
     """Skips a version while the deployed one is good enough: error-rate decay.
 
     ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: judge the new

@@ -17,7 +17,6 @@ from typing import ClassVar, Literal
 
 from mvc.codecs.stages.base import LC, Kind, Stage, number, plain, read_options, whole
 from mvc.codecs.stages.codings import Planes, Zstd
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline
 
 PREFIX = "lc:"
@@ -28,7 +27,7 @@ _CODERS = ("huffman", "packed", "ans")
 _LEAST_SHARE = "0.0001"
 
 
-class Quantiser(Stage):
+class Quantiser(Stage, frozen=True):
     """Makes symbols of a model's changes. ``own`` says that every tensor has its own table."""
 
     takes = frozenset({Kind.PAIR})
@@ -44,8 +43,7 @@ class Quantiser(Stage):
         return Planes("planes")
 
 
-@dataclass(frozen=True)
-class ExpQ(Quantiser):
+class ExpQ(Quantiser, frozen=True):
     """Buckets by sign and exponent. ``mean``: the representative is the bucket's mean."""
 
     mean: bool
@@ -57,11 +55,10 @@ class ExpQ(Quantiser):
     @classmethod
     def read(cls, name: str, parameter: str) -> Stage:
         said = _flags(name, parameter, ("mean", "tensor"))
-        return cls(_text(name, said), "mean" in said, "tensor" in said)
+        return cls(_text(name, said), mean="mean" in said, own="tensor" in said)
 
 
-@dataclass(frozen=True)
-class Promote(Stage):
+class Promote(Stage, frozen=True):
     """Keeps the buckets with the largest exponents: how many, one of three numbers says.
 
     ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit into this share of the raw bytes.
@@ -91,8 +88,7 @@ class Promote(Stage):
         return cls(f"{name}:{key}={plain(value)}", 0, share["budget"], share["error"])
 
 
-@dataclass(frozen=True)
-class Uniform(Quantiser):
+class Uniform(Quantiser, frozen=True):
     """Equal steps around a dead zone of two steps; each level stands for the mean of its entries.
 
     The step is the smallest that keeps to ``budget``, or the largest that keeps to ``error``.
@@ -115,10 +111,10 @@ class Uniform(Quantiser):
             raise InvalidPipeline(f"stage {name} takes one bound: budget=B or error=E")
         share = {"budget": None, "error": None, key: value}
         text = _text(f"{name}:{key}={plain(value)}", said, ",")
-        return cls(text, share["budget"], share["error"], "tensor" in said)
+        return cls(text, own="tensor" in said, **share)
 
 
-class Coder(Stage):
+class Coder(Stage, frozen=True):
     """Stores the symbols of all tensors of a record. ``coding`` is its name in the code."""
 
     takes = frozenset({Kind.BUCKETS, Kind.SYMBOLS})
@@ -133,7 +129,7 @@ class Coder(Stage):
         return Zstd("zstd:huff")
 
 
-class Huffman(Coder):
+class Huffman(Coder, frozen=True):
     """A canonical Huffman code; at least one bit an entry."""
 
     usage = "huffman"
@@ -141,7 +137,7 @@ class Huffman(Coder):
     coding = "huffman"
 
 
-class Packed(Coder):
+class Packed(Coder, frozen=True):
     """Several symbols a byte, and a Huffman code of the bytes."""
 
     usage = "packed"
@@ -149,7 +145,7 @@ class Packed(Coder):
     coding = "packed"
 
 
-class Ans(Coder):
+class Ans(Coder, frozen=True):
     """Asymmetric numeral systems: nearly the entropy."""
 
     usage = "ans"

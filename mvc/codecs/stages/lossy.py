@@ -6,7 +6,7 @@ what is stored afterwards is stored exactly.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -15,13 +15,12 @@ from typing import ClassVar
 from mvc.codecs.lossy import grid, topk
 from mvc.codecs.lossy.floats import FRACTION, Weights
 from mvc.codecs.stages.base import Kind, Stage, number, plain, read_options, whole
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidPipeline, WrongUsage
 
 _HOLD, _FINE = "0.52", "0.5"
 
 
-class LossyStage(Stage, ABC):
+class LossyStage(Stage, frozen=True):
     """Makes production weights of training weights and of the production weights before."""
 
     lossy = True
@@ -32,14 +31,13 @@ class LossyStage(Stage, ABC):
         """Changes every ``after`` in place. ``loss``: the batch's; None if it is not known."""
 
 
-class _Chooses(LossyStage):
+class _Chooses(LossyStage, frozen=True):
     takes = frozenset({Kind.PAIR})
     gives = Kind.CHOSEN
     needs = "to stand before the delta"
 
 
-@dataclass(frozen=True)
-class TopK(_Chooses):
+class TopK(_Chooses, frozen=True):
     """Per tensor, only the entries that changed most (thesis §3.2.2, Eq. 3.1 to 3.3).
 
     ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
@@ -83,8 +81,7 @@ class TopK(_Chooses):
         topk.reduce(weights, share, self.least)
 
 
-@dataclass(frozen=True)
-class TopKOfAll(_Chooses):
+class TopKOfAll(_Chooses, frozen=True):
     """The entries that changed most of all tensors together, and some of every tensor."""
 
     share: Decimal
@@ -103,8 +100,7 @@ class TopKOfAll(_Chooses):
         topk.reduce_all(weights, self.share, self.least)
 
 
-@dataclass(frozen=True)
-class Grid(_Chooses):
+class Grid(_Chooses, frozen=True):
     """Rounds weights to a grid; ``mvc.codecs.lossy.grid`` describes the three numbers."""
 
     coarse: Decimal
@@ -128,8 +124,7 @@ class Grid(_Chooses):
         grid.reduce(weights, float(self.coarse), float(self.hold), float(self.fine))
 
 
-@dataclass(frozen=True)
-class ResetBits(LossyStage):
+class ResetBits(LossyStage, frozen=True):
     """Resets the ``low`` lowest bits of a float32's change; with ``high``, only of large changes.
 
     Other dtypes keep as many fraction bits as a float32 does, at most what they have.

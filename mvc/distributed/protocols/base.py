@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.protocols.options import Options
@@ -25,8 +25,7 @@ __all__ = ["Coordinator", "Counts", "Layout", "Refusal", "Vector", "Worker"]
 Vector = NDArray[np.float64]
 
 
-@dataclass
-class Counts:
+class Counts(Struct):
     """What a run has done so far. Bytes are those of whole messages, late ones included."""
 
     rounds: int = 0
@@ -44,8 +43,7 @@ class Counts:
         return self.up + self.down
 
 
-@dataclass(frozen=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A worker that does not take part any more, and why, in one line."""
 
     worker: int

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 
 __all__ = ["Layout"]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """What the flat vector of a model holds: parameters first, then statistics of its layers.
 
     ``measured``: how many numbers are parameters. The statistics (running means and variances of

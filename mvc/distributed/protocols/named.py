@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from typing import Any
 
+from msgspec.structs import fields
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.distributed.codecs import codec_named
 from mvc.distributed.protocols.base import Coordinator, Worker
 from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker
@@ -23,8 +22,7 @@ from mvc.errors import WrongUsage
 __all__ = ["PROTOCOLS", "Protocol", "check_values", "protocol_named", "takes"]
 
 
-@dataclass(frozen=True)
-class Protocol(Options):
+class Protocol(Options, frozen=True):
     """A protocol with all its options. Make one with ``protocol_named``."""
 
     def coordinator(

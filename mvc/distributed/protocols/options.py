@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.distributed.codecs import Wire, codec_named
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold
@@ -33,8 +33,7 @@ class OuterStep:
         return change
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(Struct, frozen=True):
     """All options of a protocol.
 
     ``threshold``, ``safe``: of gm, fgm and fda (which takes the radius alone). ``every``: updates

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import BadMessage, CannotDistribute
 from mvc.limits import MAX_FRAME
 
@@ -61,8 +61,7 @@ class ConnectionGone(Exception):
     """The process at the other end has gone, or does not read."""
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """``step``: how many steps the sender had trained; 0 from the coordinator."""
 
     kind: int

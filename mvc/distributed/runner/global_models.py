@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
@@ -25,8 +25,7 @@ _SECONDS = 2.0  # longer than a coordinator that was told to end needs for it
 _KNOWN = ("round", "change")  # of the memory, what follows from the versions
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Struct, frozen=True):
     """A round that has ended: ``number`` rounds are done, and ``vector`` is the global model.
 
     ``steps``: how many steps each worker had trained. ``up`` and ``down`` are the bytes of all

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
+from msgspec import Struct
+
 from mvc import errors
-from mvc.dataclasses import dataclass
 from mvc.distributed.runner.child import Child, Tell, end_all
 from mvc.distributed.runner.settings import START, TIMEOUT, TOKEN
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
@@ -41,8 +42,7 @@ class Dismissed(CannotDistribute):
     """The coordinator has ended a worker's part, and said why."""
 
 
-@dataclass(frozen=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """What ``launch`` starts. ``job`` is the coordinator's; ``restarts``: how many processes that
     are killed are started again, all together.
     """

@@ -14,11 +14,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from blake3 import blake3
+from msgspec import Struct
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from mvc.dataclasses import dataclass
 from mvc.errors import BadMessage, CannotDistribute
 
 __all__ = ["Carried", "ModelLayout", "Vector"]
@@ -27,8 +27,7 @@ Vector = NDArray[np.float32]
 Carried = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
-class ModelLayout:
+class ModelLayout(Struct, frozen=True):
     """``keys``: every name of the ``state_dict`` with the name of the tensor that it stands for
     (another one for tied weights). ``trained`` and ``statistics``: names and shapes in the order
     of the vector. ``carried``: names, shapes and dtypes of all other tensors.

@@ -6,21 +6,18 @@ process ends with that, so that no worker outlives the command.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import runpy
 import signal
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 
 from mvc.distributed.runner.launch import REFUSED, Dismissed
 from mvc.errors import MvcError
+from mvc.io.process import signal_at_end_of_parent
 
 __all__ = ["end_with_stdin"]
-
-_SET_DEATH_SIGNAL = 1  # of prctl(2)
 
 
 def end_with_stdin() -> None:
@@ -28,8 +25,7 @@ def end_with_stdin() -> None:
 
     On Linux also if it is stopped: the kernel then wakes it up.
     """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGCONT, 0, 0, 0)
+    signal_at_end_of_parent(signal.SIGCONT)
 
     def watch() -> None:
         while os.read(0, 1):

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.frameworks.accelerate.prepared import prepared
 from mvc.frameworks.common import data
@@ -21,8 +21,7 @@ from mvc.training.state.rng import rng_state, set_rng_state
 __all__ = ["Epochs"]
 
 
-@dataclass
-class _Position:
+class _Position(Struct):
     """Of one loader: epochs begun before, batches ``done`` of the present one.
 
     ``rng``: the global generators as the epoch began; None between epochs. ``order``: the

@@ -9,8 +9,9 @@ production weights for the version.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Self, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs

@@ -6,7 +6,8 @@ import secrets
 from collections.abc import Callable
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import InvalidName, IoFailed, WrongUsage
 from mvc.io.files import TEMPORARY, WriteFile
 from mvc.model.manifest import Manifest
@@ -17,8 +18,7 @@ from mvc.store.store import FOLDER
 __all__ = ["Readable", "check_new_path", "is_path", "scratch", "staging_folder"]
 
 
-@dataclass(frozen=True, slots=True)
-class Readable:
+class Readable(Struct, frozen=True):
     """A ``Source`` of the parsers for bytes that are no file of their own."""
 
     size: Callable[[], int]

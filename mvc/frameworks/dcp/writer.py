@@ -15,13 +15,14 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch.distributed.checkpoint import metadata as kinds
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
@@ -31,7 +32,6 @@ from torch.futures import Future
 from mvc.adapters.parsed import Source, read_exactly
 from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
 from mvc.adapters.python.state import Deferred
-from mvc.dataclasses import dataclass
 from mvc.errors import (
     BadModelFile,
     MvcError,
@@ -280,8 +280,7 @@ def _built(value: Any) -> Any:
     return [_built(value[i]) if i in value else {} for i in range(max(value) + 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """Bytes [offset, offset + length) of a shard."""
 
     shard: str
@@ -361,8 +360,7 @@ def _sweep(fs: FileSystem, folder: Path, within: Path) -> None:
                 fs.unlink(folder / name, missing_ok=True, within=within)
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """A box of a tensor (offsets and sizes in elements): row-major from byte ``start`` of
     ``source``, ``length`` bytes.
     """

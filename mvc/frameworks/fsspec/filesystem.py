@@ -21,7 +21,6 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import field
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -30,11 +29,11 @@ from urllib.parse import unquote
 from fsspec import AbstractFileSystem
 from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
+from msgspec import Struct, field
 
 from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api import Repository
-from mvc.dataclasses import dataclass
 from mvc.errors import (
     BadModelFile,
     InvalidName,
@@ -76,8 +75,7 @@ class NotABranch(WrongUsage, PermissionError):
     """Only a branch can be written to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """``path`` is empty for the version, ``rev`` None if unwritten; names begin with ``prefix``."""
 
     root: Path
@@ -90,8 +88,7 @@ class Location:
         return f"{self.prefix}/{path}" if path else self.prefix
 
 
-@dataclass
-class Opened:
+class Opened(Struct):
     """A repository that stays open until the process ends. Writers hold ``lock``."""
 
     repo: Repository
@@ -178,8 +175,7 @@ def branch_of(here: Opened, location: Location) -> str:
     )
 
 
-@dataclass(frozen=True)
-class _Planned:
+class _Planned(Struct, frozen=True):
     """Changes of one branch that go into one commit, and its message."""
 
     opened: Opened

@@ -25,6 +25,7 @@ from typing import Any, Self, Unpack
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
+from msgspec.structs import replace
 from transformers import TrainerCallback
 
 from mvc.adapters.python.state import from_state
@@ -145,7 +146,7 @@ class MVCCallback(TrainerCallback):
             origin, kept = self._going_on
             self._go_on(self._source, origin, kept, _parts(live, None))
         if state.is_world_process_zero:
-            options = dataclasses.replace(self._options, start=state.global_step, origin=origin)
+            options = replace(self._options, start=state.global_step, origin=origin)
             self._recorder = Recorder.of(self.repo, self._source, options)
 
     def _go_on(self, source: _Source, commit: CommitId, kept: Any, parts: TrainingParts) -> None:
@@ -156,7 +157,7 @@ class MVCCallback(TrainerCallback):
         self._epoch_rng = kept["epoch_rng"]
         self._drawing = data.Drawing(seen=kept["data_draws"])
         differs = (*resumed.differs, *source.differences(kept))
-        self.resumed = dataclasses.replace(resumed, differs=differs)
+        self.resumed = replace(resumed, differs=differs)
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
         self._settle(state)

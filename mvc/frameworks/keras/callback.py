@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 from mvc.frameworks.common.options import Options, checked, included, refuse_data

@@ -10,8 +10,9 @@ keeps what ``ModelCheckpoint`` saves (``mvc.frameworks.lightning.checkpoint``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Unpack
+
+from msgspec.structs import replace
 
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 

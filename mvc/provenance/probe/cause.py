@@ -6,9 +6,10 @@ A change that removes the first difference, or after which it comes later, is a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mvc.io.process import cpu_count
 from mvc.model.names import printable
 from mvc.provenance.probe.compare import FirstDifference, compare
@@ -24,8 +25,7 @@ _MANY_THREADS = 64
 _STATE = "look for a layer that keeps state between calls, reads a clock or has its own generator"
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """A likely cause. ``kind``: inputs, target, weights, randomness, seed, threads, kernel,
     environment or unknown. ``hint`` says what to do.
     """
@@ -38,8 +38,7 @@ class Cause:
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+class _Trial(Struct, frozen=True):
     """Conditions with one thing changed, and what it means if that helps."""
 
     conditions: Conditions

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.model.names import printable
 from mvc.provenance.probe.prints import content
 from mvc.provenance.probe.summary import PARTS, WHOLE, LayerCall, Summary, TensorPrint
@@ -22,8 +23,7 @@ _PHASES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LayerRow:
+class LayerRow(Struct, frozen=True):
     """One call of a layer: for each part same, differs, or empty if there are no tensors.
 
     ``gradient`` is of the layer's own parameters. ``distances`` are those of the largest
@@ -59,8 +59,7 @@ class LayerRow:
         return self.layer + again, self.type, str(self.forward), backward, *states
 
 
-@dataclass(frozen=True, slots=True)
-class FirstDifference:
+class FirstDifference(Struct, frozen=True):
     """Where two runs differ first. ``part`` says in what:
 
     ``inputs``, ``target``, ``weights`` (of the model before the run), ``calls`` (other layers

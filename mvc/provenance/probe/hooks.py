@@ -16,10 +16,10 @@ from itertools import count
 from typing import Any, Self
 
 import torch
+from msgspec import Struct
 from torch.utils.hooks import RemovableHandle
 
 from mvc.adapters.python.arrays import contiguous
-from mvc.dataclasses import dataclass
 from mvc.ids import BlobId
 from mvc.provenance.probe.prints import mapped, print_of, tensors_in
 from mvc.provenance.probe.summary import WHOLE, LayerCall, Selection, TensorPrint
@@ -45,8 +45,7 @@ def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     return {WHOLE: model} if alone else found
 
 
-@dataclass(slots=True)
-class _Gradients:
+class _Gradients(Struct):
     """Hooks on one input of a layer: on its view, and on what the layer may change in place."""
 
     source: torch.Tensor

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import torch
+from msgspec.structs import replace
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -37,8 +37,8 @@ def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator
         items = [(part_name(key), item) for key, item in value.items()]
     elif isinstance(value, list | tuple):
         items = [(str(i), item) for i, item in enumerate(value)]
-    elif is_dataclass(value) and not isinstance(value, type):
-        items = [(f.name, getattr(value, f.name, None)) for f in fields(value)]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
     if depth < MAX_DEPTH:
         for name, item in items:
             yield from tensors_in(item, join(place, name), depth + 1)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.provenance.probe.cause import Cause, causes
 from mvc.provenance.probe.compare import COLUMNS, FirstDifference, LayerRow, compare
@@ -25,8 +25,7 @@ _SHOWN = 20  # rows
 _BEFORE = 5  # rows before the first that differs
 
 
-@dataclass(frozen=True, repr=False)
-class Probe:
+class Probe(Struct, frozen=True):
     """The comparison of two runs; ``first`` is the saved one, if there is one.
 
     ``rows`` are the calls of layers in forward order. ``difference`` is None if everything

@@ -7,12 +7,13 @@ with equal bits agree, and 0.0 and -0.0 differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from mvc.errors import WrongUsage
 from mvc.ids import BlobId
 from mvc.model.names import printable
@@ -36,8 +37,7 @@ _MOST_SEED = 1 << 32  # numpy's generator takes no more
 _MOST_THREADS = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class TensorPrint:
+class TensorPrint(Struct, frozen=True):
     """One tensor: its place in the value it was part of (empty if it was the value itself).
 
     ``at`` is the position among all gradients of the run, 0 for other tensors.
@@ -49,8 +49,7 @@ class TensorPrint:
     at: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LayerCall:
+class LayerCall(Struct, frozen=True):
     """One call of a layer; ``call`` counts those of the same layer from 1.
 
     ``forward`` is the position in the order in which calls returned. ``began`` and ``ended`` are
@@ -79,8 +78,7 @@ class LayerCall:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WeightPrint:
+class WeightPrint(Struct, frozen=True):
     """A parameter or buffer before the run, and after it with its gradient in training."""
 
     before: BlobId
@@ -88,8 +86,7 @@ class WeightPrint:
     after: BlobId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """What a run can be given: a seed (None: generators are left as they are), torch's threads,
     whether torch may use deterministic kernels only.
     """
@@ -142,8 +139,7 @@ class Selection:
         return any(fnmatchcase(layer, pattern) for pattern in self._names)
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(Struct, frozen=True, dict=True):
     """One run of a model. ``calls`` are ordered by forward index.
 
     ``weights`` are all parameters and buffers by name. ``kept`` are the tensors themselves, by
@@ -160,7 +156,7 @@ class Summary:
     output: tuple[TensorPrint, ...]
     loss: tuple[TensorPrint, ...]
     weights: Mapping[str, WeightPrint]
-    kept: Mapping[BlobId, torch.Tensor] = field(default_factory=dict, compare=False)
+    kept: Mapping[BlobId, torch.Tensor] = field(default_factory=dict)
 
     @cached_property
     def by_key(self) -> Mapping[tuple[str, int], LayerCall]:

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import (
     DamagedData,
     MvcError,
@@ -29,9 +29,9 @@ from mvc.io.files import WriteFile
 from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import DEFAULT_STATE, printable
+from mvc.model.names import DEFAULT_STATE, check_place, is_foreign, printable
 from mvc.repo.content.contents import write_file
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import PLANS, checking_out, head_move
 from mvc.repo.lookup import manifests
@@ -42,7 +42,7 @@ from mvc.repo.refs import branch_change, check_branch, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry, RefValue
-from mvc.types import Bytes
+from mvc.types import Bytes, Progress
 
 __all__ = [
     "DEFAULT_STATE",
@@ -58,8 +58,7 @@ __all__ = [
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     """The paths written, deleted and left unchanged, and the branch of HEAD (None: detached).
 
     ``orphans``: versions that only the detached HEAD before the checkout led to. ``left_out``:
@@ -225,6 +224,7 @@ def remove(
     here = [e for e in chosen.values() if not cached and fs.stat(root / e.path) is not None]
     _refuse_links(context, here)
     for entry in here:
+        check_place(entry.path)
         if not force and entry_of(context, entry.path).content_id != entry.content_id:
             raise WouldOverwrite(
                 f"{entry.path} holds work that is not committed",
@@ -375,6 +375,8 @@ def _writing(
     then: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """As ``write_files``; ``then`` says what the block does, which is part of the checkout."""
+    for name in entries:
+        check_place(name)
     total = sum(entry.size for entry in entries.values())
     done = 0
 
@@ -398,7 +400,7 @@ def _writing(
         context.store.fs,
         folder,
         {name: partial(fill, name) for name in entries},
-        deletes,
+        [name for name in deletes if not is_foreign(name)],
         plans=plans,
         inside=folder == context.root,
         checks={name: entry.content_id.hex() for name, entry in entries.items()},

@@ -9,24 +9,25 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable, training_path
+from mvc.model.names import VERSION_CONTROL, printable, training_path
 from mvc.repo.checkout.checkout import Restored, select, write_files
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.opening import remove_if_failed
-from mvc.repo.worktree.worktree import VERSION_CONTROL
+from mvc.types import Progress
 
 __all__ = ["export", "export_to", "mounted"]
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import SourceChanged
 from mvc.ids import BlobId
 from mvc.limits import PIECE
@@ -72,8 +73,7 @@ class BaseCaches:
         self._caches.clear()
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(Struct):
     """A tensor of ``BaseCache``. Small, because a model may have 100,000."""
 
     id: BlobId

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import (
@@ -34,7 +35,7 @@ from mvc.repo.commit.state_writer import PrecisionCopies, StateWriter
 from mvc.repo.config import Config
 from mvc.repo.content.compare import renames
 from mvc.repo.content.hashing import pieces
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
@@ -49,6 +50,7 @@ from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import Layout
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
+from mvc.types import Progress
 
 __all__ = ["check_recoverable", "commit", "layout_of"]
 

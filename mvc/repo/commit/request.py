@@ -6,13 +6,13 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.limits import (
@@ -24,13 +24,13 @@ from mvc.limits import (
     MAX_NEEDS,
     MAX_PARAMS,
 )
-from mvc.model.names import check_key, check_ref, printable
+from mvc.model.names import check_key, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
+from mvc.types import Progress
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
     from mvc.repo.commit.base_cache import BaseCache
-    from mvc.repo.context import Progress
 
 __all__ = [
     "Change",
@@ -43,8 +43,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommitOptions:
+class CommitOptions(Struct, frozen=True, kw_only=True):
     """The rarer arguments of ``Repository.commit``.
 
     ``max_recovery`` bounds the seconds that recovering this version may take, in place of the
@@ -100,8 +99,7 @@ class CommitOptions:
             )
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """One path of the new version: ``open`` parses it; if it is None, the path is removed."""
 
     path: str
@@ -109,8 +107,7 @@ class Change:
     last: BaseCache | None = None
 
 
-@dataclass(frozen=True)
-class CommitRequest:
+class CommitRequest(Struct, frozen=True):
     """What to commit.
 
     ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
@@ -180,7 +177,7 @@ def check_request(request: CommitRequest) -> None:
     for change in request.changes:
         if change.path in seen:
             raise WrongUsage(f"{change.path} is named twice")
-        seen.add(change.path)
+        seen.add(check_place(change.path))
 
 
 def check_author(name: str) -> str:

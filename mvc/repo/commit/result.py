@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.ids import CommitId, Root
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
@@ -15,8 +16,7 @@ from mvc.repo.display import html_table
 __all__ = ["CommitResult", "PathChange"]
 
 
-@dataclass(frozen=True, slots=True)
-class PathChange:
+class PathChange(Struct, frozen=True):
     """What a commit did to one path.
 
     ``kind`` is added, changed, unchanged, removed, or renamed: the bytes that ``renamed_from`` had.
@@ -31,8 +31,7 @@ class PathChange:
     renamed_from: str | None = None
 
 
-@dataclass(frozen=True, repr=False)
-class CommitResult:
+class CommitResult(Struct, frozen=True):
     """A new version.
 
     ``branch`` is None if HEAD is detached. ``raw_bytes`` were read, ``stored_bytes`` were added

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import field
 
 import numpy as np
 from blake3 import blake3
+from msgspec import Struct, field
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs import cast
-from mvc.dataclasses import dataclass
 from mvc.errors import EncodingFailed, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
@@ -30,14 +29,14 @@ from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.repo.commit.base_cache import BaseCache, tensor_changed
 from mvc.repo.content.hashing import entry_from, hash_content, pieces, whole
 from mvc.repo.content.predecessors import BaseFinder, StoredBase, content_names
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.full_or_delta import Base, Policy
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pack_writer import PackWriter
-from mvc.types import Bytes
+from mvc.types import Bytes, Progress
 
 __all__ = ["BaseCache", "PrecisionCopies", "StateWriter"]
 
@@ -289,8 +288,7 @@ def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Master:
+class _Master(Struct, frozen=True):
     """A tensor of this commit whose file is still open: a base for its copies."""
 
     id: BlobId
@@ -362,8 +360,7 @@ class PrecisionCopies:
         return rounded.by_hash.get(_sample_hash(data[: count * DTYPES[spec.dtype].itemsize]))
 
 
-@dataclass(slots=True)
-class _Rounded:
+class _Rounded(Struct):
     """Masters of one spec by the hash of their beginning, rounded to one dtype."""
 
     by_hash: dict[bytes, _Master] = field(default_factory=dict)

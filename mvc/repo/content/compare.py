@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.merkle import compare as compare_trees
 from mvc.model.tensor import TensorSpec
@@ -27,8 +28,7 @@ def bare_name(key: str) -> str:
     return key
 
 
-@dataclass(frozen=True, slots=True)
-class TensorDiff:
+class TensorDiff(Struct, frozen=True):
     """How one tensor differs.
 
     ``kind``: unchanged, changed, added, removed, resized (another shape) or renamed (its
@@ -56,8 +56,7 @@ class TensorDiff:
         return self.changed_share == 0.0
 
 
-@dataclass(frozen=True)
-class FileDiff:
+class FileDiff(Struct, frozen=True):
     """How one path differs: unchanged, changed, added, removed or renamed.
 
     ``other_changed``: bytes outside the tensors differ (metadata, order, padding).

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from typing import Protocol
 
+from msgspec import Struct
+
 from mvc.codecs import cast
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import PIECE
@@ -50,8 +51,7 @@ def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> lis
     return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
 
 
-@dataclass(frozen=True)
-class StoredBase:
+class StoredBase(Struct, frozen=True):
     """A stored blob as a base; its pieces are recovered when needed.
 
     Without ``graph`` it is taken as it is, whatever leads to it.

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Literal, TypeAlias
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import training_path
 from mvc.repo.content.compare import bare_name
@@ -27,8 +28,7 @@ _TRAINING = ("optimizer", "optim.", "lr_scheduler", "scheduler")  # in a checkpo
 _TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # as transformers and accelerate do
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
+class Relation(Struct, frozen=True):
     """What the model at ``path`` is to the one at ``base_path`` of the version it was made from.
 
     ``kind``: *equal*: the same architecture, every tensor equal; *fine-tuned version*: the same

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
+
 from mvc.errors import (
     DamagedData,
     InvalidName,
@@ -31,13 +32,14 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import is_under
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.content.relation import Relation, models, relation
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.lookup.weights import check_weights
 from mvc.repo.worktree import worktree
+from mvc.types import Progress
 
 __all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
 
@@ -48,8 +50,7 @@ _Pair = tuple[str, FileEntry | None, FileEntry | None]
 _V = TypeVar("_V")
 
 
-@dataclass(frozen=True, repr=False)
-class Diff:
+class Diff(Struct, frozen=True):
     """``a`` names the old side, ``b`` the new one; ``files`` lists all files by path.
 
     ``from_head``: Python states without a file; for them the working tree is taken to equal HEAD.
@@ -134,8 +135,7 @@ def _differing(
     return {name: (a, b) for name, (a, b) in pairs.items() if repr(a) != repr(b)}  # NaN equals NaN
 
 
-@dataclass(frozen=True)
-class DiffSource:
+class DiffSource(Struct, frozen=True):
     """One side of a diff: a version, the working tree, or one file or folder on disk.
 
     ``places``: where the files lie that are read from disk; the others are recovered.

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.model.tensor import DTYPES
 
 __all__ = ["Distance", "measure", "to_float64"]
@@ -41,8 +41,7 @@ _SMALL = {
 _FLOAT4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
+class Distance(Struct, frozen=True):
     """``changed_share``: the share of elements whose bits differ (0 if there are no elements).
 
     ``l2`` and ``max_abs`` of new - old, and the cosine between old and new (None if one is zero),

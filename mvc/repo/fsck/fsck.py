@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.adapters.views import extract
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, IoFailed, MvcError, ReadOnly
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.io.files import TEMPORARY, FileSystem
@@ -26,7 +26,7 @@ from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.names import attached_path, printable
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces, verify_pieces
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.fsck.journal import JournalCheck
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -47,6 +47,7 @@ from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.store.recovery.sequential import fill_where_sound
 from mvc.store.snapshot import INDEX, PACKS, Snapshot
+from mvc.types import Progress
 
 __all__ = ["FsckReport", "PackCheck", "check", "forget_index", "fsck", "lost_end", "rebuild_index"]
 
@@ -276,8 +277,7 @@ def _index(
     return [Problem("index", INDEX, str(snapshot.folder / INDEX), why)]
 
 
-@dataclass
-class PackCheck:
+class PackCheck(Struct):
     """Reads every region that the journal names. Sound payloads go to ``objects``.
 
     ``checked``: bytes read so far. ``found_keys``: by journal offset, the first bytes of the ids
@@ -404,8 +404,7 @@ _NOTED = 10  # versions without weights that are named
 _NO_RECORD = "no sound record leads to it"
 
 
-@dataclass
-class _VersionCheck:
+class _VersionCheck(Struct):
     """Checks for every version that all its objects can be recovered; ``full``: recovers them.
 
     ``suspects``: ids of objects with a damaged payload. ``lost``: versions with an object that

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import field
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId
 from mvc.repo.maintenance.report import Problem
@@ -28,8 +28,7 @@ _BROKEN = (
 )
 
 
-@dataclass
-class JournalCheck:
+class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
     ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten,

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.codecs.patch import encode_patch
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.interrupted import finish_checkouts
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -53,6 +53,7 @@ from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import JOURNAL, PACKS
 from mvc.store.writing.full_or_delta import BasePiece, choose
+from mvc.types import Progress
 
 __all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
 
@@ -61,8 +62,7 @@ _WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
-@dataclass(frozen=True)
-class Collection:
+class Collection(Struct, frozen=True):
     """What a collection deletes, or would delete. Sizes are bytes on disk.
 
     ``commits`` are unreachable versions, ``objects`` tensors and manifests that no version
@@ -86,8 +86,7 @@ class Collection:
     unquarantined: int
 
 
-@dataclass
-class _Plan:
+class _Plan(Struct):
     reach: Reachable
     found: Inventory
     rewrite: RewritePlan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.deployments import Deployed
@@ -16,8 +17,7 @@ Predict = Callable[[Any, Any], Any]
 """From a version's state and a sample to a label: a comparable value, or an array of one."""
 
 
-@dataclass(frozen=True)
-class FirstChange:
+class FirstChange(Struct, frozen=True):
     """The first version whose label differs from the previous version's.
 
     ``time_ns`` says when it went live on the target, or without a target when it was committed,

@@ -7,27 +7,28 @@ it; the names of that version count for the model that it holds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.model.names import DATA
 from mvc.repo.content.relation import Relation, models, relation
-from mvc.repo.context import Context, Progress, noting
+from mvc.repo.context import Context, noting
 from mvc.repo.history.log import ancestry, names_by_commit
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.retention.rules import live_now
+from mvc.types import Progress
 
 __all__ = ["Member", "family"]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(Struct, frozen=True):
     """A model, and the version in which it appeared.
 
     ``base``: the position of the model that it was made from among the members; None for a base

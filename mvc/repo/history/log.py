@@ -6,18 +6,19 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.names import is_under
 from mvc.repo import deployments
+from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
@@ -27,13 +28,10 @@ from mvc.repo.lookup.weights import Dropped, dropped
 from mvc.repo.times import within
 from mvc.store.snapshot import Snapshot
 
-if TYPE_CHECKING:
-    from mvc.repo.content.relation import Relation
-    from mvc.repo.stats import VersionStats
-
 __all__ = [
     "LogEntry",
     "Orphans",
+    "VersionStats",
     "ancestry",
     "is_reset_point",
     "log",
@@ -43,8 +41,28 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class VersionStats(Struct, frozen=True):
+    """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.
+
+    ``deltas`` lead from a full record, stored with the version ``base``, to the version's
+    furthest content; ``base`` is None for a version without contents, or if that is not known.
+    ``kind``: how the version is stored. ``full``: every content is in full, none was there before,
+    or the whole was made a reset point; ``delta``: some of what changed is; ``update``: what
+    changed is in full, the rest was there; ``recipe``: its weights were given up. ``seconds``: to
+    recover it, of a recipe those of its training and of making its base. ``price``: both together,
+    as ``Stats.price``.
+    """
+
+    bytes: Mapping[str, int]
+    reset_point: bool
+    deltas: int
+    base: CommitId | None
+    kind: str
+    seconds: float
+    price: float | None
+
+
+class LogEntry(Struct, frozen=True):
     """A commit with its names and deployments.
 
     ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, retracted ones
@@ -278,8 +296,7 @@ def names_by_commit(context: Context) -> dict[CommitId, list[str]]:
     return names
 
 
-@dataclass(frozen=True, slots=True)
-class Orphans:
+class Orphans(Struct, frozen=True):
     """``count`` orphaned versions, of which ``newest`` is the tip.
 
     ``deployed`` of them were deployed or are ancestors of a deployed one; gc keeps those.

@@ -13,12 +13,13 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import InvalidTime, NothingToCommit, UnknownPath, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_path, printable
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.deployments import deploy as record_deployment
 from mvc.repo.deployments import of_commit
 from mvc.repo.lookup import manifests
@@ -26,6 +27,7 @@ from mvc.repo.lookup.refs import head
 from mvc.repo.times import check_moment, parse_time
 from mvc.repo.worktree.worktree import dead_link, entry_at, files_in, sound_files_in
 from mvc.store.index import keys
+from mvc.types import Progress
 
 __all__ = ["Checkpoint", "Imported", "find_checkpoints", "import_checkpoints"]
 
@@ -40,8 +42,7 @@ _DIGITS = re.compile(r"(\d+)")
 _TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.pt'"
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(Struct, frozen=True):
     """One checkpoint. ``kept`` is False if the version ``commit`` had its content before."""
 
     source: Path
@@ -83,8 +84,7 @@ def import_checkpoints(
     return result
 
 
-@dataclass
-class _Run:
+class _Run(Struct):
     """A running import. ``total`` and ``done``: bytes of checkpoints."""
 
     context: Context
@@ -167,8 +167,7 @@ class _Run:
         return None
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """A version to commit: its files by tracked name. ``time_ns`` since 1970, ``size`` in bytes."""
 
     source: Path

@@ -6,7 +6,8 @@ HEAD holds the name of the current branch, or a commit if it is detached.
 
 from __future__ import annotations
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import printable
@@ -36,16 +37,14 @@ BRANCH = "heads/"
 TAG = "tags/"
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """``branch`` is None when detached, ``commit`` None before the branch's first one."""
 
     branch: str | None
     commit: CommitId | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Struct, frozen=True):
     """A branch or tag, without its prefix."""
 
     name: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, StateForgotten, WeightsDropped
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
@@ -25,8 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Dropped:
+class Dropped(Struct, frozen=True):
     """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``, 0 if
     nobody knows: the training was not recorded while it ran, and no replay has proven the recipe.
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct, field
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import to_state
 from mvc.codecs.lossy.floats import FORMATS
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, WrongUsage
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
@@ -37,8 +37,7 @@ from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, w
 __all__ = ["LossyCommit"]
 
 
-@dataclass
-class LossyCommit:
+class LossyCommit(Struct):
     """One lossy commit: replaces the weights of its changes by production weights.
 
     ``text`` is the pipeline as it was named. ``exact``: tensors that stay as they are. The weights
@@ -51,6 +50,7 @@ class LossyCommit:
     exact: frozenset[str]
     loss: float | None
     branch: str | None
+    _unknown: set[str] = field(default_factory=set)
     _unseen: set[str] = field(default_factory=set)
     _given_back: bool = False
     _made: dict[str, ProducedFile] = field(default_factory=dict)

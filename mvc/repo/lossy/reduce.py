@@ -10,13 +10,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.adapters.parsed import ParsedFile, StepFrom
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.reduce import produce
-from mvc.dataclasses import dataclass
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.commit.base_cache import BaseCache
@@ -44,8 +44,7 @@ def is_optimizer(key: str) -> bool:
     return not _OF_TRAINING.isdisjoint(parts) or parts[-1] in _MOMENTS
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """Tensors of a file as arrays, by name.
 
     A tensor whose dtype numpy lacks is an array of unsigned integers, and ``dtypes`` has its

@@ -16,13 +16,12 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.model.manifest import Shape
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Progress
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.history import History
 from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph, column
@@ -32,6 +31,7 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member, RecordHeader
 from mvc.store.snapshot import Snapshot
+from mvc.types import Progress
 
 __all__ = [
     "CodingPlace",
@@ -53,8 +53,7 @@ _SHAPES = 64  # manifests' shapes in memory
 _RECENT, _TIMES = 1 << 14, 4
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRecord:
+class StoredRecord(Struct, frozen=True):
     """A record and its place. ``entry_index``: the entry of the inventory that names it."""
 
     entry_index: int
@@ -73,8 +72,7 @@ class StoredRecord:
             yield (self.pack, self.offset, i), member
 
 
-@dataclass(frozen=True, slots=True)
-class StoredCoding:
+class StoredCoding(Struct, frozen=True):
     """One member of a record. ``base``: the id of its base, None for a full record.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import TEMPORARY, FileSystem, ReadFile, WriteFile
 from mvc.repo.maintenance.reachable import Reachable
@@ -37,8 +38,7 @@ _BEYOND = 1 << 40  # from here on pack numbers mean files of the quarantine
 _MAX_OPEN = 64
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedRange:
+class DamagedRange(Struct, frozen=True):
     """Bytes [start, end) of a pack that are put into quarantine, and why."""
 
     pack: int

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field
 
 import numpy as np
+from msgspec import Struct, field
 
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId
 from mvc.model.tensor import TensorSpec
@@ -86,8 +85,7 @@ class Specs(Mapping[bytes, TensorSpec]):
         return int(self.objects.sum()) + len(self.lost)
 
 
-@dataclass
-class Reachable:
+class Reachable(Struct):
     """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
     whose state does not, by name (True) or by rule.
 

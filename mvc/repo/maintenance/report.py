@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.ids import CommitId
 
 __all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One kind of damage in one place. ``versions`` and ``tensors`` ("path: key") are affected.
 
     ``kind``: format, journal, record, payload, pack, region (bytes of a pack that two
@@ -33,8 +33,7 @@ class Problem:
         return self.also or (bytes.fromhex(self.object),)
 
 
-@dataclass(frozen=True)
-class FsckReport:
+class FsckReport(Struct, frozen=True):
     """``notes`` are no damage: leftovers of interrupted work, advice.
 
     ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
@@ -61,8 +60,7 @@ class FsckReport:
         return not self.problems
 
 
-@dataclass(frozen=True)
-class Healed:
+class Healed(Struct, frozen=True):
     """One repaired thing. ``source``: where its sound bytes came from.
 
     ``kind``: format, journal, pack, region, object, manifest, deployment or index.
@@ -74,8 +72,7 @@ class Healed:
     source: str
 
 
-@dataclass(frozen=True)
-class Quarantined:
+class Quarantined(Struct, frozen=True):
     """``length`` damaged bytes, kept in ``file`` of the quarantine."""
 
     file: str
@@ -83,8 +80,7 @@ class Quarantined:
     why: str
 
 
-@dataclass(frozen=True)
-class Repaired:
+class Repaired(Struct, frozen=True):
     """What a repair did. ``after``: the report of fsck after it.
 
     ``freed``: bytes of deleted leftovers of interrupted work.

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import Protocol, TypeVar
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.content.predecessors import Recovers, StoredBase
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
@@ -35,7 +36,7 @@ from mvc.store.publishing.rewrite import Rewrite
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.proof import proven_header
-from mvc.types import Bytes
+from mvc.types import Bytes, Progress
 
 __all__ = [
     "EncodeRequest",
@@ -67,8 +68,7 @@ class JointRecord(Protocol):
     def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class EncodeRequest:
+class EncodeRequest(Struct, frozen=True):
     """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
 
     A delta that saves less than a tenth of the full record becomes a full record. ``entry_index``:
@@ -80,8 +80,7 @@ class EncodeRequest:
     entry_index: int | None = None
 
 
-@dataclass
-class RewritePlan:
+class RewritePlan(Struct):
     """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete; the
     codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
     well although their packs stay, so that no entry names the dropped codings in them.

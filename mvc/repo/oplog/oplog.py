@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
@@ -20,8 +21,7 @@ from mvc.store.snapshot import Snapshot
 __all__ = ["Operation", "find", "label", "oplog", "undoes", "undone_by"]
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One operation. ``undone_by``: the number of the undo in force; None if there is none.
 
     An undo that was undone is not in force.

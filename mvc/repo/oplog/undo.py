@@ -9,9 +9,10 @@ retracted, and a rollback deploys what was live before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.model.names import printable
@@ -37,8 +38,7 @@ _NOT_UNDONE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Undoing:
+class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
     ``entry``: the journal entry of the undo. ``before`` and ``after``: HEAD. ``deployments``: those

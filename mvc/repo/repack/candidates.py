@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.limits import PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.maintenance.inventory import Inventory
@@ -18,8 +19,7 @@ Node = tuple[bytes, int]
 """A blob's id and the first byte of one of its pieces."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
 
     ``nbytes``: raw bytes. ``seconds``: estimated processor time to read and decode it.

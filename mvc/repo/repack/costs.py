@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mvc.repo.repack.candidates import Candidate, Candidates, found_from_base
 from mvc.repo.repack.sizes import Sizes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from dataclasses import field
 from decimal import Decimal
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of
@@ -18,8 +18,7 @@ from mvc.store.writing.layout import Layout
 __all__ = ["Goal", "Proven", "check_aims", "goal_of", "plain"]
 
 
-@dataclass(frozen=True, slots=True)
-class Proven:
+class Proven(Struct, frozen=True):
     """A recipe that a replay has proven: ``seconds`` make the file ``path`` from ``base``."""
 
     base: CommitId
@@ -27,8 +26,7 @@ class Proven:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """The goal of a repack: one of the following.
 
     ``interval``: a reset point every so many commits. ``max_recovery``: bound on recovery in

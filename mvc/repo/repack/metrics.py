@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from msgspec import Struct
+
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
@@ -23,8 +24,7 @@ from mvc.store.recovery.timing import Part, of_group, together
 __all__ = ["LayoutMetrics", "layout_metrics"]
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutMetrics:
+class LayoutMetrics(Struct, frozen=True):
     """``bytes``: of all packs. Recovery of a whole version: estimated ``seconds`` on this machine,
     stored ``bytes`` to decode, and ``deltas`` to apply for the furthest blob; worst and mean over
     all versions. ``reset_points`` in the order of versions.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.ids import CommitId
 from mvc.repo.maintenance.rewrite_plan import RewritePlan
 from mvc.repo.repack.costs import Costs
@@ -14,8 +13,7 @@ from mvc.repo.repack.metrics import LayoutMetrics
 __all__ = ["CurvePoint", "RepackCurve", "RepackPlan"]
 
 
-@dataclass(frozen=True)
-class RepackPlan:
+class RepackPlan(Struct, frozen=True):
     """``rewrite``: what to do; a plan with nothing to do is false.
 
     ``full_*`` and ``deltas_*`` count codings of tensors. ``costs``: what the plan was made from.
@@ -31,8 +29,8 @@ class RepackPlan:
     full_removed: int
     deltas_added: int
     deltas_removed: int
-    rewrite: RewritePlan = field(repr=False)
-    costs: Costs = field(repr=False)
+    rewrite: RewritePlan
+    costs: Costs
     given_up: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
     joined: int = 0
@@ -53,8 +51,7 @@ class RepackPlan:
         return tuple(id_ for id_ in self.before.reset_points if id_ not in left)
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
+class CurvePoint(Struct, frozen=True):
     """``bytes`` of all packs; estimated seconds to recover a version, worst and mean."""
 
     bytes: int
@@ -62,8 +59,7 @@ class CurvePoint:
     mean_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class RepackCurve:
+class RepackCurve(Struct, frozen=True):
     """Layouts from the fastest recovery to the fewest bytes, and the layout stored ``today``."""
 
     points: tuple[CurvePoint, ...]

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.maintenance.rewrite_plan import EncodeRequest, RewritePlan
 from mvc.repo.repack.candidates import Candidate, Candidates
@@ -24,6 +24,7 @@ from mvc.repo.repack.sizes import Sizes
 from mvc.repo.repack.solve.model import Layout, Versions
 from mvc.repo.repack.survey import Survey, survey
 from mvc.store.writing.layout import Layout as SkipLayout
+from mvc.types import Progress
 
 __all__ = ["RepackProblem", "learn_stored", "try_missing", "try_new"]
 

@@ -7,13 +7,14 @@ the new ones, in one step (``mvc.repo.maintenance.rewrite_plan``). Ids do not ch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.repo.commit.commit import layout_of
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
 from mvc.repo.repack.contents import ContentGraph
@@ -31,6 +32,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.writing.layout import ENDLESS
 from mvc.store.writing.layout import Layout as SkipLayout
+from mvc.types import Progress
 
 __all__ = [
     "CurvePoint",
@@ -52,8 +54,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Repacked:
+class Repacked(Struct, frozen=True):
     """The plan, and the metrics after its execution; None if nothing was done."""
 
     plan: RepackPlan

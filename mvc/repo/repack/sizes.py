@@ -10,10 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 
+from msgspec import Struct
+
 from mvc.codecs import cast
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from mvc.dataclasses import dataclass
 from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.maintenance.rewrite_plan import encoding_policy
@@ -28,8 +29,7 @@ _EXACT = 8 << 20  # pieces up to this many bytes are encoded whole, larger ones 
 _GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any is known
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+class _Trial(Struct, frozen=True):
     """``share`` of raw bytes; whether it is a ``delta``, and whether it is ``reversible``."""
 
     share: float

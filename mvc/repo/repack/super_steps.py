@@ -10,14 +10,14 @@ made of what the runs under it have saved.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from mvc.codecs.lc.joint import encode_joint
 from mvc.codecs.lc.payload import encode_steps
 from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
 from mvc.repo.context import Context
 from mvc.repo.maintenance.inventory import CodingPlace, StoredRecord, inventory
@@ -52,8 +52,7 @@ _Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
 
 
-@dataclass(frozen=True, slots=True)
-class SuperStep:
+class SuperStep(Struct, frozen=True):
     """A record to be made of stored ones, as part of the entry ``entry_index``.
 
     ``chains``: for each piece the records and members that lead to it, in the order of their
@@ -97,8 +96,7 @@ class SuperStep:
         return proven_header(members, group=True, body_size=size), body
 
 
-@dataclass
-class SuperSteps:
+class SuperSteps(Struct):
     """What to do: records to make, the codings that they replace, shortcuts, and bytes saved."""
 
     joint: list[SuperStep] = field(default_factory=list)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.predecessors import BaseFinder, content_names
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.inventory import Inventory
 from mvc.store.packs.arena import Arena
+from mvc.types import Progress
 
 __all__ = ["Survey", "Version", "survey"]
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(Struct, frozen=True):
     """``blobs``: its contents by id, each with its line: the path and name it is found under.
 
     ``sequence``: the operation that published it. It has so many ``files`` of ``nbytes`` in all.
@@ -36,8 +36,7 @@ class Version:
     nbytes: int
 
 
-@dataclass
-class Survey:
+class Survey(Struct):
     """Versions in the order of publication; parents before children."""
 
     context: Context

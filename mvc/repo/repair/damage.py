@@ -8,10 +8,9 @@ quarantine. What is recovered over it is compared with its hash as usual.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 
-from mvc.dataclasses import dataclass
-from mvc.repo.context import Progress
+from msgspec import Struct, field
+
 from mvc.repo.maintenance.inventory import (
     CodingPlace,
     Inventory,
@@ -26,12 +25,12 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.snapshot import Snapshot
+from mvc.types import Progress
 
 __all__ = ["DamageSurvey", "SoundGraph", "survey_damage"]
 
 
-@dataclass
-class DamageSurvey:
+class DamageSurvey(Struct):
     """``found``: every record with a sound header. ``damaged``: those of its codings whose
     payload is not. ``ranges``: where damaged bytes lie.
 

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import field, replace
 from functools import cache, partial
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from mvc.ids import BlobId, CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.hashing import pieces
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.fsck.fsck import check, fsck, rebuild_index
 from mvc.repo.lookup.manifests import objects
 from mvc.repo.maintenance.quarantine import DamagedRange, keep
@@ -43,6 +44,7 @@ from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Member
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import INDEX, PACKS
+from mvc.types import Progress
 
 __all__ = ["folder_of", "repair"]
 
@@ -87,8 +89,7 @@ def repair(
     return Repaired(tuple(work.healed), tuple(work.quarantined), freed, report)
 
 
-@dataclass
-class _Repair:
+class _Repair(Struct):
     """One repair, and what it did so far."""
 
     context: Context
@@ -189,8 +190,7 @@ _Needs = dict[bytes, tuple[TensorSpec | None, int]]
 the entry of the first version with the object."""
 
 
-@dataclass
-class _RepairPlan:
+class _RepairPlan(Struct):
     """``lost``: objects that versions need and no source has. ``ranges`` go to quarantine.
 
     With damaged ranges alone the plan is executed as well: the new journal omits them.

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.model.names import printable
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.history.family import Member
 from mvc.repo.history.family import family as members_of
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.report.figure import STYLE, clipped
+from mvc.types import Progress
 
 __all__ = ["Family", "Paint", "Row", "family"]
 
@@ -29,8 +31,7 @@ _WIDTH, _LINE, _STEP, _LETTER = 960, 22, 18, 6.6  # a drawing, in units of about
 _DOTS = {"base": "k2", "extended": "k1", "derived architecture": "k1"}
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of the tree: a model, or ``members`` in a row that are drawn as one.
 
     ``prefix``: the characters before it. ``depth``: its column; ``above``: the number of the row
@@ -59,8 +60,7 @@ class Row:
         )
 
 
-@dataclass(frozen=True, repr=False)
-class Family:
+class Family(Struct, frozen=True):
     """``members``: models, bases before those made from them.
 
     A notebook shows the tree as a picture, a console as characters.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from html import escape
 from typing import TypeAlias
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.display import number
@@ -40,8 +40,7 @@ svg .p{fill:none;stroke:var(--c0);stroke-width:5;stroke-linecap:round}
 """
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """The time from ``low`` to ``high``, in ns since 1970."""
 
     low: int
@@ -83,8 +82,7 @@ class Axis:
         return dict(sorted(found.items()))
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(Struct, frozen=True):
     """A value over time, with gaps where it is not finite; ``unit`` writes it."""
 
     title: str
@@ -130,8 +128,7 @@ class Line:
         return [", ".join(self._labels()), *_lines(rows, left)]
 
 
-@dataclass(frozen=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Amounts by kind, added up over parts of the time, on top of each other."""
 
     title: str
@@ -177,13 +174,12 @@ class Bars:
         return [f"{self.title}, highest bar {self.unit(highest)}", *_lines(rows, left)]
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(Struct, frozen=True):
     """What was live when, a row a target. ``links``: versions that have an anchor on the page."""
 
     title: str
     spans: Mapping[str, Sequence[Span]]
-    links: Collection[CommitId] = field(default=(), repr=False)
+    links: Collection[CommitId] = ()
 
     @property
     def height(self) -> int:

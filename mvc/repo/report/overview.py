@@ -6,22 +6,23 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
 from mvc.repo.lookup import refs
 from mvc.repo.maintenance.history import History
 from mvc.repo.retention.rules import live_now
+from mvc.types import Progress
 
 __all__ = ["Overview", "Span", "VersionChange", "changes", "overview"]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """``commit`` was live on a target from ``start_ns`` to ``end_ns``, in ns since 1970."""
 
     commit: CommitId
@@ -29,8 +30,7 @@ class Span:
     end_ns: int
 
 
-@dataclass(frozen=True)
-class Overview:
+class Overview(Struct, frozen=True):
     """``versions`` that a name or a deployment leads to, by commit time, oldest first.
 
     ``spans``: by target, oldest first; the last one ends ``now_ns``. Deployments that were
@@ -84,8 +84,7 @@ def _spans(rows: list[tuple[int, int, CommitId]], now: int) -> tuple[Span, ...]:
     return tuple(Span(c, start, end) for (start, _, c), end in zip(rows, ends, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class VersionChange:
+class VersionChange(Struct, frozen=True):
     """How far ``commit`` is from its first parent.
 
     ``layers``: by tensor the L2 norm of its change and the number of its elements; None for one

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 from mvc.repo import deployments
 from mvc.repo.arguments import check_seconds, checked
@@ -26,8 +27,7 @@ _FIRST, _CHANGES = 6, 1000  # metrics if none is named; versions whose distances
 
 
 @checked
-@dataclass(frozen=True, repr=False)
-class Plot:
+class Plot(Struct, frozen=True):
     """Charts below each other on one time axis; ``notes`` say what is not in them.
 
     A notebook shows it as a picture, a console as characters.

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import field
 from datetime import timedelta
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct, field
+
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.repo.context import Context, Progress
+from mvc.repo.context import Context
 from mvc.repo.gc.gc import DEFAULT_GRACE, Collection, plan_collection
 from mvc.repo.lookup import commits, manifests, refs, weights
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -41,12 +41,12 @@ from mvc.repo.worktree.identify import holders
 from mvc.store.journal.entries import Entry, Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.types import Progress
 
 __all__ = ["Chosen", "ForgetPreview", "choose", "forget", "preview"]
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """``commits``: the versions to forget, newest first; may be empty.
 
     ``rules`` is None if they were named. ``already``: named versions that were forgotten by
@@ -206,8 +206,7 @@ def _sorted(found: Iterable[Commit]) -> tuple[Commit, ...]:
     return tuple(sorted(found, key=lambda commit: (commit.time_ns, commit.id), reverse=True))
 
 
-@dataclass(frozen=True)
-class ForgetPreview:
+class ForgetPreview(Struct, frozen=True):
     """``tensors`` would be deleted; ``shared`` ones stay, because other versions have them.
     Weights that a version gave up are no tensors of it.
     Likewise ``files`` and ``shared_files`` for files without tensors.
@@ -281,8 +280,7 @@ def _preview(
     )
 
 
-@dataclass
-class _Objects:
+class _Objects(Struct):
     """The tensors of manifests; and their files without tensors, by all of their bytes."""
 
     tensors: set[bytes] = field(default_factory=set)

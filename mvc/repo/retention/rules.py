@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import NoDeployment, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -37,8 +38,7 @@ __all__ = [
 _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
+class Best(Struct, frozen=True):
     """Keep the ``count`` best versions by a metric; ``lowest``: lower is better."""
 
     metric: str
@@ -67,8 +67,7 @@ class Best:
         return [c for c in versions if not math.isnan(c.metrics.get(self.metric, math.nan))]
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Struct, frozen=True):
     """Rules. A version stays if any of ``last``, ``hourly``, ``daily``, ``best`` keeps it.
 
     ``unused``: a target; only versions that no deployment there served are forgotten.
@@ -126,8 +125,7 @@ def given_up(context: Context, rules: Retention) -> list[Commit]:
     return [commit for commit in versions if commit.id not in stay]
 
 
-@dataclass(frozen=True, slots=True)
-class Short:
+class Short(Struct, frozen=True):
     """A ``best`` rule whose metric only ``have`` versions have, fewer than it keeps.
 
     ``without``: selected versions without the metric.

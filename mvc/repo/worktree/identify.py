@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
@@ -21,8 +22,7 @@ from mvc.store.index import keys
 __all__ = ["Identified", "earlier", "holders", "identify", "is_held"]
 
 
-@dataclass(frozen=True, slots=True)
-class Identified:
+class Identified(Struct, frozen=True):
     """A version that has the state at ``path``.
 
     ``exact``: all bytes of the file are equal, not only its tensors. ``branches`` are those

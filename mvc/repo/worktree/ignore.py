@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["IGNORE_FILE", "Ignore"]
 
@@ -38,8 +38,7 @@ class _Malformed(Exception):
     """A pattern that matches nothing: it ends with a backslash, or a bracket is not closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     """``parts`` match path parts below ``base``; None stands for ``**``."""
 
     base: tuple[str, ...]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
@@ -20,8 +21,7 @@ from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_
 __all__ = ["Change", "Status", "status"]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """One path.
 
     ``kind``: unchanged, modified, missing (tracked, but there is no file), removed (the next
@@ -39,8 +39,7 @@ class Change:
     same_as: CommitId | None = None
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(Struct, frozen=True):
     """``branch`` is None if HEAD is detached; ``head`` is None before the first commit.
 
     ``dead_links``: symbolic links that lead nowhere; a commit of their folder refuses them.

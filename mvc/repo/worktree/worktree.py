@@ -11,16 +11,16 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import InvalidName, UnknownPath
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_path, printable
+from mvc.model.names import VERSION_CONTROL, check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 
 __all__ = [
-    "VERSION_CONTROL",
     "FoundFile",
     "dead_link",
     "entry_at",
@@ -34,12 +34,8 @@ __all__ = [
 
 _MAX_IGNORE_FILE = 1 << 20
 
-VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn"})
-"""Folders of version control systems, in any case of letters; mvc never looks into them."""
 
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
+class FoundFile(Struct, frozen=True):
     """A file of the working tree; its ``name`` may be one that cannot be tracked."""
 
     name: str

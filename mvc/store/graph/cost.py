@@ -5,14 +5,14 @@ Times of recoveries in seconds of the machine at hand: ``mvc.store.recovery.timi
 
 from __future__ import annotations
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.store.packs.records import Member
 
 __all__ = ["Speed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
+class Speed(Struct, frozen=True):
     """Raw bytes per second of one thread; ``latency`` is seconds per payload."""
 
     full: float = 3e9

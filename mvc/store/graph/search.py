@@ -12,7 +12,8 @@ from collections.abc import Container, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
 from mvc.store.graph.cost import Speed
@@ -31,8 +32,7 @@ Place = tuple[int, int, int]
 """Where a payload lies: pack, byte offset of its record, its own offset in there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One payload to decode. ``reverse``: the delta is undone, not applied.
 
     ``entry``: where in the journal the entry stands that published it, if that was looked up.
@@ -51,8 +51,7 @@ class Step:
         return self.pack, self.offset, self.member.at
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """A full record first, then deltas in the order they apply.
 
     ``cost`` is the estimated time in seconds of one decoding thread. With ``origin`` there
@@ -74,8 +73,7 @@ class Path:
         return sum(step.header.share(step.member) for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """An object on the way to another one: a base that costs no more to recover.
 
     ``sequence``: the operation that published it. ``depth`` deltas of ``stored`` bytes, the
@@ -89,8 +87,7 @@ class Link:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
+class _Way(Struct, frozen=True):
     step: Step
     rest: _Way | None
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import lmdb
 from blake3 import blake3
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.io.os_errors import translate
@@ -39,16 +39,14 @@ _FIRST_MAP = 16 << 20
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
 
     level: int
     check: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(Struct, frozen=True):
     """What is indexed: everything of repository ``identity`` before ``position``."""
 
     identity: bytes

@@ -14,7 +14,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData
 from mvc.io.files import ReadFile
 
@@ -33,8 +34,7 @@ _DEEPEST = 16
 _TRIES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
+class _Header(Struct, frozen=True):
     """The newest of the two: page size, transaction, last page, and both trees."""
 
     page: int

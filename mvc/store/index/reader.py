@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from pathlib import Path
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.errors import DamagedData, MvcError, StorageFull
 from mvc.io.files import FileLock, FileSystem
 from mvc.io.os_errors import was_missing
@@ -33,8 +34,7 @@ _TRIES = 5
 _FEW = 64
 
 
-@dataclass(frozen=True, slots=True)
-class IndexThresholds:
+class IndexThresholds(Struct, frozen=True):
     """When the tail is moved into the index.
 
     ``tail``: entries that may wait in memory; ``far``: bytes of the journal that are indexed

@@ -13,8 +13,8 @@ from typing import NamedTuple, overload
 
 import zstandard
 from blake3 import blake3
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import ZSTD_MAX_WINDOW
 from mvc.model.canonical import Reader, Writer, encode_uint
@@ -37,8 +37,7 @@ class Block(NamedTuple):
     check: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Struct, frozen=True):
     """A run's blocks in key order and the number of its keys."""
 
     blocks: tuple[Block, ...]

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.ids import CommitId
 from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer, signed
@@ -40,8 +41,7 @@ RefValue = CommitId | str | None
 """A commit, the name of another ref (HEAD on a branch), or nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """Bytes [start, start + length) of a pack, a whole number of records."""
 
     pack: int
@@ -49,8 +49,7 @@ class Region:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class RefChange:
+class RefChange(Struct, frozen=True):
     """A ref's value before and after the operation."""
 
     name: str
@@ -58,8 +57,7 @@ class RefChange:
     new: RefValue
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns``.
 
     ``previous`` is the sequence number of the target's deployment recorded before this
@@ -72,16 +70,14 @@ class Deployment:
     previous: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Retraction:
+class Retraction(Struct, frozen=True):
     """Retracts the deployment on ``target`` that entry ``sequence`` recorded."""
 
     target: str
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Relink:
+class Relink(Struct, frozen=True):
     """Corrects the predecessor of the deployment on ``target`` that entry ``sequence`` recorded.
 
     From then on ``previous`` replaces what the deployment itself says.
@@ -92,8 +88,7 @@ class Relink:
     previous: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Forgotten:
+class Forgotten(Struct, frozen=True):
     """The content of ``commit`` is deleted; the commit itself stays.
 
     ``named``: the user named it, so none of its bytes may stay as bases of other versions.
@@ -103,8 +98,7 @@ class Forgotten:
     named: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """What became of the weights that the recipe of ``commit`` makes at ``path``.
 
     ``kind``: ``proven`` (a replay made them again), ``dropped`` (given up; the recipe stays) or
@@ -122,8 +116,7 @@ class Weights:
 _WEIGHTS = ("proven", "dropped", "restored")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True, dict=True):
     """One operation. ``removed``: paths to leave out of the next commit, None if untouched.
 
     ``marks``: the first 8 bytes of content roots, for finding versions by content.

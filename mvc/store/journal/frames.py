@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 from blake3 import blake3
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.limits import MAX_ENTRY
 from mvc.store.journal.entries import Entry
@@ -58,8 +58,7 @@ class _Target(_Source, Protocol):
     def write_at(self, offset: int, data: bytes) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """Where the next entry goes: byte offset, its sequence number, the chain so far."""
 
     offset: int
@@ -70,8 +69,7 @@ class Position:
 GENESIS = Position(0, 0, bytes(16))
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """An entry and where it stands. ``copies`` is how many of its two frames are sound."""
 
     entry: Entry
@@ -91,8 +89,7 @@ _Linked = tuple[Recorded, bytes]
 """An entry, and what it says of the one before it: its checksum."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Lost entries: from ``start`` on, up to the sound entry that stands at ``after``.
 
     The numbers from ``start.sequence`` to ``after.sequence`` - 1 are lost, as far as they

@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from blake3 import blake3
+from msgspec import Struct
 
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_PIPELINE_TEXT, MAX_RECORD_HEADER, MAX_TENSORS
@@ -55,8 +55,7 @@ _ADDS = frozenset({JOINT, "expq", "uniform"})
 _MOST_JOINT_DIGITS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Coding:
+class Coding(Struct, frozen=True):
     """How payload bytes become an object.
 
     ``text`` is ``[transform |] pipeline``. Without a transform a coding with a base is an
@@ -126,8 +125,7 @@ class Member(NamedTuple):
     check: bytes
 
 
-@dataclass(frozen=True)
-class RecordHeader:
+class RecordHeader(Struct, frozen=True, dict=True):
     """A parsed header. A *group* record has one payload for all of its members."""
 
     members: tuple[Member, ...]

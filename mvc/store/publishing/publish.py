@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData, MvcError, WrongUsage
 from mvc.io.files import WriteFile

@@ -11,9 +11,10 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from typing import TypeVar
 
+from msgspec import Struct
+
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
-from mvc.dataclasses import dataclass
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, MAX_MANIFEST, PIECE
@@ -33,8 +34,7 @@ _DESPITE = 8  # paths over damaged payloads that are tried before an object is g
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """An object wanted in ``out``, a writable buffer of ``spec.nbytes`` bytes."""
 
     id: bytes

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec import Struct
+
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
@@ -26,8 +27,7 @@ _SAMPLE = 64 << 10
 _TINY = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """``layout``: what is coded against what. ``reset``: store everything in full.
 
     ``max_chain``: stored bytes of a chain, as a multiple of the raw size. ``saving``: the share of
@@ -52,8 +52,7 @@ def exactly(pipeline: Pipeline) -> Pipeline:
     return Pipeline.parse("lossless") if pipeline.forward_only else pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class BasePiece:
+class BasePiece(Struct, frozen=True):
     """A base's bytes of one piece, and the chain that ends with it, as ``Graph.chain``.
 
     ``ends``: the chain is as long as it may get, so a full record follows.
@@ -81,8 +80,7 @@ class Base(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """A coding: ``transform`` and pipeline (None: a patch), element width, share of raw size.
 
     ``encoded``: the piece as its only chunk, if all of it was encoded to find out its size.

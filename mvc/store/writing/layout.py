@@ -28,7 +28,7 @@ from itertools import count, pairwise
 from math import gcd, log
 from typing import TYPE_CHECKING
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from mvc.store.graph.search import Link
@@ -42,8 +42,7 @@ PATTERN = r"skip:([2-9]|1[0-6])|chain(:([1-9][0-9]{0,3}|10000))?"
 _INTERVAL = {"chain": 28, "skip": 64}
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True, dict=True):
     """``interval``: versions from one full record to the next. ``step``: b, or 0 for a chain."""
 
     interval: int = ENDLESS

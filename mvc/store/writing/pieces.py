@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import field
 from functools import lru_cache
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from mvc.codecs.lc.step import Step
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
-from mvc.dataclasses import dataclass
 from mvc.limits import CHUNK
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
@@ -47,8 +47,7 @@ class Kept(Protocol):
         """Called with the chain of every piece, as ``Graph.chain`` gives it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(Struct, frozen=True):
     """A chunk that is encoded already; ``Waiting`` holds it in place of a future."""
 
     data: Bytes
@@ -60,8 +59,7 @@ class Encoded:
         """Does nothing: the chunk is encoded."""
 
 
-@dataclass(slots=True)
-class Waiting:
+class Waiting(Struct):
     """A piece on its way into the current record."""
 
     kind: int
@@ -84,8 +82,7 @@ class Waiting:
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
-@dataclass(slots=True)
-class Record:
+class Record(Struct):
     """Pieces gathered so far; ``arena`` holds their encoded chunks."""
 
     arena: Arena

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from blake3 import blake3
+from msgspec import Struct
 
 from mvc.adapters import structure
 from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
@@ -24,7 +25,6 @@ from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.lossy import TopK
-from mvc.dataclasses import dataclass
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.io.process import memory_bytes
@@ -43,8 +43,7 @@ __all__ = ["Decision", "Production", "StateReducer"]
 _PART = 4  # of the machine's memory: what a file of decisions may take
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The result of an offer.
 
     ``production`` are the weights to be live from now on: the new ones if they are to be

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from mvc.adapters.python.state import from_state
-from mvc.dataclasses import dataclass
 from mvc.errors import WrongUsage
 from mvc.model.names import training_path
 from mvc.training.state.component_types import component_type
@@ -51,8 +52,7 @@ class StateSource(Protocol):
         """Everything else, after step ``step``, in the form of ``TrainingParts.training_state``."""
 
 
-@dataclass(frozen=True)
-class TrainingParts:
+class TrainingParts(Struct, frozen=True):
     """The objects whose states are recorded; ``rng``: the random generators', too.
 
     For a compiled or data-parallel ``model`` the module inside is recorded.
@@ -66,7 +66,7 @@ class TrainingParts:
     weights: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", unwrap(self.model))
+        force_setattr(self, "model", unwrap(self.model))
 
     @classmethod
     def chosen(

@@ -211,7 +211,7 @@ def test_a_long_history_takes_no_deep_stack(repo: mvc.Repository) -> None:
 
 
 def _member(first: Member, base: int) -> Member:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     related = replace(first.relation, kind="version", base_path=first.path)
     return replace(first, base=base, relation=related, names=())

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import mvc.store.journal.reader as journal_reader
 from mvc.errors import DamagedData, UnknownOperation, WrongUsage

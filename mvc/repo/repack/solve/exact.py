@@ -20,9 +20,9 @@ from heapq import heappop, heappush
 from itertools import accumulate
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.dataclasses import dataclass
 from mvc.repo.repack.solve.model import Edge, Layout, Tree, Versions
 
 __all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]
@@ -45,8 +45,7 @@ def cheapest_tree(
     return _Search(versions, tree, bound, prices).run()
 
 
-@dataclass(slots=True)
-class _Best:
+class _Best(Struct):
     """The cheapest way to store a family by itself. ``source``: of its first version, or none."""
 
     bytes: int

@@ -8,17 +8,15 @@ nanoseconds, so that sums are exact.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
 
 __all__ = ["Edge", "Layout", "Price", "Tree", "Versions"]
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """The delta from version ``a`` to ``b``, its child or, where ``long``, a later version.
 
     It is reversible unless it is ``forward`` only. ``span``: generations between the two.
@@ -33,16 +31,14 @@ class Edge:
     span: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """``sources``: versions in full; ``edges``: positions of kept deltas in ``Versions.edges``."""
 
     sources: frozenset[int]
     edges: frozenset[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """Bytes of a layout; the longest and the mean recovery in nanoseconds."""
 
     bytes: int
@@ -50,8 +46,7 @@ class Price:
     mean: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """Versions that descend from one: parents before children, and each one's edge to its parent.
 
     ``up[i]`` is the position in ``nodes`` of the parent and the edge; None for the first.
@@ -65,8 +60,7 @@ class Tree:
         return all(link is None or link[0] == i - 1 for i, link in enumerate(self.up))
 
 
-@dataclass(frozen=True)
-class Versions:
+class Versions(Struct, frozen=True, dict=True):
     """Version ``i`` costs ``full_bytes[i]`` and ``full_ns[i]`` in full.
 
     Every version has at most one edge that is not long and ends in it: the one from its parent.
@@ -77,10 +71,13 @@ class Versions:
     full_ns: Sequence[int]
     edges: Sequence[Edge]
     shared: int = 0
-    _cache: dict[Layout, list[int | None]] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.full_bytes)
+
+    @cached_property
+    def _cache(self) -> dict[Layout, list[int | None]]:
+        return {}
 
     @cached_property
     def has_long(self) -> bool:

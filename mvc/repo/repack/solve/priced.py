@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mvc.dataclasses import dataclass
+from msgspec import Struct
+
 from mvc.repo.repack.solve.exact import cheapest_tree
 from mvc.repo.repack.solve.model import Layout, Versions
 
@@ -29,8 +30,7 @@ _PASSES = 3  # over the recipes
 _ENDLESS = 1 << 60  # nanoseconds
 
 
-@dataclass(frozen=True, slots=True)
-class Training:
+class Training(Struct, frozen=True):
     """A recipe: ``ns`` of training make a version from the version ``base``, an earlier one.
 
     ``kept``: contents of the version that it does not make, which are stored in any case.
@@ -41,8 +41,7 @@ class Training:
     kept: Sequence[int] = ()
 
 
-@dataclass(frozen=True)
-class Priced:
+class Priced(Struct, frozen=True):
     """``contents``: the planning graph. ``held``: by version the contents it has, ``fixed_ns``:
     what its recovery takes beside decoding them. ``weight``: nanoseconds that a byte is worth,
     which is seconds that a gigabyte is worth. ``bound``: nanoseconds that no recovery may exceed.
@@ -57,8 +56,7 @@ class Priced:
     trainings: Mapping[int, Training] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PricedLayout:
+class PricedLayout(Struct, frozen=True):
     """A ``layout`` of contents, the versions that have ``given_up`` their weights, nanoseconds to
     recover each version, and the ``price`` of all in nanoseconds: every version recovered once.
     """
