@@ -20,7 +20,7 @@ from mvc.repo.times import format_age, format_time
 
 if TYPE_CHECKING:
     from mvc.repo.content.relation import Relation
-    from mvc.repo.history.log import VersionStats
+    from mvc.repo.version_stats import VersionStats
 
 __all__ = [
     "IsLive",
