@@ -19,7 +19,7 @@ from mvc.repo.times import format_age, format_time
 
 if TYPE_CHECKING:
     from mvc.repo.content.relation import Relation
-    from mvc.repo.history.log import VersionStats
+    from mvc.repo.version_stats import VersionStats
 
 __all__ = [
     "IsLive", "as_json", "details", "forgotten_on", "heading", "live_now", "one_liner", "related",

@@ -13,13 +13,13 @@ from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.repo import attached
 from mvc.repo.context import Context
-from mvc.repo.history.log import VersionStats
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.maintenance.inventory import Contents, Inventory, inventory
 from mvc.repo.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.repo.maintenance.storage_graph import Flags, Integers, StorageGraph, column
+from mvc.repo.version_stats import VersionStats
 from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot

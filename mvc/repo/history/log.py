@@ -6,7 +6,7 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -26,12 +26,12 @@ from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.lookup.weights import Dropped, dropped
 from mvc.repo.times import within
+from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
 
 __all__ = [
     "LogEntry",
     "Orphans",
-    "VersionStats",
     "ancestry",
     "is_reset_point",
     "log",
@@ -39,27 +39,6 @@ __all__ = [
     "orphans",
     "relations",
 ]
-
-
-class VersionStats(Struct, frozen=True):
-    """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.
-
-    ``deltas`` lead from a full record, stored with the version ``base``, to the version's
-    furthest content; ``base`` is None for a version without contents, or if that is not known.
-    ``kind``: how the version is stored. ``full``: every content is in full, none was there before,
-    or the whole was made a reset point; ``delta``: some of what changed is; ``update``: what
-    changed is in full, the rest was there; ``recipe``: its weights were given up. ``seconds``: to
-    recover it, of a recipe those of its training and of making its base. ``price``: both together,
-    as ``Stats.price``.
-    """
-
-    bytes: Mapping[str, int]
-    reset_point: bool
-    deltas: int
-    base: CommitId | None
-    kind: str
-    seconds: float
-    price: float | None
 
 
 class LogEntry(Struct, frozen=True):

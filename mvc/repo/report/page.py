@@ -16,11 +16,11 @@ from mvc.model.names import printable
 from mvc.repo.arguments import check_seconds
 from mvc.repo.context import Context
 from mvc.repo.display import number, size
-from mvc.repo.history.log import VersionStats
 from mvc.repo.report.figure import STYLE, Axis, Bars, Lanes, Line, Panel, svg
 from mvc.repo.report.overview import Overview, VersionChange, changes, overview
 from mvc.repo.stats import by_version
 from mvc.repo.times import format_time
+from mvc.repo.version_stats import VersionStats
 
 __all__ = ["bytes_panel", "metric_panel", "metrics_of", "page"]
 
