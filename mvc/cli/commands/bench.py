@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from mvc.api.bench import MAX_BYTES, Figures, Measured, Row, bench
 from mvc.cli.completing import complete_files
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -17,7 +18,6 @@ from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, nbytes, percent, seconds, size
 from mvc.errors import NotARepository
 from mvc.model.names import printable
-from mvc.repo.bench import MAX_BYTES, Figures, Measured, Row, bench
 
 _COLUMNS = (
     Column("pipeline"),

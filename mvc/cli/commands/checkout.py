@@ -89,10 +89,10 @@ def command(
 
     def write() -> Restored:
         with session.progress("restoring") as progress:
-            return repository.restore(
+            return repository.checkout(
                 rev,
-                paths=names,
-                output=_stdout(session) if output == "-" else output,
+                path=names,
+                to=_stdout(session) if output == "-" else output or repository.root,
                 everything=everything,
                 atomic_dir=atomic_dir,
                 delete=delete,
@@ -125,10 +125,10 @@ def _write_model(
     commit = repository.find(rev)
     folder = output or f"model-{commit.short}"
     with session.progress("restoring") as progress:
-        done = repository.export_model(folder, commit, force=force, progress=progress)
+        done = repository.checkout(commit, to=folder, model=True, force=force, progress=progress)
     built = repository.load_model(commit, trust=True) if trust else None
     if session.as_json:
-        call = repository.stored_model(commit).call
+        call = repository.recipes.model(commit).call
         built_json = {"model": call, "folder": folder, "built": built is not None}
         out.json("mvc.checkout/1", restored_json(done) | built_json)
         return

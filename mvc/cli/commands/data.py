@@ -49,12 +49,12 @@ def command(
         raise click.UsageError("--name, --reference and -m are for add")
     repository, out = session.repository, session.out
     if action == "list":
-        found = repository.data_sets()
+        found = repository.recipes.data_sets()
     elif action == "show":
-        found = [repository.data_set(given[0])]
+        found = [repository.recipes.data_set(given[0])]
     else:
         with session.progress("storing") as progress:
-            made = repository.add_data(
+            made = repository.recipes.add_data(
                 given[0], name=name, reference=reference, message=message, progress=progress
             )
         found = [made]

@@ -38,11 +38,11 @@ def command(session: Session, rev: str, other: str | None, exit_code: bool) -> i
     from mvc.provenance.environment import capture
 
     repository = session.repository
-    recorded = repository.environment(rev)
+    recorded = repository.recipes.environment(rev)
     if other is None:
         there = capture(with_torch="torch" in recorded.sections)
     else:
-        there = repository.environment(other)
+        there = repository.recipes.environment(other)
     compared = recorded.compare(there)
     code = int(exit_code and compared.verdict == "different")
     if session.as_json:

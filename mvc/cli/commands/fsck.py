@@ -49,14 +49,14 @@ def command(session: Session, full: bool, repair: bool, other: Path | None, rebu
     told: dict[str, Any] = {}
     if repair:
         with session.progress("repairing") as progress:
-            done = session.repository.repair(full=full, other=other, progress=progress)
+            done = session.repository.storage.repair(full=full, other=other, progress=progress)
         report, healed = done.after, [*healed, *done.healed]
         told = _repaired_json(healed, done)
         if not session.as_json:
             _print_repaired(session, healed, done, other)
     else:
         with session.progress("checking") as progress:
-            report = session.repository.fsck(full=full, progress=progress)
+            report = session.repository.storage.fsck(full=full, progress=progress)
     if session.as_json:
         session.out.json("mvc.fsck/1", _json(report) | told)
     else:
@@ -134,7 +134,7 @@ def _rebuild(session: Session) -> None:
         if folder is not None:
             forget_index(session.fs, folder)
         context = session.context
-    session.repository.rebuild_index()
+    session.repository.storage.rebuild_index()
     session.out.note("the index was rebuilt")
 
 

@@ -38,7 +38,7 @@ def command(session: Session, dry_run: bool, grace: str | None) -> None:
             raise
         raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
-        done = session.repository.gc(grace=span, dry_run=dry_run, progress=progress)
+        done = session.repository.storage.gc(grace=span, dry_run=dry_run, progress=progress)
     if session.as_json:
         told = {"dry_run": dry_run, "grace_seconds": span.total_seconds()}
         session.out.json("mvc.gc/1", told | _json(done))

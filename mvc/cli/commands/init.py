@@ -18,7 +18,7 @@ def command(session: Session, folder: str, branch: str | None) -> None:
 
     It lives in the folder .mvc inside DIR, which is made if it is not there.
     """
-    from mvc.repo.repository import Repository
+    from mvc.api.repository import Repository
 
     with Repository.init(folder, branch=branch, config=load) as repository:
         where = str(repository.root / ".mvc")

@@ -106,7 +106,7 @@ def command(
     def make() -> Any:
         made = _made(script)
         if rev is not None:
-            from mvc.api import Repository
+            from mvc.api.repository import Repository
 
             module = made[0] if isinstance(made, tuple) else made
             Repository(session.context).load(module, rev, path=path)

@@ -117,7 +117,7 @@ def command(
     add, dropped = (*add, *rev * bool(add)), (*drop_weights, *rev * bool(drop_weights))
     bar = session.progress("repacking", counted=True)
     with training_progress(session) if trust or trust_code else bar as progress:
-        done = session.repository.repack(
+        done = session.repository.storage.repack(
             interval=interval,
             max_recovery=max_recovery,
             max_size=None if max_size is None else nbytes(max_size),
@@ -239,7 +239,7 @@ def _curve(session: Session, picture: Path | None, *, force: bool) -> None:
     if picture is not None:
         session.check_output(picture, force=force)
     with session.progress("planning", counted=True) as progress:
-        curve = session.repository.repack_curve(progress=progress)
+        curve = session.repository.storage.curve(progress=progress)
     if picture is not None:
         session.write_output(picture, draw(curve, picture))
         session.out.note(f"drew the curve in {printable(str(picture))}")

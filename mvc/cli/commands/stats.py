@@ -27,7 +27,7 @@ def command(session: Session) -> None:
     'Plain copies' is what all files of all versions would take; recovery times are
     estimates for this machine.
     """
-    found = session.repository.stats()
+    found = session.repository.storage.stats()
     if session.as_json:
         session.out.json("mvc.stats/1", asdict(found))
     else:

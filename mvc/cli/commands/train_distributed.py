@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from mvc.api import Repository
+from mvc.api.repository import Repository
 from mvc.cli.completing import complete_files, complete_targets
 from mvc.cli.program import verb
 from mvc.cli.session import Session
