@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import MvcError
 
 if TYPE_CHECKING:
-    from mvc.api import Repository
+    from mvc.api.repository import Repository
     from mvc.provenance.environment import Environment
     from mvc.provenance.models import Architecture
     from mvc.provenance.probe.probe import Probe, probe
@@ -65,7 +65,7 @@ _LAZY = {
     "Probe": "mvc.provenance.probe.probe",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",
-    "Repository": "mvc.api",
+    "Repository": "mvc.api.repository",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
     "made": "mvc.provenance.service",
@@ -78,7 +78,6 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module
 
-        import_module("mvc.api")  # so that whatever opens a repository opens the public one
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'mvc' has no attribute {name!r}")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from os import PathLike
 from typing import TypeAlias
 
-__all__ = ["Bytes", "Progress"]
+__all__ = ["Bytes", "PathName", "Progress"]
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Anything with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
 
 Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and a description of the current step."""
+
+PathName: TypeAlias = str | PathLike[str]

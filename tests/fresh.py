@@ -6,9 +6,9 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
+from mvc.api.repository import Repository
 from mvc.repo.lookup import manifests
 from mvc.repo.opening import open_context
-from mvc.repo.repository import Repository
 
 __all__ = ["InThisThread", "fresh_process", "open_quietly", "open_repository"]
 

@@ -176,5 +176,5 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert repo.forgotten_ns(first.id) is None
     assert not repo.gaps
     assert repo.config.get("init.branch") == "main"
-    chosen = repo.forget(first.id, dry_run=True)
-    assert repo.forget_preview(chosen).tensors == 1
+    chosen = repo.storage.forget(first.id, dry_run=True)
+    assert repo.storage.forget_preview(chosen).tensors == 1

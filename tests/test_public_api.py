@@ -16,7 +16,9 @@ from typing import Any
 
 import mvc
 import mvc.errors
-from mvc.repo import repository
+from mvc.api import repository
+from mvc.api.recipes import Recipes
+from mvc.api.storage import Storage
 from mvc.training import watch
 
 FROZEN = Path(__file__).parent / "public_api.txt"
@@ -35,9 +37,12 @@ def _all() -> Iterator[str]:
     named = {name: getattr(mvc, name) for name in sorted(mvc.__all__)}
     for name, member in named.items():
         yield from _described(f"mvc.{name}", member)
+    named |= {"repo.recipes": Recipes, "repo.storage": Storage}
+    for name in ("repo.recipes", "repo.storage"):
+        yield from _described(name, named[name])
     for value in _returned(named.values()):
         yield from _described(f"{value.__module__}.{value.__qualname__}", value)
-    for options in (watch.WatchOptions, repository._Rarer):
+    for options in (watch.WatchOptions, repository._Rarer, repository.WriteOptions):
         yield f"keywords {options.__name__}"
         yield from (f"    {name}: {_text(kind)}" for name, kind in options.__annotations__.items())
     for name, error in sorted(vars(mvc.errors).items()):

@@ -82,7 +82,7 @@ def _train(
     trusted = [*options.trust, *(named if options.trust_code else ())]
     for commit in named:
         with training_progress(session) as progress:
-            block = repository.retraining(
+            block = repository.recipes.retraining(
                 commit,
                 trust=trusted,
                 anyway=options.anyway,

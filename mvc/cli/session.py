@@ -18,7 +18,7 @@ from mvc.errors import DamagedData, MvcError, WouldOverwrite, WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.api import Repository
+    from mvc.api.repository import Repository
     from mvc.ids import CommitId
     from mvc.io.files import FileSystem
     from mvc.model.commit import Commit
@@ -75,7 +75,7 @@ class Session:
     @cached_property
     def repository(self) -> Repository:
         """The repository of the working folder or the nearest one above it."""
-        from mvc.api import Repository
+        from mvc.api.repository import Repository
 
         return Repository(self.context)
 

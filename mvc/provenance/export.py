@@ -17,8 +17,8 @@ from mvc.repo import attached
 from mvc.repo.checkout.outputs import refuse_store
 
 if TYPE_CHECKING:
+    from mvc.api.repository import Repository
     from mvc.repo.checkout.checkout import Restored
-    from mvc.repo.repository import Repository
     from mvc.types import Progress
 
 __all__ = ["LOADER", "export_model"]
@@ -99,7 +99,7 @@ def export_model(
         raise WouldOverwrite(
             f"{printable(str(output / taken[0]))} exists already", hint="add -f to replace it"
         )
-    done = repo.restore(commit, output=f"{output}/", force=force, progress=progress)
+    done = repo.checkout(commit, to=f"{output}/", force=force, progress=progress)
     real = fs.realpath(output)
     for name, data in sorted(files.items()):
         place = real / name

@@ -1,4 +1,4 @@
-"""Records a training so that it can be run again: ``with repo.provenance(...) as run``.
+"""Records a training so that it can be run again: ``with repo.recipes.record(...) as run``.
 
 What runs is a function of a module, or an object with a method ``train``: their source is recorded.
 The body of a ``with`` block has none that could be run by itself, so it only says when.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from blake3 import blake3
@@ -52,10 +52,12 @@ from mvc.repo.lookup.refs import tip
 from mvc.repo.lookup.weights import dropped
 from mvc.repo.price import is_cheaper
 from mvc.repo.repack.goal import Proven
-from mvc.repo.repository import Repository
 from mvc.repo.worktree.identify import earlier
 from mvc.training.state.parts import passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["Run", "RunOptions"]
 
@@ -126,8 +128,8 @@ class Run:
             raise WrongUsage(
                 "weights are given up only for a recipe that a replay has proven, and verify=False "
                 "makes no replay",
-                hint="leave one of them out; repo.repack(drop_weights=[...], trust=True) proves "
-                "recipes later",
+                hint="leave one of them out; repo.storage.repack(drop_weights=[...], trust=True) "
+                "proves recipes later",
             )
         _refuse_model(self._model)
         _refuse_process_group()
@@ -141,8 +143,8 @@ class Run:
             raise CannotRecord(
                 f"the data lie outside of mvc: {', '.join(self._outside)}; if they change, weights "
                 "that were given up are lost",
-                hint="leave out drop_weights; repo.repack(drop_weights=..., outside_data=True) "
-                "gives them up all the same",
+                hint="leave out drop_weights; repo.storage.repack(drop_weights=..., "
+                "outside_data=True) gives them up all the same",
             )
         self._describer = describer = Describer(self._model, self._data.places)
         self._model_value, self._carried = self._built_by(describer)
@@ -241,7 +243,7 @@ class Run:
             raise WrongUsage(
                 f"{printable(changes[0].path)} is not at {printable(self._options.path)}, where "
                 "this training keeps its model",
-                hint="repo.provenance(..., path=NAME) names the file as it is tracked",
+                hint="repo.recipes.record(..., path=NAME) names the file as it is tracked",
             )
         (change,) = changes
         entry = _file_entry(change)
@@ -255,12 +257,12 @@ class Run:
         if not self._entered:
             raise WrongUsage(
                 "nothing is recorded yet: use it in a with block",
-                hint="with repo.provenance(...) as run: run.train(...)",
+                hint="with repo.recipes.record(...) as run: run.train(...)",
             )
         if self._called:
             raise WrongUsage(
                 "one block records one call of run.train",
-                hint="begin another 'with repo.provenance(...)' for the next version",
+                hint="begin another 'with repo.recipes.record(...)' for the next version",
             )
         keywords = {**self._passed, **arguments}
         try:

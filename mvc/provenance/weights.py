@@ -129,7 +129,7 @@ def drop(
         if proof is None:
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
-                hint=f"repo.retrain({commit.short!r}, trust=True) proves it, or "
+                hint=f"repo.recipes.retrain({commit.short!r}, trust=True) proves it, or "
                 "'mvc repack --drop-weights REV --trust-code'",
             )
         marks.append(Weights(commit, "dropped", recipe.path, proof[1].milliseconds))

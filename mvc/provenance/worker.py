@@ -14,10 +14,11 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import torch
 
+import mvc
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
@@ -29,9 +30,11 @@ from mvc.provenance.settings import apply_settings
 from mvc.provenance.steps import CountSteps
 from mvc.provenance.stored_code import StoredCode
 from mvc.repo import attached
-from mvc.repo.repository import Repository
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 _EVERY = 0.1  # seconds between two reports of progress
 
@@ -44,7 +47,7 @@ def main(job_file: str) -> int:
     job = json.loads(Path(job_file).read_text(encoding="utf-8"))
     _end_with(job["parent"])
     try:
-        with Repository.open(job["repository"], discover=False) as repo:
+        with mvc.Repository.open(job["repository"], discover=False) as repo:
             _work(repo, job, events)
     except MvcError as error:
         _tell(events, "failed", message=error.message, hint=error.hint, kind=type(error).__name__)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from mvc.errors import WrongUsage
 from mvc.model.names import printable
 
-__all__ = ["check_fields", "check_seconds", "check_text", "checked"]
+__all__ = ["check_fields", "check_keywords", "check_seconds", "check_text", "checked"]
 
 _Class = TypeVar("_Class", bound=type)
 _VARARGS = 0x04  # inspect.CO_VARARGS, which takes long to import
@@ -57,6 +57,17 @@ def check_fields(options: object) -> None:
     """Checks the fields of a dataclass of options in the same way."""
     for name, annotation in type(options).__annotations__.items():
         _check(type(options).__name__, annotation, name, getattr(options, name))
+
+
+def check_keywords(owner: str, kinds: type, given: Mapping[str, Any]) -> None:
+    """Checks keywords by a TypedDict, which holds forward references.
+
+    Raises TypeError for others, as Python does.
+    """
+    if wrong := given.keys() - kinds.__annotations__.keys():
+        raise TypeError(f"{owner}() got an unexpected keyword argument {min(wrong)!r}")
+    for name, value in given.items():
+        _check(owner, kinds.__annotations__[name].__forward_arg__, name, value)
 
 
 def _check(owner: str, annotation: str, name: str, value: object) -> None:

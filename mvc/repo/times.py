@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import InvalidTime, WrongUsage
 from mvc.model.names import printable
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 __all__ = [
+    "Time",
     "check_moment",
     "format_age",
     "format_time",
@@ -27,6 +28,12 @@ __all__ = [
     "parse_time",
     "within",
 ]
+
+Time: TypeAlias = int | str | datetime
+"""Nanoseconds since 1970, a text such as ``2026-11-20T10:00Z`` or ``2 hours ago``, or a datetime.
+
+A ``datetime`` without a zone is in local time.
+"""
 
 _SECOND = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

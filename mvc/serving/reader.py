@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from blake3 import blake3
@@ -17,8 +18,10 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_ref, printable
-from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion, decode
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["FileReader"]
 

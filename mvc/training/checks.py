@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from msgspec import Struct
 
+import mvc
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
@@ -23,10 +24,12 @@ from mvc.repo.commit.request import (
     params_from,
 )
 from mvc.repo.lookup.refs import HEAD
-from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.staging import MODES
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = [
     "Metrics", "Params", "RecorderOptions", "check_objects", "check_options", "opened", "whole",
@@ -103,14 +106,14 @@ def opened(given: Repository | str | PathLike[str]) -> tuple[Repository, bool]:
     ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else and
     for a closed repository, NotARepository for a folder without one.
     """
-    if isinstance(given, Repository):
+    if isinstance(given, mvc.Repository):
         if given.closed:
             raise WrongUsage("this repository is closed", hint="open it again")
         return given, False
     if not isinstance(given, str | PathLike):
         raise _wrong("repo", given, _PATH)
     try:
-        return Repository.public.open(given, discover=False), True
+        return mvc.Repository.open(given, discover=False), True
     except NotARepository as error:
         raise NotARepository(
             f"not a repository: {Path(given)}",

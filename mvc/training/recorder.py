@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from weakref import WeakSet
 
 import torch
@@ -25,7 +25,6 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
 from mvc.repo.recording import announce
-from mvc.repo.repository import Repository
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
@@ -35,6 +34,9 @@ from mvc.training.resume import Resumed
 from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
 from mvc.training.writer_thread import WriterThread
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["Recorder", "Report", "complete"]
 

@@ -10,7 +10,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from msgspec import Struct
@@ -19,12 +19,14 @@ from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
 from mvc.model.names import an
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Repository
 from mvc.training.checks import check_objects
 from mvc.training.state import parts
 from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement, bound_moments
 from mvc.training.state.rng import check_rng, set_rng_state
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = [
     "Loaded", "RecordedBy", "Resumed", "check_model", "check_types", "differences", "load",

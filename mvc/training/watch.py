@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 
 import torch
 
 from mvc.errors import WrongUsage
-from mvc.repo.repository import Repository
 from mvc.requirements import Requirements
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, Params
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["WatchOptions", "watch"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -17,13 +17,15 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.lossy.approximate import approximating
-from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
 from mvc.training.lossy.approximator import Approximated, Approximator
 from mvc.training.lossy.production import StateReducer
 from mvc.training.staging import Item, Queue, Slot
 from mvc.training.state.parts import PRODUCTION, StateSource, training_path
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["WriterThread"]
 

@@ -210,7 +210,7 @@ def two_of_many(folder: Path, options: argparse.Namespace) -> None:
 
 
 def _delta_bytes(repo: mvc.Repository) -> int:
-    found = repo.stats().bytes
+    found = repo.storage.stats().bytes
     return found["delta"] + found["full"]
 
 

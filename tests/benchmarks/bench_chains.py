@@ -127,7 +127,7 @@ def _bound(architecture: Architecture, updates: int, times: float, folder: Path)
             state = {key: _noisy(value) for key, value in state.items()}
             ids.append(_commit(place, state, "lossless"))
         with mvc.Repository.open(place, discover=False) as repo:
-            found = repo.stats()
+            found = repo.storage.stats()
         asked = {*ids[1::6], ids[-1], found.recovery_worst_commit}
         took = dict[CommitId, Times]()
         for _ in range(3):
@@ -160,7 +160,7 @@ def _checkout(folder: Path, commit: CommitId, architecture: Architecture, into: 
 def _restore(folder: Path, commit: CommitId, into: Times) -> None:
     fresh_process()
     with _timed(into), mvc.Repository.open(folder, discover=False) as repo:
-        repo.restore(commit, output=folder / "out.safetensors", force=True)
+        repo.checkout(commit, to=folder / "out.safetensors", force=True)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def _commit(stream: Stream, folder: Path, pipeline: str, layout: str) -> None:
 
 def _report(folder: Path, what: str) -> None:
     with mvc.Repository.open(folder) as repo:
-        ids, found = [each.id for each in repo.log()], repo.stats()
+        ids, found = [each.id for each in repo.log()], repo.storage.stats()
     took = [statistics.median(_recovery(folder, id_) for _ in range(RUNS)) for id_ in ids]
     print(
         f"{what}: {len(ids)} versions, {found.stored_bytes / 1e6:.1f} MB, "

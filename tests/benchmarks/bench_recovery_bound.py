@@ -65,7 +65,7 @@ def _row(
         except InvalidConfig as error:
             print(f"| `{pipeline}` | {bound:g} s | {error.message} |", flush=True)
             return free
-        found = repo.stats()
+        found = repo.storage.stats()
     took = _restored(root, ids)
     size = sum(found.bytes[kind] for kind in ("full", "delta", "metadata"))
     worst = max(took)
@@ -93,7 +93,7 @@ def _restored(root: Path, ids: Sequence[CommitId]) -> list[float]:
             fresh_process()
             begun = time.perf_counter()
             with mvc.Repository.open(root) as repo:
-                repo.restore(id_, output=out, force=True)
+                repo.checkout(id_, to=out, force=True)
             took[i] = min(took[i], time.perf_counter() - begun)
     return took
 

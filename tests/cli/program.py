@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from mvc.api.repository import Repository
 from mvc.cli.main import run
-from mvc.repo.repository import Repository
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import mvc as library
+from mvc.api.recipes import Recipes
 from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
 from tests.provenance.trainings import Conv, shift
@@ -32,12 +33,12 @@ def gone(mvc: Mvc, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mvc]:
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         repo.commit(model.state_dict(), message="base")
-        with repo.provenance(model, service=shift, verify=False, message="shifted") as run:
+        with repo.recipes.record(model, service=shift, verify=False, message="shifted") as run:
             run.train()
         assert run.result is not None
-        repo.repack(interval=1)  # no delta needs what is given up
+        repo.storage.repack(interval=1)  # no delta needs what is given up
         drop(repo.context, run.result.id)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
     yield mvc
     torch.set_num_threads(threads)
 
@@ -72,7 +73,7 @@ def test_switch_trains_weights_for_once(gone: Mvc) -> None:
 def test_nothing_is_trained_for_a_place_that_takes_no_file(
     gone: Mvc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library.Repository, "retraining", None)  # called, it would fail otherwise
+    monkeypatch.setattr(Recipes, "retraining", None)  # called, it would fail otherwise
     Path("taken.safetensors").write_bytes(b"mine")
     said = gone("checkout", "HEAD", "-o", "taken.safetensors", *WITH, code=3).err
     assert "taken.safetensors exists" in said
@@ -175,12 +176,12 @@ def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         base = repo.commit(model.state_dict(), message="base").id
-        with repo.provenance(model, service=shift, verify=False) as run:
+        with repo.recipes.record(model, service=shift, verify=False) as run:
             run.train()
         assert run.result is not None
         state = {name: value.clone() for name, value in model.state_dict().items()}
         drop(repo.context, run.result.id)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         held = repo.commit(state, message="the same weights").id
         assert held != run.result.id
     said = mvc("forget", str(base), "-f")
@@ -202,7 +203,7 @@ def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         repo.commit(model.state_dict())
-        with repo.provenance(model, data="outside", service=nothing, verify=False) as run:
+        with repo.recipes.record(model, data="outside", service=nothing, verify=False) as run:
             run.train()
     refused = mvc("repack", "--drop-weights", "HEAD", "--trust-code", code=3)
     assert "lie outside of mvc: outside" in refused.err
@@ -223,7 +224,7 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     with library.Repository.open(gone.folder) as repo:
         head = repo.find()
         carried = {name: attached.read(repo.context, head, name) for name in (RECIPE,)}
-        with repo.retraining(trust=True):
+        with repo.recipes.retraining(trust=True):
             state = repo.checkout()
         made = commit(
             repo.context,
@@ -271,21 +272,21 @@ def test_gc_frees_weights_that_are_a_small_part_of_a_pack(mvc: Mvc) -> None:
         repo.commit({"large": torch.randn(400_000)}, path="large.safetensors")
         model = library.made(Conv, 2)
         repo.commit(model.state_dict())
-        with repo.provenance(model, service=shift, verify=False) as run:
+        with repo.recipes.record(model, service=shift, verify=False) as run:
             run.train()
         assert run.result is not None
         repo.commit({"model": torch.zeros(3)})
-        repo.repack(interval=1)
-        before = repo.gc(grace="0")
-        assert repo.gc(grace="0").packs == 0
+        repo.storage.repack(interval=1)
+        before = repo.storage.gc(grace="0")
+        assert repo.storage.gc(grace="0").packs == 0
         drop(repo.context, run.result.id)
-        done = repo.gc(grace="0")
+        done = repo.storage.gc(grace="0")
         entry = repo.manifest(run.result.id).by_path["model.safetensors"]
         assert 0 < sum(c.spec.nbytes for c in entry.contents) < 0.05 * before.before
         assert done.packs == 1
         assert done.freed > 0
-        assert repo.gc(grace="0").packs == 0
+        assert repo.storage.gc(grace="0").packs == 0
         payload = bytes(model.state_dict()["net.5.weight"].numpy().tobytes())
         stored = b"".join(p.read_bytes() for p in (repo.root / ".mvc/packs").iterdir())
         assert payload[:64] not in stored
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound

@@ -44,14 +44,14 @@ def test_every_version_comes_back(tmp_path: Path, preset: str) -> None:
             committed = repo.commit(state, pipeline=preset)
             deployed.append((committed.id, dict(committed.state)))
         assert read_features(FileSystem(), tmp_path / ".mvc") == {"codings-2"}
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         # Every spread is that of a tensor, so all of them are coarser than what was trained.
         assert all(len(np.unique(state["w"])) < 100 for _, state in deployed)
-        repo.repack(interval=3)
+        repo.storage.repack(interval=3)
     with mvc.Repository.open(tmp_path) as repo:
         for id_, state in deployed:
             assert same(repo.checkout(id_), state)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_coarser_presets_take_fewer_bytes(tmp_path: Path) -> None:

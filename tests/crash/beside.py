@@ -23,10 +23,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError
 from mvc.ids import CommitId
 from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.forks import Child, Send, fork, run
 from tests.crash.ledger import (
@@ -220,13 +220,13 @@ def oversee(round_: Round, name: str) -> dict[str, int]:
     rng, count = round_.rng(name), Counter(checks=0, collections=0)
     with open_quietly(round_.root) as repo:
         while round_.goes_on():
-            report = repo.fsck(full=rng.random() < 0.3)
+            report = repo.storage.fsck(full=rng.random() < 0.3)
             if not report.sound:
                 raise Wrong("alarm", f"fsck: {report.problems}")
             count["checks"] += 1
             if rng.random() < 0.3:
                 with suppress(Busy):
-                    repo.gc(grace=timedelta(0))
+                    repo.storage.gc(grace=timedelta(0))
                     count["collections"] += 1
             time.sleep(rng.random() * 0.2)
     return dict(count)
@@ -262,7 +262,7 @@ def last_look(round_: Round, name: str) -> dict[str, int]:
                 _version(repo, own, commit)
             for target in own.targets:
                 _target(repo, own, target, rng)
-        report = repo.fsck(full=True)
+        report = repo.storage.fsck(full=True)
         if not report.sound:
             raise Wrong("alarm", f"fsck: {report.problems}")
     return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.crash.crowd import state_for
 
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.errors import Busy, RefConflict, StateForgotten
 from mvc.ids import CommitId
 from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.repository import Repository
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import check_arrays

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.crash import maintenance
 
 Send = Callable[[Any], None]
@@ -36,7 +36,7 @@ def warm_up(folder: Path) -> None:
         repo.undo()
         maintenance.repack(repo.context, 1)
         maintenance.collect(repo.context)
-        repo.fsck(full=True)
+        repo.storage.fsck(full=True)
 
 
 @dataclass

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError, NotARepository
 from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.gc import gc
-from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.state import (
     Checked,
@@ -155,7 +155,7 @@ def check_image(
         if collect:
             _collect(story, repo, found)
             check_arrays(repo.checkout(made.id, path="model.safetensors"), fresh)
-        report = repo.fsck(full=full)
+        report = repo.storage.fsck(full=full)
         if not report.sound:
             raise Lost(f"fsck: {report.problems}")
     with open_quietly(root) as repo:

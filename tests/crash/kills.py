@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.errors import RefConflict, StateForgotten, UnknownPath, WrongUsage
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
@@ -263,7 +263,7 @@ def _check(world: World, repo: Repository, rng: random.Random, everything: bool)
     checked: Checked = {}
     for commit in commits:
         check_version(repo, found, commit, world.contents(commit), checked)
-    if everything and (problems := repo.fsck(full=rng.random() < 0.2).problems):
+    if everything and (problems := repo.storage.fsck(full=rng.random() < 0.2).problems):
         raise Lost(f"fsck: {problems}")
 
 
@@ -353,7 +353,7 @@ def _small_world(root: Path) -> World:
                 detail = detail or world.state.commits[5]
                 OPERATIONS[name][0](repo, random.Random(), detail)
                 _take_in(world, name, detail, state_of(repo.context))
-            repo.gc()  # within the grace, all but given up weights stays
+            repo.storage.gc()  # within the grace, all but given up weights stays
             repo.deploy("HEAD", "prod")
             maintenance.forget_named(repo.context, world.state.commits[0])
             send((state_of(repo.context), world.recipes))

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.errors import NoDeployment, StateForgotten, UnknownRevision
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 from mvc.store.journal.frames import GENESIS, scan
 from mvc.store.snapshot import JOURNAL
 from tests.crash.state import check_arrays

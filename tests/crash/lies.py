@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from tests.crash import treatments
 from tests.crash.forks import run

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from tests.crash import treatments
 from tests.crash.forks import run
 from tests.crash.ledger import Ledger, Wrong

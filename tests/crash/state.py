@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.errors import StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.lookup.weights import all_dropped
-from mvc.repo.repository import Repository
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
 from tests import recipes
@@ -117,7 +117,7 @@ def check_commit(
             checked[key] = expected
         if isinstance(expected, bytes):
             target = repo.root / "restored"
-            repo.restore(commit, paths=[path], output=target, force=True)
+            repo.checkout(commit, path=[path], to=target, force=True)
             if target.read_bytes() != expected:
                 raise Lost(f"{path} of {commit.short} has other bytes")
             target.unlink()

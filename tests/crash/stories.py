@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save
 
+from mvc.api.repository import Repository
 from mvc.repo import refs
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.crash import maintenance
 from tests.crash.story import Ignore, Story, Teller, again, begin, small
@@ -59,7 +59,7 @@ def references(folder: Path, ignore: Ignore | None = None) -> Story:
     teller.python(small(1, 0.002))
     teller.do(lambda: refs.rename_branch(repo.context, "side", "other"))
     story.save_index()
-    teller.do(lambda: repo.restore("main", force=True))
+    teller.do(lambda: repo.checkout("main", force=True, to=repo.root))
     teller.do(lambda: refs.delete_branch(repo.context, "other", force=True))
     teller.do(lambda: repo.undo())  # of the deletion
     teller.do(lambda: repo.tag("v1"))

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.crash import treatments
 from tests.crash.state import (

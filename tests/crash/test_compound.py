@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError, RefConflict, WeightsDropped
 from mvc.ids import CommitId
 from mvc.repo.lookup import refs as pointers
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import build, check_crash, check_image, folder_in_memory

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import StateForgotten
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash.crowd import acknowledged, given_up, state_for
 from tests.crash.images import folder_in_memory
@@ -67,7 +67,7 @@ def _missing(root: Path, committers: int, commits: int) -> int:
             check_arrays(found, state_for(name, step))
         for name in {name for name, _ in told.values()}:
             assert len(repo.deployments(name)) == commits
-        assert repo.fsck().problems == ()
+        assert repo.storage.fsck().problems == ()
     return missing
 
 

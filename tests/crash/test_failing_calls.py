@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError, Unattainable
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance
@@ -113,7 +113,7 @@ def checkout(repo: Repository) -> None:
 
 
 def restore(repo: Repository) -> None:
-    repo.restore("main~1")
+    repo.checkout("main~1", to=repo.root)
 
 
 def collect(repo: Repository) -> None:
@@ -165,7 +165,7 @@ def check_after(world: World, act: Act, failed: bool) -> None:
         for commit_id in now.commits:
             check_version(repo, now, commit_id, world.contents[commit_id])
         act(repo)
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
         if act in MAKES_A_COMMIT:
             check_arrays(repo.checkout("HEAD", path="model.safetensors"), SECOND)
         left = [p.name for p in world.root.iterdir() if p.name.startswith(".mvc-tmp-")]
@@ -312,4 +312,4 @@ def test_interrupted_calls_are_made_again(act: Act, tmp_path: Path) -> None:
         assert reachable(repo.context) <= set(now.commits)
         for commit_id in now.commits:
             check_version(repo, now, commit_id, world.contents[commit_id])
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance
@@ -83,7 +83,7 @@ def test_commits_beside_weights_that_are_given_up(tmp_path: Path) -> None:
             for id_, step in told.items():
                 check_version(repo, found, id_, {recipes.PATH: again({"step": step})})
             maintenance.collect(repo.context)
-            assert repo.fsck(full=True).problems == ()
+            assert repo.storage.fsck(full=True).problems == ()
             count("commits beside given up weights", commits=len(told), dropped=len(found.dropped))
             assert found.dropped
 

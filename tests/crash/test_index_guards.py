@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 from mvc.store.index.index import Index
 from mvc.store.journal.frames import Position
 from tests.counters import count

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.crash import treatments
 from tests.faults.hooked import HookedFS
 from tests.index_files import index_file

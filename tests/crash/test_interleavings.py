@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError, StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.gc import gc
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance
@@ -169,7 +169,7 @@ def read(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
 
 def check_all(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
     arm()
-    assert repo.fsck(full=True).problems == ()
+    assert repo.storage.fsck(full=True).problems == ()
 
 
 def collect(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
@@ -290,7 +290,7 @@ def _look(world: World, run: Run) -> None:
         gc.collect(repo.context, grace=timedelta(0))
         assert wanted == set(state_of(repo.context).commits)
         _look_at_versions(world, repo)
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
 
 
 def _look_at_versions(world: World, repo: Repository) -> None:

@@ -7,8 +7,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from tests.crash.crowd import state_for
 from tests.crash.state import check_arrays
 
@@ -61,7 +61,7 @@ def all_at_once(root: Path, processes: int, commits: int) -> None:
         depths = [graph.path(id_).depth for id_ in tips]
         assert sum(depth > 0 for depth in depths) == processes  # the counters are in full
         assert max(depths) <= 12  # skip deltas, with the others' commits between
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
 
 
 def test_processes_that_commit_at_once_all_succeed(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.repo.context import Context
 from mvc.repo.gc import gc
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
 from mvc.repo.repack.super_steps import join
-from mvc.repo.repository import Repository
 from mvc.repo.retention.forget import choose, preview
 from mvc.repo.stats import by_version
 from mvc.store.journal.entries import Entry
@@ -72,11 +72,11 @@ def _versions(world: World, repo: Repository) -> None:
 
 
 LOOKS = [
-    _looking("stats", lambda world, repo: repo.stats()),
+    _looking("stats", lambda world, repo: repo.storage.stats()),
     _looking("stats_by_version", lambda world, repo: by_version(repo.context)),
-    _looking("curve", lambda world, repo: repo.repack_curve()),
-    _looking("repack_dry", lambda world, repo: repo.repack(interval=1, dry_run=True)),
-    _looking("repack", lambda world, repo: repo.repack(interval=1)),
+    _looking("curve", lambda world, repo: repo.storage.curve()),
+    _looking("repack_dry", lambda world, repo: repo.storage.repack(interval=1, dry_run=True)),
+    _looking("repack", lambda world, repo: repo.storage.repack(interval=1)),
     _looking("gc_dry", lambda world, repo: gc.plan_collection(repo.context, grace=timedelta(0))),
     _looking("forget_preview", _price_of_forgetting),
     _looking("join", lambda world, repo: join(repo.context)),
@@ -85,7 +85,9 @@ LOOKS = [
     _looking("family", lambda world, repo: repo.family(world.commits[0])),
     _looking("report", lambda world, repo: repo.report()),
     _looking("oplog", lambda world, repo: list(repo.oplog())),
-    _looking("fsck", lambda world, repo: repo.fsck(full=True).sound or pytest.fail("not sound")),
+    _looking(
+        "fsck", lambda world, repo: repo.storage.fsck(full=True).sound or pytest.fail("not sound")
+    ),
     _looking("checkout", lambda world, repo: [repo.checkout(c) for c in world.commits[:2]]),
 ]
 
@@ -102,7 +104,7 @@ def _meet(look: Act, template: World, root: Path, stops: Sequence[int]) -> int:
             raise AssertionError(f"{look.__name__}, stops {stops}: {run.failed!r}") from run.failed
     fresh_process()
     with open_quietly(root) as repo:
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
     shutil.rmtree(root)
     return fs.calls
 

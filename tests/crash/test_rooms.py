@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash.state import check_arrays, state_of
 from tests.crash.test_failing_calls import (
@@ -128,11 +128,11 @@ def test_what_is_written_elsewhere_needs_no_room_in_the_repository(
     rooms.repository.fill()
     fresh_process()
     with open_quietly(world.root, fs=rooms.fs) as repo:
-        repo.restore("main", paths=paths, output=out)
+        repo.checkout("main", path=paths, to=out)
     assert (out if paths else out / "file.bin").read_bytes() == FILE
     rooms.repository.free()
     with Repository.open(world.root) as repo:
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
 
 
 def test_a_rollback_waits_for_room(rooms: Rooms) -> None:
@@ -145,7 +145,7 @@ def test_a_rollback_waits_for_room(rooms: Rooms) -> None:
         deploy(repo)
         assert len(repo.deployments("prod")) == 1 + (failed is None)
         assert repo.live(target="prod").commit == world.state.commits[0]
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
 
 
 def test_a_training_is_told_and_goes_on(rooms: Rooms) -> None:
@@ -186,7 +186,7 @@ def test_a_training_is_told_and_goes_on(rooms: Rooms) -> None:
         with mvc.Recorder(repo, model, optimizer, start=resumed) as again:
             again.step()
         assert len(list(repo.log())) == len(log) + 1
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
 
 
 # -- the output's disk is full -------------------------------------------------------------
@@ -198,20 +198,20 @@ def test_the_outputs_disk_is_full(atomic: bool, rooms: Rooms) -> None:
     world = make(rooms.repository.path / "repo")
     out = rooms.output.path / "out"
     with open_quietly(world.root, fs=rooms.fs) as repo:
-        repo.restore("main~1", output=out / "x", atomic_dir=atomic)
+        repo.checkout("main~1", to=out / "x", atomic_dir=atomic)
         before = state_of(repo.context)
         rooms.output.fill()
         with pytest.raises(MvcError, match="space"):
-            repo.restore("main", output=out / "x", force=not atomic, atomic_dir=atomic)
+            repo.checkout("main", to=out / "x", force=not atomic, atomic_dir=atomic)
     found = repo_files(out / "x")
     rooms.output.free()
     with open_quietly(world.root, fs=rooms.fs) as repo:
         assert repo_files(out / "x") == found
         assert state_of(repo.context) == before
-        repo.restore("main", output=out / "x", force=not atomic, atomic_dir=atomic)
+        repo.checkout("main", to=out / "x", force=not atomic, atomic_dir=atomic)
         assert (out / "x" / "file.bin").read_bytes() == FILE
         check_arrays(repo.checkout("main~2", path="model.safetensors"), FIRST)
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
     count("full disks, the output's", tried=1, lost=0)
 
 

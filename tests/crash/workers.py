@@ -21,12 +21,12 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from mvc.api.repository import Repository
 from mvc.cli.main import run as command_line
 from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from mvc.store.index.reader import IndexReader
 from mvc.store.journal.frames import Recorded
@@ -57,7 +57,7 @@ def warm_up_all(folder: Path) -> None:
     repo.deploy(made.id, "prod")
     repo.retract(None, "prod")
     repo.tag("v1")
-    repo.repair()
+    repo.storage.repair()
     repo.close()
     before = Path.cwd()
     _command(folder / "warm", "fsck", "--rebuild-index")
@@ -132,7 +132,7 @@ def _undo(repo: Repository) -> list[tuple[str, Any, Any]]:
 
 
 def _gc(repo: Repository) -> None:
-    repo.gc(grace=timedelta(0))
+    repo.storage.gc(grace=timedelta(0))
 
 
 def _repack(repo: Repository, interval: int) -> None:
@@ -144,7 +144,7 @@ def _forget(repo: Repository, commit: CommitId) -> None:
 
 
 def _fsck(repo: Repository, full: bool) -> None:
-    report = repo.fsck(full=full)
+    report = repo.storage.fsck(full=full)
     if not report.sound:
         raise Wrong("alarm", f"fsck: {report.problems}")
 
@@ -154,7 +154,7 @@ def _rebuild(repo: Repository) -> None:
 
 
 def _repair(repo: Repository) -> None:
-    done = repo.repair()
+    done = repo.storage.repair()
     if done.quarantined or not done.after.sound:
         raise Wrong("alarm", f"repair: {done.quarantined} {done.after.problems}")
 

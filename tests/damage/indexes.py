@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.repo.fsck.fsck import forget_index
-from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from tests.crash.story import state_of
 from tests.faults.clock import FixedClock
@@ -132,7 +132,7 @@ def _cure(root: Path, expected: list[Any]) -> int:
         log = [entry.commit.id for entry in repo.log("main")]
         found = len(log) > len(expected[2]) or _answers(repo) == expected
         same = log[-len(expected[2]) :] == expected[2] and len(log) <= len(expected[2]) + 1
-        return 0 if found and same and repo.fsck(full=True).sound else 1
+        return 0 if found and same and repo.storage.fsck(full=True).sound else 1
 
 
 def case(data: bytes, kind: str, rng: random.Random) -> bytes:

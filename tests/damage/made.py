@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from mvc.store.writing import pack_writer
 from tests.faults.clock import FixedClock
 

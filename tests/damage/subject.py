@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.ids import CommitId, ManifestId
 from mvc.io.clock import Clock
@@ -20,7 +21,6 @@ from mvc.repo.content.contents import write_file
 from mvc.repo.fsck.fsck import _blobs
 from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.report import FsckReport
-from mvc.repo.repository import Repository
 from mvc.store.journal.frames import Gap, Recorded
 from mvc.store.packs.records import Member
 from mvc.store.recovery.recover import Request
@@ -188,7 +188,7 @@ class Subject:
             return Verdict(error, None, frozenset(self.versions), frozenset())
         with repo:
             gone = self._lost_with_entries(repo)
-            report = repo.fsck(full=full)
+            report = repo.storage.fsck(full=full)
             if gone is not None and not any(
                 problem.kind == "journal" for problem in report.problems
             ):

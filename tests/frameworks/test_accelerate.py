@@ -129,7 +129,7 @@ def test_folder_as_a_version(tmp_path: Path) -> None:
         assert {"model.safetensors", "optimizer.bin", "scheduler.bin", "random_states_0.pkl"} < {
             *written
         }
-        repo.restore("HEAD", output=tmp_path / "back")
+        repo.checkout("HEAD", to=tmp_path / "back")
         back = tmp_path / "back" / "state"
         assert {p.name: p.read_bytes() for p in back.iterdir()} == written
         expected = run.bits()

@@ -194,7 +194,7 @@ def test_only_branches_are_written(repo, fs):
             assert isinstance(caught.value, mvc.MvcError)
     with pytest.raises(UnknownRevision, match="no branch nowhere"):
         fs.pipe_file("mvc://models@nowhere/a", b"x")
-    repo.restore(str(repo.find()), force=True)
+    repo.checkout(str(repo.find()), force=True, to=repo.root)
     with pytest.raises(PermissionError, match="on no branch"):
         fs.pipe_file("mvc://models/a", b"x")
     assert messages(repo, "main") == ["write a"]

@@ -69,7 +69,7 @@ def test_folder(tmp_path: Path, name: str, shard: str) -> None:
         shutil.rmtree(folder)
         for version in range(3):
             output = tmp_path / f"out{version}"
-            repo.restore(f"HEAD~{2 - version}", output=output)
+            repo.checkout(f"HEAD~{2 - version}", to=output)
             assert files(output / "net") == written[version]
             loaded = type(model).from_pretrained(output / "net")
             joined = repo.checkout(f"HEAD~{2 - version}", path="net")  # tied ones once
@@ -78,6 +78,6 @@ def test_folder(tmp_path: Path, name: str, shard: str) -> None:
             state = loaded.state_dict()
             assert all(torch.equal(state[k], v) for k, v in states[version].items())
             assert loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
-        repo.restore("HEAD~1", force=True)
+        repo.checkout("HEAD~1", force=True, to=repo.root)
         assert files(folder) == written[1]
         assert repo.identify(folder / "config.json")

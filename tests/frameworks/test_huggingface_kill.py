@@ -56,7 +56,7 @@ def test_killed_and_gone_on(tmp_path: Path, one_thread: None) -> None:
         there = [entry.commit.message for entry in repo.log()][::-1]
         assert there == [f"step {n}" for n in range(1, len(there) + 1)]
         assert said - 1 - len(there) <= QUEUE  # the step that was not over is no version yet
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         with start("resume", tmp_path, STEPS, tmp_path / "result") as child:
             assert child.stdout is not None
             child.stdout.read()

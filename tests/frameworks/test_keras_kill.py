@@ -43,7 +43,7 @@ def test_killed_in_the_middle_of_an_epoch_and_resumed(tmp_path: Path) -> None:
         enough=lambda said: int(said[-1].split()[1]) >= 7,
     )  # fmt: skip
     with mvc.Repository.open(tmp_path) as repo:
-        assert repo.fsck().sound
+        assert repo.storage.fsck().sound
         first = list(repo.log())[-7]
         assert first.commit.message == "step 7"
     said, _ = child(tmp_path, "4", "99", first.id.hex()).communicate()

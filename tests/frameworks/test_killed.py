@@ -48,7 +48,7 @@ def check(name: str, folder: Path, before: list[LogEntry], lines: list[bytes]) -
             stored = digests(_tensors(repo.checkout(entry.id, path=path)))
             while not said <= stored:
                 said = next(calls)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
     return acknowledged, len(new)
 
 

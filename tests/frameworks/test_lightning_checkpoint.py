@@ -137,7 +137,7 @@ def test_what_was_deleted_stays_in_the_history(tmp_path: Path) -> None:
     spy.save_checkpoint(spy.saved[gone], tmp_path / "ck" / "another.ckpt")
     names = [entry.path for entry in spy.repo.manifest().entries]
     assert not any(Path(gone).stem in name for name in names)
-    assert spy.repo.fsck().sound
+    assert spy.repo.storage.fsck().sound
     spy.remove_checkpoint(gone)  # a second time does nothing
 
 

@@ -62,4 +62,4 @@ def kill_and_go_on(tmp_path: Path, at: int) -> None:
     assert at - 4 <= step  # at most what was queued is lost
     assert rest.trace == whole.trace[step:]
     assert bits(rest, again) == bits(whole, trainer)
-    assert callback.repo.fsck(full=True).sound
+    assert callback.repo.storage.fsck(full=True).sound

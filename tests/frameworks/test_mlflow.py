@@ -62,7 +62,7 @@ def test_where_head_is(repo):
     assert provider.tags() == {"mvc.branch": "main"}
     first = repo.commit({"w": torch.ones(2)})
     repo.commit({"w": torch.zeros(2)})
-    repo.restore(str(first.id), force=True)
+    repo.checkout(str(first.id), force=True, to=repo.root)
     assert provider.tags() == {"mvc.commit": str(first.id), "mvc.root": str(first.root)}
 
 

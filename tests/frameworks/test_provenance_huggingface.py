@@ -35,15 +35,15 @@ def test_a_run_of_the_trainer_is_bit_equal_twice_in_fresh_processes(tmp_path: Pa
         model = mvc.made(tiny)
         start = repo.commit(model.state_dict())
         # The first of the two replays proves the recipe, and the weights are given up.
-        with repo.provenance(
+        with repo.recipes.record(
             model, data=tmp_path / "lines.txt", service=finetune, drop_weights=True
         ) as run:
             run.train(steps=4)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         assert run.result is not None
         assert run.result.root != start.root
         assert run.recipe is not None
         assert {"transformers", "torch"} <= run.recipe.packages.keys()
-        again = repo.retrain(run.result.id, trust=True)
+        again = repo.recipes.retrain(run.result.id, trust=True)
         there = model.state_dict()
         assert all(torch.equal(again.state[name], there[name]) for name in there)

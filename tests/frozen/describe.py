@@ -6,12 +6,12 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.repo import attached
 from mvc.repo.content.contents import write_file
 from mvc.repo.lookup import weights
 from mvc.repo.lookup.refs import staged_removals
-from mvc.repo.repository import Repository
 from tests.fresh import fresh_process
 
 __all__ = ["describe"]
@@ -129,6 +129,6 @@ def _problems(repo: Repository, *, full: bool) -> list[dict[str, Any]]:
             "versions": sorted(map(str, p.versions)),
             "tensors": sorted(p.tensors),
         }
-        for p in repo.fsck(full=full).problems
+        for p in repo.storage.fsck(full=full).problems
     ]
     return sorted(problems, key=lambda p: (p["kind"], p["object"]))

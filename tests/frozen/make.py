@@ -26,9 +26,9 @@ from safetensors.numpy import save_file
 
 import mvc.store.packs.reader
 import mvc.store.writing.full_or_delta
+from mvc.api.repository import Repository
 from mvc.io.clock import Clock
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests.oracle import reader
 
 START, SECOND = 1_750_000_000_000_000_000, 1_000_000_000
@@ -103,7 +103,7 @@ def history(root: Path) -> None:
         repo.switch("side/line", force=True)
         (root / "notes.txt").write_text("beside the model")
         repo.commit(root / "notes.txt", message="on a branch", options=CommitOptions(author=AUTHOR))
-        repo.restore("v1", force=True)
+        repo.checkout("v1", force=True, to=repo.root)
         repo.switch("main", force=True)
         (root / "gone.bin").write_bytes(b"removed" * 30)
         repo.commit(root / "gone.bin", options=CommitOptions(author=AUTHOR))

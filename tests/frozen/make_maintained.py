@@ -26,8 +26,8 @@ from make import AUTHOR, START, Ticking, model, moved
 from mvc.store.entries import Deployment, Entry
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests.oracle import reader
 
 
@@ -44,17 +44,17 @@ def maintained(root: Path) -> None:
                     deploy="prod" if i % 3 == 0 else None,
                 ).id
             )
-        repo.forget([ids[1]])
+        repo.storage.forget([ids[1]])
         repo.branch("side", "HEAD~2")
         repo.switch("side", force=True)
         repo.commit(moved(state, 20), options=CommitOptions(author=AUTHOR), message="undone")
         repo.undo()
         repo.switch("main", force=True)
-        repo.repack(interval=3)
-        repo.gc(grace=timedelta(0))
-        repo.forget(keep_last=6)
+        repo.storage.repack(interval=3)
+        repo.storage.gc(grace=timedelta(0))
+        repo.storage.forget(keep_last=6)
         repo.commit(moved(state, 21), options=CommitOptions(author=AUTHOR), reset_point=True)
-        repo.gc(grace=timedelta(0))
+        repo.storage.gc(grace=timedelta(0))
         repo.commit(moved(state, 22), options=CommitOptions(author=AUTHOR), deploy="prod")
 
 
@@ -70,7 +70,7 @@ def relinked(root: Path) -> None:
         repo.context.store.publish(
             lambda: Entry("deploy", START + 10**12, "prod", deployments=(wrong,))
         )
-        repo.repair()
+        repo.storage.repair()
         repo.commit(moved(state, 9), options=CommitOptions(author=AUTHOR), deploy="prod")
 
 

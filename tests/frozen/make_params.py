@@ -16,8 +16,8 @@ from typing import Any
 from keep import keep
 from make import AUTHOR, Ticking, model, moved
 
+from mvc.api.repository import Repository
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 
 PARAMS: tuple[dict[str, Any], ...] = (
     {},
@@ -42,8 +42,8 @@ def params(root: Path) -> None:
                 options=CommitOptions(author=AUTHOR),
                 deploy="prod" if i == 1 else None,
             )
-        repo.forget(["HEAD~2"])
-        repo.gc(grace="0")
+        repo.storage.forget(["HEAD~2"])
+        repo.storage.gc(grace="0")
         repo.commit(moved(state, 9), params={"after": "gc"}, options=CommitOptions(author=AUTHOR))
 
 

@@ -60,7 +60,7 @@ def recipes(root: Path) -> None:
         repo.commit(model.state_dict())
         made = []
         for epochs in (1, 2, 3):
-            with repo.provenance(
+            with repo.recipes.record(
                 model,
                 optimizer,
                 data=root.parent / "numbers.txt",
@@ -70,13 +70,13 @@ def recipes(root: Path) -> None:
                 run.train(epochs=epochs)
             assert run.result is not None
             made.append(run.result.id)
-        repo.repack(interval=1)  # no delta needs what is given up
+        repo.storage.repack(interval=1)  # no delta needs what is given up
         drop(repo.context, made[:2], unproven=True)
-        repo.gc(grace="0")
-        repo.repack(add=[made[1]], trust=True)
+        repo.storage.gc(grace="0")
+        repo.storage.repack(add=[made[1]], trust=True)
         state = {name: value + 1 for name, value in model.state_dict().items()}
         repo.commit(state)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
 
 
 if __name__ == "__main__":

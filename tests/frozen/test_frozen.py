@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, RefConflict, UnsupportedFormat, WeightsDropped
 from mvc.provenance.replay import recipe_of
-from mvc.repo.repository import Repository
 from mvc.store import format as store_format
 from tests.counters import count
 from tests.frozen.describe import describe
@@ -92,10 +92,10 @@ def test_more_comes_back_of_a_lost_entry_than_did_then(tmp_path: Path) -> None:
         assert len(kept) == len(then) - 1
         for commit in kept:
             for path, digest in then[str(commit.id)]["files"].items():
-                repo.restore(str(commit.id), paths=[path], output=tmp_path / "out", force=True)
+                repo.checkout(str(commit.id), path=[path], to=tmp_path / "out", force=True)
                 assert hashlib.sha256((tmp_path / "out").read_bytes()).hexdigest() == digest
         (lost,) = then.keys() - {str(commit.id) for commit in kept}
-        assert [str(id_) for id_ in repo.fsck().lost] == [lost]
+        assert [str(id_) for id_ in repo.storage.fsck().lost] == [lost]
         for ask in (repo.deployments, repo.live, lambda: repo.checkout("HEAD")):
             with pytest.raises(DamagedData):
                 ask()
@@ -174,16 +174,16 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
         for there in (last, third, second, base):
             assert set(repo.checkout(there)) == {"weight", "bias"}
         recipe = recipe_of(repo.context, first)
-        data = repo.data_set("numbers.txt").version
+        data = repo.recipes.data_set("numbers.txt").version
         assert recipe.needs == tuple(sorted((base, data)))
-        assert any(b"def train(" in text for text in repo.code(first).values())
+        assert any(b"def train(" in text for text in repo.recipes.code(first).values())
         with pytest.raises(RefConflict, match="is needed to train"):
-            repo.forget(base)
+            repo.storage.forget(base)
         assert repo.diff(base, first).unmeasured
-        repo.repack(interval=1)
-        repo.gc(grace="0")
-        assert repo.fsck(full=True).sound
-        assert repo.stats().dropped == 1
+        repo.storage.repack(interval=1)
+        repo.storage.gc(grace="0")
+        assert repo.storage.fsck(full=True).sound
+        assert repo.storage.stats().dropped == 1
 
 
 def test_what_they_hold(tmp_path: Path) -> None:

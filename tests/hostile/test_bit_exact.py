@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from mvc.adapters.files.safetensors import NAMES
+from mvc.api.repository import Repository
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.seeds import draw
 
@@ -147,7 +147,7 @@ def test_every_dtype_that_a_file_can_name(tmp_path: Path) -> None:
             file.write_bytes(struct.pack("<Q", len(text)) + text + data)
             id_ = repo.commit([file]).id
             assert {t.spec.dtype for t in repo.manifest().entries[0].tensors} == set(NAMES)
-            repo.restore(id_, output=tmp_path / f"out{version}")
+            repo.checkout(id_, to=tmp_path / f"out{version}")
             assert (tmp_path / f"out{version}").read_bytes() == file.read_bytes()
 
 
@@ -174,10 +174,10 @@ def test_a_layer_beyond_4_GiB(tmp_path: Path) -> None:
                     made.seek(start + place)
                     made.write(struct.pack("<I", 0x7FC00000 + 16 * version + i))
             id_ = repo.commit([file]).id
-            repo.restore(id_, output=out, force=True)
+            repo.checkout(id_, to=out, force=True)
             assert os.path.getsize(out) == start + size
             with file.open("rb") as a, out.open("rb") as b:
                 while block := a.read(16 << 20):
                     assert b.read(16 << 20) == block
-        assert repo.fsck().problems == ()
+        assert repo.storage.fsck().problems == ()
     count("bit-exact round trips", cases=2, wrong=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.hostile.bounded import bounded
 from tests.index_files import index_file
 
@@ -120,4 +120,4 @@ def test_an_index_of_somebody_else_is_made_anew(tmp_path: Path, keys: str) -> No
         assert [entry.id for entry in repo.log()] == [id_]
         repo.context.store.snapshot.index_tail(force=True)
     with Repository.open(tmp_path) as repo:
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()

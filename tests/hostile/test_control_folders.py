@@ -34,9 +34,9 @@ def test_a_forged_version_writes_no_settings_of_git(
             forging.setattr(names, "_FOREIGN", frozenset())
             forged = repo.commit(STATE, path=".git/config").id
         for go in (
-            lambda: repo.restore(forged, force=True),
-            lambda: repo.restore(forged, output=tmp_path / "elsewhere"),
-            lambda: repo.restore(forged, output=tmp_path / "served", atomic_dir=True),
+            lambda: repo.checkout(forged, force=True, to=repo.root),
+            lambda: repo.checkout(forged, to=tmp_path / "elsewhere"),
+            lambda: repo.checkout(forged, to=tmp_path / "served", atomic_dir=True),
             lambda: repo.remove([".git/config"], force=True),
         ):
             with pytest.raises(InvalidName, match="version control"):
@@ -44,5 +44,5 @@ def test_a_forged_version_writes_no_settings_of_git(
             assert config.read_text() == "own"
         assert not (tmp_path / "elsewhere" / ".git").exists()
         assert np.array_equal(repo.checkout(forged, path=".git/config")["w"], STATE["w"])
-        repo.restore(clean, force=True)
+        repo.checkout(clean, force=True, to=repo.root)
     assert config.read_text() == "own"

@@ -176,9 +176,9 @@ def test_codings_that_do_not_exist_or_do_not_fit(forger: Forger) -> None:
 
 
 def all_refused(root: str) -> None:
+    from mvc.api.repository import Repository
     from mvc.errors import DamagedData
     from mvc.model.tensor import TensorSpec
-    from mvc.repo.repository import Repository
 
     with Repository.open(root) as repo:
         spec = TensorSpec("raw", (64,))
@@ -190,7 +190,7 @@ def all_refused(root: str) -> None:
                     assert error.message.isprintable()
                     continue
                 raise AssertionError(f"{text!r} was taken")
-        assert repo.fsck(full=True).problems is not None
+        assert repo.storage.fsck(full=True).problems is not None
 
 
 @pytest.mark.long
@@ -215,7 +215,7 @@ def test_a_manifest_that_unfolds_to_its_limit(forger: Forger) -> None:
 
 
 def manifest(root: str, id_: str) -> None:
-    from mvc.repo.repository import Repository
+    from mvc.api.repository import Repository
 
     with Repository.open(root) as repo:
         repo.context.store.recovery.manifest(bytes.fromhex(id_))

@@ -22,8 +22,8 @@ import click
 import pytest
 
 import mvc.cli.main
+from mvc.api.repository import Repository
 from mvc.errors import MvcError
-from mvc.repo.repository import Repository
 from tests.cli.program import spawn
 from tests.counters import count
 from tests.fresh import fresh_process

@@ -149,14 +149,14 @@ SLIPS = ["../../etc/passwd.npy", "/etc/passwd.npy", "..\\x.npy", "C:\\x.npy", "a
 @pytest.mark.parametrize("name", SLIPS)
 def test_nothing_is_extracted_from_an_archive(tmp_path: Path, name: str, links: bool) -> None:
     """Names of members are names of tensors; a link is a member like any other."""
-    from mvc.repo.repository import Repository
+    from mvc.api.repository import Repository
 
     root = tmp_path / "a/b/c/repo"
     root.mkdir(parents=True)
     with Repository.init(root) as repo:
         (root / "x.npz").write_bytes(archive(name, links=links))
         id_ = str(repo.commit([root / "x.npz"]).id)
-        repo.restore(id_, output=root / "out")
+        repo.checkout(id_, to=root / "out")
         state = repo.checkout(id_)
     assert (root / "out").read_bytes() == (root / "x.npz").read_bytes()
     assert list(state) == [name.removesuffix(".npy").replace("\\", "\\")]

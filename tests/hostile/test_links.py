@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import IoFailed, MvcError, WouldOverwrite
 from mvc.io.files import FileSystem
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.faults.wrapped import WrappedFS
 from tests.index_files import index_file
@@ -63,9 +63,9 @@ def test_a_link_in_place_of_a_folder_is_not_written_through(
     with Repository.open(place.tree) as repo:
         before = repo.log()[0].commit.id
         with pytest.raises(WouldOverwrite, match=f"{folder} is a symbolic link"):
-            repo.restore(place.ids[0], force=force)
+            repo.checkout(place.ids[0], force=force, to=repo.root)
         with pytest.raises(WouldOverwrite, match=f"{folder} is a symbolic link"):
-            repo.restore(place.ids[0], paths=["a/b/y"], force=force)
+            repo.checkout(place.ids[0], path=["a/b/y"], force=force, to=repo.root)
         assert repo.log()[0].commit.id == before
     assert place.untouched()
 
@@ -75,13 +75,13 @@ def test_nothing_is_deleted_through_a_link(place: Place, how: str) -> None:
     with Repository.open(place.tree) as repo:
         repo.remove(["a/x"], cached=True)
         gone = repo.commit([place.tree / "a/b/y"], options=CommitOptions(allow_empty=True)).id
-        repo.restore(place.ids[1], force=True)
+        repo.checkout(place.ids[1], force=True, to=repo.root)
         place.lead_out()
         (place.outside / "x").write_bytes(b"two")
         (place.outside / "b/y").write_bytes(b"two")
         with pytest.raises(WouldOverwrite, match="a is a symbolic link"):
             if how == "checkout":
-                repo.restore(gone, force=True)
+                repo.checkout(gone, force=True, to=repo.root)
             else:
                 repo.remove(["a/x"], force=how == "rm -f")
     assert (place.outside / "x").read_bytes() == b"two"
@@ -91,18 +91,18 @@ def test_output_goes_where_the_user_says_but_no_further(place: Place, tmp_path: 
     """A link in the path that was typed is the user's; one below it is not followed."""
     (tmp_path / "way").symlink_to(place.outside, target_is_directory=True)
     with Repository.open(place.tree) as repo:
-        repo.restore(place.ids[0], output=tmp_path / "way")
+        repo.checkout(place.ids[0], to=tmp_path / "way")
         assert (place.outside / "a/b/y").read_bytes() == b"one"
         target = tmp_path / "target"
         target.mkdir()
         (target / "a").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
         (tmp_path / "elsewhere").mkdir()
         with pytest.raises(MvcError, match="symbolic link"):
-            repo.restore(place.ids[0], output=target, force=True)
+            repo.checkout(place.ids[0], to=target, force=True)
         with pytest.raises(MvcError, match="symbolic link"):
-            repo.restore(place.ids[0], paths=["a"], output=target, force=True)
+            repo.checkout(place.ids[0], path=["a"], to=target, force=True)
         assert list((tmp_path / "elsewhere").iterdir()) == []
-        repo.restore(place.ids[0], paths=["a/x"], output=tmp_path / "way/single")
+        repo.checkout(place.ids[0], path=["a/x"], to=tmp_path / "way/single")
         assert (place.outside / "single").read_bytes() == b"one"
 
 
@@ -120,7 +120,7 @@ def test_a_link_at_the_target_is_replaced_and_what_it_leads_to_stays(
     else:
         target.symlink_to(secret)
     with Repository.open(place.tree) as repo:
-        repo.restore(place.ids[0], force=True)
+        repo.checkout(place.ids[0], force=True, to=repo.root)
     assert target.read_bytes() == b"one" and not target.is_symlink()
     assert secret.exists() == (kind != "dangling")
     assert kind == "dangling" or secret.read_bytes() == b"secret"
@@ -131,7 +131,7 @@ def test_a_device_or_pipe_at_the_target_is_refused(place: Place, name: str) -> N
     os.rename(place.tree / name, place.tree / "aside")
     os.mkfifo(place.tree / name)
     with Repository.open(place.tree) as repo, pytest.raises(MvcError):
-        repo.restore(place.ids[0], force=True)
+        repo.checkout(place.ids[0], force=True, to=repo.root)
 
 
 class SwappingFS(WrappedFS):
@@ -172,7 +172,7 @@ def test_a_swap_between_check_and_use(place: Place, op: str) -> None:
     with Repository.open(place.tree) as repo:
         repo.context.store.fs = SwappingFS(place, op)
         with pytest.raises((IoFailed, WouldOverwrite)):
-            repo.restore(place.ids[0], force=True)
+            repo.checkout(place.ids[0], force=True, to=repo.root)
         assert repo.context.store.fs.swapped
     assert place.untouched()
 
@@ -181,11 +181,11 @@ def test_a_swap_before_a_deletion(place: Place) -> None:
     with Repository.open(place.tree) as repo:
         repo.remove(["a/x"], cached=True)
         gone = repo.commit([place.tree / "a/b/y"], options=CommitOptions(allow_empty=True)).id
-        repo.restore(place.ids[1], force=True)
+        repo.checkout(place.ids[1], force=True, to=repo.root)
         (place.outside / "x").write_bytes(b"two")
         repo.context.store.fs = SwappingFS(place, "unlink")
         with pytest.raises(IoFailed, match="symbolic link"):
-            repo.restore(gone)
+            repo.checkout(gone, to=repo.root)
     assert (place.outside / "x").read_bytes() == b"two"
 
 
@@ -193,7 +193,7 @@ def test_the_swaps_would_be_noticed(place: Place) -> None:
     """Without the anchor of the calls the very same swap leads outside."""
     with Repository.open(place.tree) as repo:
         repo.context.store.fs = SwappingFS(place, "open_write", guarded=False)
-        repo.restore(place.ids[0], force=True)
+        repo.checkout(place.ids[0], force=True, to=repo.root)
     assert not place.untouched()
 
 
@@ -282,7 +282,7 @@ def test_a_link_inside_the_index_is_replaced(place: Place, name: str) -> None:
     before = {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
     with Repository.open(place.tree) as repo:
         repo.context.store.snapshot.index_tail(force=True)
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
     assert before == {p: p.read_bytes() for p in place.outside.rglob("*") if p.is_file()}
     assert not own.is_symlink()
 
@@ -305,9 +305,9 @@ def test_a_quarantine_that_is_a_link_is_not_emptied(place: Place, name: str) -> 
     victim.write_bytes(b"victim")
     (place.tree / ".mvc/quarantine").symlink_to(place.outside / "b")
     with Repository.open(place.tree) as repo:
-        repo.forget([place.ids[0]])
+        repo.storage.forget([place.ids[0]])
         with pytest.raises(IoFailed, match="quarantine is no folder"):
-            repo.gc(grace=timedelta(0))
+            repo.storage.gc(grace=timedelta(0))
     assert victim.read_bytes() == b"victim"
 
 
@@ -318,7 +318,7 @@ def test_a_quarantine_that_is_a_link_takes_nothing_in(place: Place) -> None:
     pack.write_bytes(data)
     (place.tree / ".mvc/quarantine").symlink_to(place.outside / "b")
     with Repository.open(place.tree) as repo, pytest.raises(IoFailed, match="is no folder"):
-        repo.repair()
+        repo.storage.repair()
     assert place.untouched()
 
 
@@ -326,7 +326,7 @@ def test_a_pipe_in_place_of_a_leftover_keeps_nobody_waiting(place: Place) -> Non
     (place.tree / ".mvc/retraining").mkdir()
     os.mkfifo(place.tree / ".mvc/retraining/0123456789abcdef")
     with Repository.open(place.tree) as repo:
-        repo.gc(grace=timedelta(0))
+        repo.storage.gc(grace=timedelta(0))
     assert (place.tree / ".mvc/retraining/0123456789abcdef").exists()
 
 
@@ -337,5 +337,5 @@ def test_a_terabyte_of_nothing_in_quarantine_is_not_read(place: Place) -> None:
     os.truncate(huge, 1 << 40)
     began = time.process_time()
     with Repository.open(place.tree) as repo:
-        assert repo.repair().after.sound
+        assert repo.storage.repair().after.sound
     assert time.process_time() - began < 60

@@ -14,8 +14,8 @@ import lmdb
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from mvc.store.index.index import Index
 from tests.counters import count
@@ -43,7 +43,7 @@ def answers(history: History, *, fsck: bool = True) -> bool:
     with history.open() as repo:
         assert [e.id for e in repo.log()] == history.ids[::-1]
         assert repo.live(target="prod").commit == history.ids[-1]
-        return history.wrong(repo) == [] and not (fsck and repo.fsck().problems)
+        return history.wrong(repo) == [] and not (fsck and repo.storage.fsck().problems)
 
 
 def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.Mon
 
 CHILD = """
 import sys
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from mvc.store.index import keys
 import os
 repo = Repository.open(sys.argv[1])
@@ -104,7 +104,7 @@ def test_another_process_makes_the_map_larger(
 
 READER = """
 import sys, time
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 repo = Repository.open(sys.argv[1])
 txn = repo.context.store.snapshot._index.lent.index._env.begin()
 txn.get(b"meta")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import InvalidName, WouldOverwrite
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 
 
 class FoldingFS(FileSystem):
@@ -36,7 +36,7 @@ def test_two_cases_are_two_files_where_they_are(
 ) -> None:
     root, id_ = two_cases
     with Repository.open(root) as repo:
-        repo.restore(id_, output=tmp_path / "out")
+        repo.checkout(id_, to=tmp_path / "out")
     assert (tmp_path / "out/model.pt").read_bytes() == b"model.pt"
     assert (tmp_path / "out/MODEL.PT").read_bytes() == b"MODEL.PT"
 
@@ -45,8 +45,8 @@ def test_neither_is_lost_where_they_are_one(two_cases: tuple[Path, str], tmp_pat
     root, id_ = two_cases
     with Repository.open(root, fs=FoldingFS()) as repo:
         with pytest.raises(WouldOverwrite, match="one name on this file system"):
-            repo.restore(id_, output=tmp_path / "out")
-        repo.restore(id_, paths=["MODEL.PT"], output=tmp_path / "single")
+            repo.checkout(id_, to=tmp_path / "out")
+        repo.checkout(id_, path=["MODEL.PT"], to=tmp_path / "single")
     assert (tmp_path / "single").read_bytes() == b"MODEL.PT"
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.codecs.stages.table import STAGES
 from mvc.errors import InvalidPipeline, MvcError
-from mvc.repo.repository import Repository
 from tests.hostile.bounded import bounded
 
 FORBIDDEN_MODULES = {
@@ -150,11 +150,11 @@ def test_a_pickle_bomb_is_kept_and_never_runs(tmp_path: Path, name: str) -> None
         id_ = str(repo.commit([file]).id)
         repo.status()
         repo.identify(file)
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
         with contextlib.suppress(MvcError):
             repo.checkout(id_)
         repo.diff(id_)
-        repo.restore(id_, output=tmp_path / "out")
+        repo.checkout(id_, to=tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == data
     assert not marker.exists()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.cli.program import Mvc
 
 COMMANDS = [

@@ -67,8 +67,11 @@ def test_no_command_runs_it(trapped: tuple[Mvc, Path]) -> None:
     with mvc.Repository.open(program.folder) as repo:
         repo.checkout()
         repo.load(nn.ModuleDict({"line": nn.Linear(2, 2)}))
-        assert (repo.stored_model().call, *repo.code()) == ("trapped.Net()", "code/trapped.py")
-        repo.environment()
+        assert (repo.recipes.model().call, *repo.recipes.code()) == (
+            "trapped.Net()",
+            "code/trapped.py",
+        )
+        repo.recipes.environment()
         assert not marker.exists()
         with pytest.raises(NotTrusted):
             repo.load_model()

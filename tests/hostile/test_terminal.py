@@ -147,10 +147,10 @@ def test_values_that_begin_with_a_dash(
 
 
 def test_a_forged_version_is_readable_all_the_same(tmp_path: Path) -> None:
-    from mvc.repo.repository import Repository
+    from mvc.api.repository import Repository
 
     ids = forge(tmp_path / "repo")
     with Repository.open(tmp_path / "repo") as repo:
         assert [e.id for e in repo.log()] == ids[::-1]
-        repo.restore(ids[0], output=tmp_path / "out")
+        repo.checkout(ids[0], to=tmp_path / "out")
         assert np.frombuffer((tmp_path / "out").read_bytes(), np.uint8).tolist() == [1] * 16

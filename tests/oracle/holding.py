@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests.oracle import reader
 
 Files = Mapping[str, bytes]
@@ -32,7 +32,7 @@ def held_against(root: Path, *, edges: bool = True) -> reader.Repository:
         forgotten = {id_ for e in oracle.entries for id_, _ in e.forgotten}
         for id_ in oracle.commits.keys() - forgotten:
             out = root / "out" / id_.hex()
-            repo.restore(id_.hex(), output=out / "x")
+            repo.checkout(id_.hex(), to=out / "x")
             files = oracle.checkout(id_)
             one = (out / "x").is_file()
             written = {"": out / "x"} if one else {p: out / "x" / p for p in files}

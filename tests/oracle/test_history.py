@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, NoDeployment
 from mvc.model.commit import Commit
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests.faults.clock import FixedClock
 from tests.oracle import reader
 from tests.oracle.holding import frame_length, series

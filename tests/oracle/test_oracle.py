@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import mvc.store.writing.full_or_delta
+from mvc.api.repository import Repository
 from mvc.codecs.pipeline import Pipeline
-from mvc.repo.repository import Repository
 from tests.oracle import reader, steps
 from tests.oracle.holding import (
     Files,
@@ -91,7 +91,7 @@ def test_approximate_steps_alone_and_joined(tmp_path: Path, pipeline: str):
     }
     assert kinds == {0, 1, 2, 3, 4}
     with Repository.open(tmp_path) as repo:
-        joined = repo.repack(super_step=4).plan.joined
+        joined = repo.storage.repack(super_step=4).plan.joined
     (tmp_path / "out").rename(tmp_path / "before")
     oracle = held_against(tmp_path)
     assert joined or pipeline != "x=2,huffman"

@@ -45,8 +45,8 @@ def test_a_model_is_built_where_its_project_is_not(
     x = torch.randn(2, 3)
     expected = made(x).detach()
     assert done.commit.attached == ("code", "environment.json", "model.json")
-    assert repo.stored_model().call == "nets.net.Plain()"
-    assert repo.stored_model().packages == {"torch": str(torch.__version__)}
+    assert repo.recipes.model().call == "nets.net.Plain()"
+    assert repo.recipes.model().packages == {"torch": str(torch.__version__)}
     project.forget()
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -71,7 +71,7 @@ def test_arguments_are_given_offered_or_refused(repo: mvc.Repository, project: P
     assert same(made, loaded) and loaded.drop.p == 0.5
     made.mvc_arguments = arguments
     repo.commit(model=made)
-    assert repo.stored_model().arguments == arguments
+    assert repo.recipes.model().arguments == arguments
     with pytest.raises(CannotRecord, match=r"do not fit Net: missing a required argument: 'width'"):
         repo.commit(model=mvc.Architecture(made, {}))
     with pytest.raises(CannotRecord, match=r"Net makes another model than .*: blocks\.1\.line\.w"):
@@ -88,12 +88,12 @@ def test_a_function_makes_what_no_class_can(repo: mvc.Repository, project: Proje
     with pytest.raises(WrongUsage, match="model says how a state is built, and none is given"):
         repo.commit(model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
     repo.commit(made.state_dict(), model=mvc.Architecture(make, {"sizes": (2, 3, 4)}))
-    assert repo.stored_model().arguments == {"sizes": (2, 3, 4)}
+    assert repo.recipes.model().arguments == {"sizes": (2, 3, 4)}
     assert same(made, repo.load_model(trust=True))
     small = project.load("nets.net").Net.small
     made = small(3)
     repo.commit(made.state_dict(), model=mvc.Architecture(small, {"width": 3}))
-    assert repo.stored_model().call == "nets.net.Net.small(width=3)"
+    assert repo.recipes.model().call == "nets.net.Net.small(width=3)"
     assert same(made, repo.load_model(trust=True))
 
 
@@ -118,7 +118,7 @@ def test_arguments_are_plain_data(repo: mvc.Repository, project: Project, case: 
     assert repo.head().commit is None
     kept = {"a": [0, {"b": (1, "x", None, True, 2.5, {})}]}
     repo.commit(model=mvc.Architecture(made, kept))
-    assert repo.stored_model().arguments == kept
+    assert repo.recipes.model().arguments == kept
 
 
 def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
@@ -142,7 +142,7 @@ def test_what_is_no_model_is_refused(repo: mvc.Repository) -> None:
 def test_a_class_of_an_installed_package(repo: mvc.Repository) -> None:
     made = nn.DataParallel(nn.Linear(2, 3))
     repo.commit(model=mvc.Architecture(made, {"in_features": 2, "out_features": 3}))
-    assert repo.code() == {}
+    assert repo.recipes.code() == {}
     with pytest.raises(NotTrusted, match=r"would run torch\.nn\.modules\.linear\.Linear\(in_fe"):
         repo.load_model()
     assert type(repo.load_model(trust=True)) is nn.Linear
@@ -156,8 +156,8 @@ def test_a_loaded_model_is_committed_again(repo: mvc.Repository, project: Projec
     with torch.no_grad():
         next(loaded.parameters()).add_(1)
     second = repo.commit(model=loaded)
-    assert repo.stored_model(second) == repo.stored_model(first)
-    assert repo.code(second) == repo.code(first)
+    assert repo.recipes.model(second) == repo.recipes.model(first)
+    assert repo.recipes.code(second) == repo.recipes.code(first)
     again = repo.load_model(second, trust=True)
     assert same(again, loaded) and type(again) is type(loaded)
     made = repo.load_model(first, trust=True)
@@ -226,8 +226,8 @@ def test_a_version_without_code(repo: mvc.Repository) -> None:
     with pytest.raises(UnknownPath, match="has weights, but no code that builds a model"):
         repo.load_model(trust=True)
     with pytest.raises(UnknownPath, match="does not carry the environment"):
-        repo.environment()
-    assert repo.code() == {}
+        repo.recipes.environment()
+    assert repo.recipes.code() == {}
 
 
 def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
@@ -292,15 +292,15 @@ def test_a_folder_that_a_stranger_can_use(
     repo.commit(model=made)
     project.forget()
     folder = tmp_path / "whole"
-    done = repo.export_model(folder)
+    done = repo.checkout(to=folder, model=True)
     names = {str(Path(name).relative_to(folder)) for name in done.written}
     assert names == {
         "code/nets/__init__.py", "code/nets/blocks.py", "code/nets/net.py",
         "code/nets/scale.py", "environment.json", "load.py", "model.json", "model.safetensors",
     }  # fmt: skip
     with pytest.raises(WouldOverwrite, match="exists already"):
-        repo.export_model(folder)
-    repo.export_model(folder, force=True)
+        repo.checkout(to=folder, model=True)
+    repo.checkout(to=folder, model=True, force=True)
     used = (
         "import sys; sys.modules['mvc'] = None; from load import load_model; "
         "print(sum(p.sum().item() for p in load_model().parameters()))"
@@ -320,7 +320,7 @@ def test_a_folder_is_not_left_through_links(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "code").symlink_to(tmp_path / "aim")
     with pytest.raises(mvc.MvcError):
-        repo.export_model(tmp_path / "out", force=True)
+        repo.checkout(to=tmp_path / "out", model=True, force=True)
     assert os.listdir(tmp_path / "aim") == []
 
 
@@ -380,7 +380,7 @@ def test_a_module_imported_by_a_call_is_the_recorded_one(
     model = project.load("plugged").Plugged()
     given = mvc.Architecture(model, {}, sources=["helpers.plug"])
     repo.commit(model=given)
-    assert "code/helpers/plug.py" in repo.code()
+    assert "code/helpers/plug.py" in repo.recipes.code()
     sys.modules["helpers.plug"].FACTOR = 2  # the live module, edited meanwhile
     project.write({"helpers/plug.py": "FACTOR = 2\n"})
     assert repo.load_model(trust=True).factor == 1

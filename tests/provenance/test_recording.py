@@ -55,7 +55,7 @@ def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
     loader = mvc.made(DataLoader, data, batch_size=4, sampler=sampler)
     loss = mvc.made(nn.CrossEntropyLoss, label_smoothing=0.1)
     service = mvc.made(ImageService, optimizer, loader, loss=loss)
-    with repo.provenance(
+    with repo.recipes.record(
         model, optimizer, data={"pictures": images}, service=service, verify=False
     ) as run:
         run.train(epochs=1)
@@ -79,7 +79,9 @@ def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
     assert recipe.root == run.result.root
     assert recipe.steps == 4
     commit = repo.version()
-    assert commit.needs == tuple(sorted([repo.find("HEAD~1"), repo.data_set("pictures").version]))
+    assert commit.needs == tuple(
+        sorted([repo.find("HEAD~1"), repo.recipes.data_set("pictures").version])
+    )
     assert set(commit.attached) == {
         "code", "environment.json", "model.json", "recipe.json", "service",
     }  # fmt: skip
@@ -104,7 +106,9 @@ def test_a_recipe_is_read_back_as_it_was_written(
         "same": "text with no / file",
         "path": images / "labels.npy",
     }
-    with repo.provenance(model, data={"pictures": images}, service=nothing, verify=False) as run:
+    with repo.recipes.record(
+        model, data={"pictures": images}, service=nothing, verify=False
+    ) as run:
         run.train(**given)
     assert run.recipe is not None
     encoded = run.recipe.encoded()
@@ -134,7 +138,7 @@ def test_what_cannot_be_recorded_is_refused_by_name_before_training(
     nothing.seen = None  # type: ignore[attr-defined]
     with (
         pytest.raises(CannotRecord, match=message),
-        repo.provenance(model, service=nothing, verify=False) as run,
+        repo.recipes.record(model, service=nothing, verify=False) as run,
     ):
         run.train(**arguments)
     assert nothing.seen is None  # type: ignore[attr-defined]
@@ -148,7 +152,7 @@ def test_an_object_that_changed_since_it_was_made_has_a_state(
     counter.count = 3
     with (
         pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"),
-        repo.provenance(model, service=nothing, verify=False) as run,
+        repo.recipes.record(model, service=nothing, verify=False) as run,
     ):
         run.train(f=counter)
 
@@ -160,24 +164,24 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
 
     with (
         pytest.raises(CannotRecord, match=r"service: .*inner was made inside a function"),
-        repo.provenance(model, service=inner),
+        repo.recipes.record(model, service=inner),
     ):
         pass
     with (
         pytest.raises(WrongUsage, match=r"cannot be called so: .*'epochs'"),
-        repo.provenance(model, service=trainings.make_images) as run,
+        repo.recipes.record(model, service=trainings.make_images) as run,
     ):
         run.train(epochs=3)
     with (
         pytest.raises(WrongUsage, match=r"nothing was trained"),
-        repo.provenance(model, service=nothing),
+        repo.recipes.record(model, service=nothing),
     ):
         pass
 
 
 def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, model: Conv) -> None:
     with pytest.raises(WrongUsage, match="use it in a with block"):
-        repo.provenance(model, service=nothing).train()
+        repo.recipes.record(model, service=nothing).train()
 
 
 def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model: Conv) -> None:
@@ -191,14 +195,14 @@ def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model:
         mvc.made(3)  # type: ignore[arg-type]
     with (
         pytest.raises(WrongUsage, match="service is of type NoneType"),
-        repo.provenance(model, service=None),
+        repo.recipes.record(model, service=None),
     ):
         pass
     with pytest.raises(WrongUsage, match=r"model is a class: it must be a torch\.nn\.Module"):
         repo.commit(model=Conv)
     with (
         pytest.raises(WrongUsage, match="model is a class"),
-        repo.provenance(Conv, service=nothing),  # type: ignore[arg-type]
+        repo.recipes.record(Conv, service=nothing),  # type: ignore[arg-type]
     ):
         pass
 
@@ -208,13 +212,13 @@ def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
 ) -> None:
     with (
         pytest.raises(CannotRecord, match=r"changed after run.train"),
-        repo.provenance(model, service=nothing, verify=False) as run,
+        repo.recipes.record(model, service=nothing, verify=False) as run,
     ):
         run.train()
         nn.init.ones_(model.net[0].weight)
     with (
         pytest.raises(CannotRecord, match=r"weights are those of no version"),
-        repo.provenance(model, service=nothing, verify=False),
+        repo.recipes.record(model, service=nothing, verify=False),
     ):
         pass
 
@@ -223,7 +227,7 @@ def test_a_model_with_hooks_is_refused(repo: mvc.Repository, model: Conv) -> Non
     model.net[1].register_forward_hook(lambda *_: None)
     with (
         pytest.raises(CannotRecord, match=r"the module net.1 has hooks"),
-        repo.provenance(model, service=nothing, verify=False),
+        repo.recipes.record(model, service=nothing, verify=False),
     ):
         pass
 
@@ -233,7 +237,7 @@ def test_data_that_is_written_to_during_training_is_noticed(
 ) -> None:
     with (
         pytest.raises(CannotRecord, match=r"labels.npy changed during the training"),
-        repo.provenance(model, data=images, service=spoil, verify=False) as run,
+        repo.recipes.record(model, data=images, service=spoil, verify=False) as run,
     ):
         run.train()
 
@@ -254,7 +258,7 @@ def hostile(recipe: Recipe) -> Iterator[tuple[bytes, bytes]]:
 
 
 def test_hostile_recipes_are_refused(repo: mvc.Repository, model: Conv) -> None:
-    with repo.provenance(model, service=nothing, verify=False) as run:
+    with repo.recipes.record(model, service=nothing, verify=False) as run:
         run.train()
     assert run.recipe is not None
     encoded = run.recipe.encoded()
@@ -272,7 +276,7 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
     model = Conv(2, dropout=0.1)
     repo.commit(model.state_dict())
     given = mvc.Architecture(model, {"width": 2, "dropout": 0.1})
-    with repo.provenance(given, service=nothing, verify=False) as run:
+    with repo.recipes.record(given, service=nothing, verify=False) as run:
         run.train()
     assert run.recipe is not None
     assert run.recipe.model.made == {
@@ -284,13 +288,13 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
     }
     with (
         pytest.raises(WrongUsage, match=r"one block records one call"),
-        repo.provenance(given, service=nothing, verify=False) as run,
+        repo.recipes.record(given, service=nothing, verify=False) as run,
     ):
         run.train()
         run.train()
     with (
         pytest.raises(CannotRecord, match="takes arguments"),
-        repo.provenance(model, service=nothing, verify=False),
+        repo.recipes.record(model, service=nothing, verify=False),
     ):
         pass
 
@@ -310,7 +314,7 @@ def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
     repo.commit(model.state_dict())
     data = make_images(tmp_path / "images", 8)
     for _ in range(2):
-        with repo.provenance(
+        with repo.recipes.record(
             model, optimizer, data=data, service=train_images, verify=False
         ) as run:
             run.train()
@@ -320,4 +324,4 @@ def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
     whole = 2 * 4 * sum(parameter.numel() for parameter in model.parameters())
     assert sum(first.bytes.values()) > 0.8 * whole
     assert sum(second.bytes.values()) < 0.7 * whole
-    assert repo.fsck(full=True).sound
+    assert repo.storage.fsck(full=True).sound

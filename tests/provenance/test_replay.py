@@ -109,17 +109,17 @@ def test_a_conv_net_with_dropout_augmentation_and_shuffling(
     generator = torch.Generator().manual_seed(3)
     # The first training leaves objects with a state, and the second begins with it.
     for _ in range(2):
-        with repo.provenance(
+        with repo.recipes.record(
             model, optimizer, data=images, service=train_images, verify=False
         ) as run:
             run.train(epochs=2, scheduler=scheduler, generator=generator)
     calls: list[tuple[int, int, str]] = []
-    done = repo.retrain(trust=True, progress=lambda *a: calls.append(a))
+    done = repo.recipes.retrain(trust=True, progress=lambda *a: calls.append(a))
     assert same(done.state, model)
     assert (done.steps, done.differences) == (4, ())
     assert any("s left" in text for _, _, text in calls)
     assert {total for _, total, _ in calls} == {4}
-    assert same(repo.retrain(trust=True).state, model)
+    assert same(repo.recipes.retrain(trust=True).state, model)
     assert not left_behind(repo)
 
 
@@ -135,9 +135,9 @@ def test_an_lstm_with_tied_weights_and_a_generator_of_numpy(
         lr=0.1,
         momentum=0.9,
     )
-    with repo.provenance(model, optimizer, data=text, service=train_text) as run:
+    with repo.recipes.record(model, optimizer, data=text, service=train_text) as run:
         run.train(rng=np.random.default_rng(5))
-    assert same(repo.retrain(trust=True).state, model)
+    assert same(repo.recipes.retrain(trust=True).state, model)
 
 
 @pytest.mark.usefixtures("prepared")
@@ -150,11 +150,11 @@ def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
     optimizer = torch.optim.RMSprop([p for p in model.parameters() if p.requires_grad], lr=0.01)
     loader = mvc.made(DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True)
     service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
-    with repo.provenance(
+    with repo.recipes.record(
         model, optimizer, data={"pictures": images}, service=service, verify=False
     ) as run:
         run.train(epochs=1)
-    assert same(repo.retrain(trust=True).state, model)
+    assert same(repo.recipes.retrain(trust=True).state, model)
 
 
 @pytest.mark.usefixtures("prepared")
@@ -164,11 +164,11 @@ def test_a_loader_with_worker_processes(repo: mvc.Repository, images: Path) -> N
         DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True, num_workers=2
     )
     service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
-    with repo.provenance(
+    with repo.recipes.record(
         model, optimizer, data={"pictures": images}, service=service, verify=False
     ) as run:
         run.train(epochs=2)
-    assert same(repo.retrain(trust=True).state, model)
+    assert same(repo.recipes.retrain(trust=True).state, model)
 
 
 TORCHRUN = """
@@ -184,11 +184,11 @@ model = mvc.made(Conv, 2)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 with mvc.Repository.open(sys.argv[1]) as repo:
     repo.commit(model.state_dict())
-    with repo.provenance(model, optimizer, data=Path(sys.argv[2]), service=train_images) as run:
+    with repo.recipes.record(model, optimizer, data=Path(sys.argv[2]), service=train_images) as run:
         run.train()
     torch.distributed.init_process_group("gloo")
     try:
-        with repo.provenance(model, optimizer, data=Path(sys.argv[2]), service=train_images):
+        with repo.recipes.record(model, optimizer, data=Path(sys.argv[2]), service=train_images):
             raise AssertionError
     except CannotRecord as error:
         print(error)
@@ -213,7 +213,7 @@ def test_one_process_of_torchrun_and_no_process_group(
     assert "belongs to a process group of torch.distributed" in done.stdout
     recorded = repo.find("HEAD")
     assert recipe_of(repo.context, recorded).steps == 2
-    assert repo.retrain(trust=True).replayed == (recorded,)  # also without torchrun
+    assert repo.recipes.retrain(trust=True).replayed == (recorded,)  # also without torchrun
 
 
 def test_nothing_runs_without_trust_and_without_a_recipe(
@@ -221,11 +221,13 @@ def test_nothing_runs_without_trust_and_without_a_recipe(
 ) -> None:
     model, optimizer = conv(repo)
     with pytest.raises(UnknownPath, match="has no recipe"):
-        repo.retrain(trust=True)
-    with repo.provenance(model, optimizer, data=images, service=train_images, verify=False) as run:
+        repo.recipes.retrain(trust=True)
+    with repo.recipes.record(
+        model, optimizer, data=images, service=train_images, verify=False
+    ) as run:
         run.train()
     with pytest.raises(NotTrusted, match=r"would run: .*code/tests/provenance/trainings\.py"):
-        repo.retrain()
+        repo.recipes.retrain()
 
 
 def test_what_runs_of_installed_code_is_shown_before(
@@ -236,7 +238,7 @@ def test_what_runs_of_installed_code_is_shown_before(
 ) -> None:
     marker = tmp_path / "ran"
     model, optimizer = conv(repo)
-    with repo.provenance(model, optimizer, service=slow, verify=False) as run:
+    with repo.recipes.record(model, optimizer, service=slow, verify=False) as run:
         run.train(steps=1)
     assert run.result is not None
     recipe = json.loads(attached.read(repo.context, run.result.id, "recipe.json"))
@@ -244,10 +246,10 @@ def test_what_runs_of_installed_code_is_shown_before(
     forged = altered(repo, run.result.id, recipe_json=json.dumps(recipe).encode())
     call = f"model = os:mkdir('{marker}')"
     with pytest.raises(NotTrusted) as caught:
-        repo.retrain(forged)
+        repo.recipes.retrain(forged)
     assert call in caught.value.message
-    assert [each.stored for each in repo.calls(forged)] == [False, False, True]
-    assert repo.calls("HEAD~2") == []
+    assert [each.stored for each in repo.recipes.calls(forged)] == [False, False, True]
+    assert repo.recipes.calls("HEAD~2") == []
     monkeypatch.chdir(repo.root)
     program = Mvc(repo.root, capsys)
     lines = program("show", "--code", forged.hex()).out.splitlines()
@@ -264,7 +266,7 @@ def test_variables_that_lead_to_other_code_are_not_set(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     model, optimizer = conv(repo)
-    with repo.provenance(model, optimizer, service=slow, verify=False) as run:
+    with repo.recipes.record(model, optimizer, service=slow, verify=False) as run:
         run.train(steps=1)
     assert run.result is not None
     there = json.loads(attached.read(repo.context, run.result.id, "environment.json"))
@@ -274,15 +276,15 @@ def test_variables_that_lead_to_other_code_are_not_set(
     ):  # fmt: skip
         there["variables"] = {name: str(tmp_path)}
         other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
-        assert name not in variables(repo.environment(other), {})
+        assert name not in variables(repo.recipes.environment(other), {})
     there["variables"] = {"PYTHONPATH": str(tmp_path)}
     other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
     with pytest.raises(CannotRetrain, match=r"variables\.PYTHONPATH"):
-        repo.retrain(other, trust=True)
+        repo.recipes.retrain(other, trust=True)
     there["variables"] = {"OMP_WAIT_POLICY": "x" * (1 << 20)}  # more than a process can be given
     other = altered(repo, run.result.id, environment_json=json.dumps(there).encode())
     with pytest.raises(CannotRetrain, match="no process can be started"):
-        repo.retrain(other, trust=True)
+        repo.recipes.retrain(other, trust=True)
     assert not (tmp_path / "ran").exists()
 
 
@@ -292,9 +294,9 @@ def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
 ) -> None:
     model, _ = conv(repo)
     left = tmp_path / "left"
-    with repo.provenance(model, service=division, verify=False) as run:
+    with repo.recipes.record(model, service=division, verify=False) as run:
         run.train(pid=os.getpid(), left=str(left))
-    repo.retrain(trust=True)
+    repo.recipes.retrain(trust=True)
     child = int(left.read_text())
     try:
         assert alive(child)
@@ -305,40 +307,44 @@ def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
 @pytest.mark.usefixtures("prepared")
 def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
-    repo.add_data(images, reference=True)
-    with repo.provenance(model, optimizer, data=images, service=train_images, verify=False) as run:
+    repo.recipes.add_data(images, reference=True)
+    with repo.recipes.record(
+        model, optimizer, data=images, service=train_images, verify=False
+    ) as run:
         run.train()
     assert run.result is not None
     good = run.result.id
     # another number of threads
     with pytest.raises(CannotRetrain, match=r"another environment: threads\.torch: 1, here 2"):
-        repo.retrain(trust=True, threads=2)
+        repo.recipes.retrain(trust=True, threads=2)
     # another version of a library
     there = json.loads(attached.read(repo.context, good, "environment.json"))
     there["torch"]["version"] = "1.13.1"
     other = altered(repo, good, environment_json=json.dumps(there).encode())
     with pytest.raises(CannotRetrain, match=r"torch\.version: 1\.13\.1, here 2"):
-        repo.retrain(other, trust=True)
+        repo.recipes.retrain(other, trust=True)
     # other code
-    code = repo.code(good)["code/tests/provenance/trainings.py"].replace(b"epochs", b"rounds")
+    code = repo.recipes.code(good)["code/tests/provenance/trainings.py"].replace(
+        b"epochs", b"rounds"
+    )
     other = altered(repo, good, code_tests_provenance_trainings_py=code)
     with pytest.raises(CannotRetrain, match=r"code/tests/provenance/trainings\.py of .* not the"):
-        repo.retrain(other, trust=True)
+        repo.recipes.retrain(other, trust=True)
     # other versions than the commit needs: nothing would keep them
     other = altered(repo, good, needs=repo.version(good).needs[:1])
     with pytest.raises(DamagedData, match="needs other versions than its commit says"):
-        repo.retrain(other, trust=True)
+        repo.recipes.retrain(other, trust=True)
     # other data
     before = (images / "labels.npy").read_bytes()
     np.save(images / "labels.npy", np.zeros(16, np.int64))
     with pytest.raises(CannotRetrain, match=r"data set images has changed: labels\.npy is another"):
-        repo.retrain(good, trust=True)
+        repo.recipes.retrain(good, trust=True)
     (images / "labels.npy").unlink()
     with pytest.raises(CannotRetrain, match=r"data set images has changed: labels\.npy is gone"):
-        repo.retrain(good, trust=True)
+        repo.recipes.retrain(good, trust=True)
     (images / "labels.npy").write_bytes(before)
     with pytest.raises(CannotRetrain, match=r"threads\.torch"):  # the data are as they were
-        repo.retrain(good, trust=True, threads=3)
+        repo.recipes.retrain(good, trust=True, threads=3)
     assert not left_behind(repo)
 
 
@@ -347,7 +353,7 @@ def test_other_weights_are_never_returned_and_the_distance_is_told(repo: mvc.Rep
     model, optimizer = conv(repo)
     with (
         pytest.raises(RetrainingDiffers, match=r"of 9 tensors differ: .*net\.") as caught,
-        repo.provenance(model, optimizer, service=careless) as run,
+        repo.recipes.record(model, optimizer, service=careless) as run,
     ):
         run.train()
     assert "of it, by at most" in caught.value.message
@@ -364,12 +370,12 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
     repo: mvc.Repository, how: signal.Signals, begins: bool
 ) -> None:
     model, optimizer = conv(repo)
-    with repo.provenance(model, optimizer, service=slow, verify=False) as run:
+    with repo.recipes.record(model, optimizer, service=slow, verify=False) as run:
         run.train(steps=3)
     program = (
         "import sys, mvc\n"
         "tell = lambda done, total, text: print(done, text, flush=True)\n"
-        "mvc.Repository.open(sys.argv[1]).retrain(trust=True, progress=tell)\n"
+        "mvc.Repository.open(sys.argv[1]).recipes.retrain(trust=True, progress=tell)\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", program, str(repo.root)], stdout=subprocess.PIPE, text=True
@@ -389,25 +395,25 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
     assert not any(map(alive, workers))
     assert left_behind(repo)
     if begins:
-        assert same(repo.retrain(trust=True).state, model)
+        assert same(repo.recipes.retrain(trust=True).state, model)
     else:
-        repo.gc()
+        repo.storage.gc()
     assert not left_behind(repo)
 
 
 @pytest.mark.usefixtures("prepared")
 def test_a_replay_that_hangs_is_told_of_and_ended(repo: mvc.Repository) -> None:
     model, _ = conv(repo)
-    with repo.provenance(model, service=deaf, verify=False) as run:
+    with repo.recipes.record(model, service=deaf, verify=False) as run:
         run.train(pid=os.getpid())
     texts: list[str] = []
     with pytest.raises(CannotRetrain, match="was not made again within 8 s: its process was ended"):
-        repo.retrain(trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
+        repo.recipes.retrain(trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
     (said, *_) = [text for text in texts if "waits for process" in text]
     assert not alive(int(said.partition("process ")[2].partition(",")[0]))
     assert not left_behind(repo)
     with pytest.raises(WrongUsage, match="timeout is a number of seconds"):
-        repo.retrain(trust=True, timeout=-1)
+        repo.recipes.retrain(trust=True, timeout=-1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it asks Linux")
@@ -415,9 +421,9 @@ def test_a_process_that_keeps_the_lock_of_python_ends_with_its_parent(
     repo: mvc.Repository, tmp_path: Path
 ) -> None:
     model, _ = conv(repo)
-    with repo.provenance(model, service=deaf, verify=False) as run:
+    with repo.recipes.record(model, service=deaf, verify=False) as run:
         run.train(pid=os.getpid(), begun=str(tmp_path / "begun"))
-    program = "import sys, mvc\nmvc.Repository.open(sys.argv[1]).retrain(trust=True)\n"
+    program = "import sys, mvc\nmvc.Repository.open(sys.argv[1]).recipes.retrain(trust=True)\n"
     child = subprocess.Popen([sys.executable, "-c", program, str(repo.root)])
     deadline = time.monotonic() + 120
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
@@ -455,18 +461,20 @@ def alive(pid: int) -> bool:
 @pytest.mark.usefixtures("prepared")
 def test_a_training_that_fails_says_why(repo: mvc.Repository, tmp_path: Path) -> None:
     model, _ = conv(repo)
-    with repo.provenance(model, service=fails_elsewhere, verify=False) as run:
+    with repo.recipes.record(model, service=fails_elsewhere, verify=False) as run:
         run.train(pid=os.getpid())
     with pytest.raises(CannotRetrain, match="cannot be made again: ValueError: another process"):
-        repo.retrain(trust=True)
+        repo.recipes.retrain(trust=True)
 
 
 def test_a_recipe_names_what_it_needs(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
-    with repo.provenance(model, optimizer, data=images, service=train_images, verify=False) as run:
+    with repo.recipes.record(
+        model, optimizer, data=images, service=train_images, verify=False
+    ) as run:
         run.train()
     recipe = recipe_of(repo.context, repo.find("HEAD"))
     assert repo.version().needs == recipe.needs
     assert recipe.base == repo.find("HEAD~1")
     with pytest.raises(MvcError):
-        repo.retrain("HEAD~1", trust=True)
+        repo.recipes.retrain("HEAD~1", trust=True)

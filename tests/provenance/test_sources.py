@@ -263,7 +263,7 @@ class Net(nn.Module):
 if __name__ == "__main__":
     with mvc.Repository.open_or_init("models") as repo:
         done = repo.commit(model=Net())
-        print(repo.stored_model(done).call, *repo.code(done))
+        print(repo.recipes.model(done).call, *repo.recipes.code(done))
 """
 
 
@@ -292,7 +292,7 @@ def test_a_class_of_the_script_that_runs(tmp_path: Path) -> None:
         + SCRIPT.format(middle="").split("if __name")[0]
         + "\ndef work(_):\n    with mvc.Repository.open('models') as repo:\n"
         "        done = repo.commit(model=Net())\n"
-        "        print(repo.stored_model(done).call, *repo.code(done), flush=True)\n"
+        "        print(repo.recipes.model(done).call, *repo.recipes.code(done), flush=True)\n"
         "if __name__ == '__main__':\n    mp.spawn(work, nprocs=1)\n"
     )
     (tmp_path / "spawned.py").write_text(spawned)

@@ -36,23 +36,23 @@ def shifted(model: nn.Module, by: float) -> dict[str, torch.Tensor]:
 def test_a_file_is_committed_as_what_the_service_made(repo: mvc.Repository, model: Conv) -> None:
     file = repo.root / "model.safetensors"
     save_file(shifted(model, 1.0), file)
-    with repo.provenance(model, service=shift, drop_weights=True) as run:
+    with repo.recipes.record(model, service=shift, drop_weights=True) as run:
         run.trained(file)
     assert run.result is not None
     (newest, *_) = repo.log()
     assert newest.dropped is not None and newest.dropped.proven_ns is not None
     assert {change.kind for change in repo.status().changes} == {"unchanged"}
-    repo.gc(grace="0")
+    repo.storage.gc(grace="0")
     with pytest.raises(WeightsDropped):
         repo.checkout()
-    with repo.retraining(trust=True):
+    with repo.recipes.retraining(trust=True):
         again = repo.checkout()
     assert all(torch.equal(again[n], v) for n, v in shifted(model, 1.0).items())
-    repo.repack(add=["HEAD"], trust=True)
-    assert repo.fsck(full=True).sound
+    repo.storage.repack(add=["HEAD"], trust=True)
+    assert repo.storage.fsck(full=True).sound
     data = file.read_bytes()
     file.unlink()
-    repo.restore("HEAD", force=True)
+    repo.checkout("HEAD", force=True, to=repo.root)
     assert file.read_bytes() == data
 
 
@@ -63,11 +63,11 @@ def test_a_file_that_the_service_does_not_make_keeps_its_weights(
     save_file(shifted(model, 2.0), file)
     with (
         pytest.raises(RetrainingDiffers, match=r"by at most 1\).* committed and keeps its weights"),
-        repo.provenance(model, service=shift, drop_weights=True) as run,
+        repo.recipes.record(model, service=shift, drop_weights=True) as run,
     ):
         run.trained(file)
     assert next(iter(repo.log())).dropped is None
-    repo.gc(grace="0")
+    repo.storage.gc(grace="0")
     assert torch.equal(repo.checkout()["net.0.weight"], shifted(model, 2.0)["net.0.weight"])
 
 
@@ -78,13 +78,13 @@ def test_files_at_other_paths_and_of_other_models_are_refused(
     save_file(shifted(model, 1.0), other)
     with (
         pytest.raises(WrongUsage, match=r"other\.safetensors is not at model\.safetensors"),
-        repo.provenance(model, service=shift) as run,
+        repo.recipes.record(model, service=shift) as run,
     ):
         run.trained(other)
     save_file({"x": torch.zeros(3)}, other)
     with (
         pytest.raises(CannotRecord, match=r"other\.safetensors lacks net\.0\.bias"),
-        repo.provenance(model, service=shift, path="other.safetensors") as run,
+        repo.recipes.record(model, service=shift, path="other.safetensors") as run,
     ):
         run.trained(other)
     assert len(list(repo.log())) == 1

@@ -75,7 +75,7 @@ class Foreign:
         return model
 
     def trained_on(self, **options: Any) -> CommitId:
-        with self.repo.provenance(self.model(), service=self.own.train, **options) as run:
+        with self.repo.recipes.record(self.model(), service=self.own.train, **options) as run:
             run.train()
         assert run.result is not None
         return run.result.id
@@ -89,13 +89,13 @@ def foreign(
     theirs, own = project.load("foreign"), project.load("own")
     model = mvc.made(theirs.Net)
     start = repo.commit(model.state_dict()).id
-    with repo.provenance(model, service=theirs.train, verify=False) as run:
+    with repo.recipes.record(model, service=theirs.train, verify=False) as run:
         run.train()
     assert run.result is not None
     state = {name: value.clone() for name, value in model.state_dict().items()}
     recipes.drop(repo.context, run.result.id)
     repo.commit({"other": torch.zeros(3)})
-    repo.gc(grace="0")
+    repo.storage.gc(grace="0")
     marker = tmp_path / "ran"
     monkeypatch.setenv("TRAP_MARKER", str(marker))
     return Foreign(repo, start, run.result.id, state, own, marker)
@@ -117,28 +117,28 @@ def test_a_base_is_trained_again_only_if_it_is_named(foreign: Foreign) -> None:
     repo = foreign.repo
     newest = foreign.trained_on(drop_weights=True)
     repo.commit({"other": torch.ones(3)})
-    repo.gc(grace="0")
+    repo.storage.gc(grace="0")
     foreign.marker.unlink()
     for trust in (False, True, [newest], []):
         with pytest.raises(NotTrusted) as caught:
-            repo.retrain(newest, trust=trust)
+            repo.recipes.retrain(newest, trust=trust)
         unnamed = caught.value.versions
         assert unnamed == ((foreign.id,) if trust in (True, [newest]) else (foreign.id, newest))
         hint = str(caught.value.hint)
         assert all(f"mvc show --code {each.short}" in hint for each in unnamed)
         assert f"--trust {foreign.id.short} --trust {newest.short}" in hint
-        with pytest.raises(NotTrusted), repo.retraining(newest, trust=trust):
+        with pytest.raises(NotTrusted), repo.recipes.retraining(newest, trust=trust):
             pass
         with pytest.raises(NotTrusted):
-            repo.repack(add=[newest], trust=trust)
+            repo.storage.repack(add=[newest], trust=trust)
     with pytest.raises(WrongUsage, match="True or False or a list of revisions"):
-        repo.retrain(newest, trust=str(foreign.id))  # type: ignore[arg-type]
+        repo.recipes.retrain(newest, trust=str(foreign.id))  # type: ignore[arg-type]
     assert foreign.ran == []
-    done = repo.retrain(newest, trust=[foreign.id.short, newest])
+    done = repo.recipes.retrain(newest, trust=[foreign.id.short, newest])
     assert done.replayed == (foreign.id, newest)
     assert set(foreign.ran) == {"foreign", "own"}
-    repo.repack(add=[foreign.id, newest], trust=True)  # both are versions of this call
-    assert repo.fsck(full=True).sound
+    repo.storage.repack(add=[foreign.id, newest], trust=True)  # both are versions of this call
+    assert repo.storage.fsck(full=True).sound
 
 
 def test_options_name_each_version_whose_code_may_run(
@@ -146,7 +146,7 @@ def test_options_name_each_version_whose_code_may_run(
 ) -> None:
     newest = foreign.trained_on(drop_weights=True)
     foreign.repo.commit({"other": torch.ones(3)})
-    foreign.repo.gc(grace="0")
+    foreign.repo.storage.gc(grace="0")
     foreign.marker.unlink()
     monkeypatch.chdir(foreign.repo.root)
     program = Mvc(foreign.repo.root, capsys)
@@ -186,9 +186,9 @@ def test_weights_that_are_not_finite_are_proven_bit_for_bit_and_said(foreign: Fo
     with pytest.warns(RuntimeWarning, match=r"bit for bit, with .* not finite: line\.bias"):
         newest = foreign.trained_on(drop_weights=True)
     foreign.repo.commit({"other": torch.ones(3)})
-    foreign.repo.gc(grace="0")
+    foreign.repo.storage.gc(grace="0")
     with pytest.warns(RuntimeWarning):
-        done = foreign.repo.retrain(newest, trust=True)  # the base is stored
+        done = foreign.repo.recipes.retrain(newest, trust=True)  # the base is stored
     assert done.not_finite == ("line.bias",)
     assert done.state["line.bias"].isnan().tolist() == [True, False]
 
@@ -196,11 +196,11 @@ def test_weights_that_are_not_finite_are_proven_bit_for_bit_and_said(foreign: Fo
 def test_a_replay_with_other_threads_is_no_proof(foreign: Foreign) -> None:
     newest = foreign.trained_on(verify=False)
     named = [foreign.id, newest]
-    foreign.repo.retrain(newest, trust=named, anyway=True, threads=2)
+    foreign.repo.recipes.retrain(newest, trust=named, anyway=True, threads=2)
     with pytest.raises(CannotRetrain, match="is not proven"):
-        foreign.repo.repack(drop_weights=[newest])
-    foreign.repo.retrain(newest, trust=named)
-    foreign.repo.repack(drop_weights=[newest])
+        foreign.repo.storage.repack(drop_weights=[newest])
+    foreign.repo.recipes.retrain(newest, trust=named)
+    foreign.repo.storage.repack(drop_weights=[newest])
 
 
 def test_unproven_weights_are_not_given_up_whatever_the_flags_say(foreign: Foreign) -> None:
@@ -209,5 +209,5 @@ def test_unproven_weights_are_not_given_up_whatever_the_flags_say(foreign: Forei
     newest = foreign.trained_on(verify=False)
     for options in ({}, {"anyway": True}, {"outside_data": True}, {"trust": [foreign.start]}):
         with pytest.raises(CannotRetrain, match="is not proven"):
-            foreign.repo.repack(drop_weights=[newest], **options)
-    assert foreign.repo.stats().dropped == 1  # the foreign one
+            foreign.repo.storage.repack(drop_weights=[newest], **options)
+    assert foreign.repo.storage.stats().dropped == 1  # the foreign one

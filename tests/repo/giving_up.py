@@ -54,7 +54,7 @@ class Kept:
         return id_
 
     def forget(self, *ids: CommitId, **rules) -> set[CommitId]:
-        chosen = {c.id for c in self.repo.forget(ids, **rules).commits}
+        chosen = {c.id for c in self.repo.storage.forget(ids, **rules).commits}
         self.gone |= chosen
         return chosen
 
@@ -98,7 +98,7 @@ class Kept:
                 assert found.tobytes() == array.tobytes(), name
         if id_ in self.files:
             scratch.mkdir(parents=True)
-            repo.restore(id_, output=scratch)
+            repo.checkout(id_, to=scratch)
             back = {p.name: p.read_bytes() for p in scratch.iterdir()}
             assert back == self.files[id_]
 

@@ -55,7 +55,7 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "produced_by is empty: it names the lossy pipeline that made the state": (
         lambda repo: repo.commit(STATE, options=mvc.CommitOptions(produced_by=""))
     ),
-    "CommitOptions(reset_point=...) takes True or False, not a value of type int": (
+    "commit(reset_point=...) takes True or False, not a value of type int": (
         lambda repo: repo.commit(STATE, reset_point=3)
     ),
     "retract(target=...) takes a text, not None": lambda repo: repo.retract(None, None),
@@ -64,11 +64,8 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "version(rev=...) takes a revision, not None": lambda repo: repo.version(None),
     "branch(name=...) takes a text, not a value of type bytes": lambda repo: repo.branch(b"x"),
     "tag(name=...) takes a text, not a value of type int": lambda repo: repo.tag(name=1),
-    "checkout(path=...) takes a text or None, not a value of type int": (
+    "checkout(path=...) takes a text or a list of texts or None, not a value of type int": (
         lambda repo: repo.checkout(path=3)
-    ),
-    "restore(paths=...) takes a list of texts, not a value of type str": (
-        lambda repo: repo.restore(paths="model")
     ),
     "log(limit=...) takes a whole number or None, not a value of type str": (
         lambda repo: repo.log(limit="3")
@@ -110,7 +107,7 @@ def test_results_are_revisions(repo: Any) -> None:
     assert repo.tag("t", entry).commit == made.id
     assert repo.retract(live, "prod").retracted
     assert [v.id for v, _ in repo.iter_versions(rev=entry)][-1] == made.id
-    assert repo.forget(repo.log()[2], dry_run=True).commits
+    assert repo.storage.forget(repo.log()[2], dry_run=True).commits
 
 
 def test_a_closed_repository_says_so(tmp_path: Path) -> None:

@@ -67,20 +67,22 @@ def test_it_comes_back_and_is_no_file_of_the_version(tmp_path: Path) -> None:
         assert np.array_equal(found["momentum"], np.ones(300, np.float32))
         assert [each.path for each in repo.manifest().entries] == ["model.safetensors"]
         assert [each.kind for each in repo.diff("HEAD~1", "HEAD").files] == ["unchanged"]
-        repo.restore("HEAD", output=f"{tmp_path}/out/")
+        repo.checkout("HEAD", to=f"{tmp_path}/out/")
         assert [p.name for p in (tmp_path / "out").rglob("*")] == ["model.safetensors"]
         assert [each.path for each in repo.status().changes] == ["model.safetensors"]
-        repo.restore("HEAD")
+        repo.checkout("HEAD", to=repo.root)
         assert repo.status().clean
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_it_is_not_inherited_and_stored_once(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         keep(repo, 0, GIVEN)
-        before = repo.stats().stored_bytes
+        before = repo.storage.stats().stored_bytes
         again = keep(repo, 0, GIVEN | {"environment.json": b'{"a": 1}'})
-        assert repo.stats().stored_bytes - before < 2000  # commit and manifest; no code, no state
+        assert (
+            repo.storage.stats().stored_bytes - before < 2000
+        )  # commit and manifest; no code, no state
         after = repo.commit(state(1))
         assert after.commit.attached == ()
         assert attached.names(repo.context, after.id) == []
@@ -109,10 +111,10 @@ def test_maintenance_keeps_it_and_what_is_needed(tmp_path: Path) -> None:
         made = keep(repo, 3, GIVEN, (data.id,))
         for _ in range(3):
             keep(repo, 4 + _, GIVEN)
-        repo.repack(interval=2)
-        repo.gc(grace="0")
+        repo.storage.repack(interval=2)
+        repo.storage.gc(grace="0")
         assert attached.read(repo.context, made.id, "code/net.py") == CODE
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
     with mvc.Repository.init(tmp_path / "other") as repo:
         # Only the need leads to it: its branch is deleted, and it is no ancestor.
         repo.commit(state(1))
@@ -123,12 +125,12 @@ def test_maintenance_keeps_it_and_what_is_needed(tmp_path: Path) -> None:
         made = keep(repo, 3, {}, (data.id,))
         repo.delete_branch("data", force=True)
         repo.delete_branch("lone", force=True)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         assert attached.read(repo.context, data.id, "data.json") == b"[]"
         assert np.array_equal(repo.checkout(data.id)["w"], state(7)["w"])
         with pytest.raises(UnknownRevision):
             repo.checkout(lone.id)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         assert made.commit.needs == (data.id,)
 
 
@@ -156,7 +158,7 @@ def test_what_cannot_be_attached_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnknownRevision):
             keep(repo, 1, {}, (CommitId(bytes(32)),))
         repo.commit(state(1))
-        repo.forget(first.id)
+        repo.storage.forget(first.id)
         with pytest.raises(StateForgotten):
             keep(repo, 2, {}, (first.id,))
         made = keep(repo, 2, GIVEN)
@@ -199,7 +201,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
         data[step.offset + step.header.body_at + step.member.at] ^= 1
         pack.write_bytes(data)
     with mvc.Repository.open(tmp_path) as repo:
-        report = repo.fsck(full=True)
+        report = repo.storage.fsck(full=True)
         assert not report.sound
         assert any(".mvc/code/net.py" in t for p in report.problems for t in p.tensors), report
         with pytest.raises(DamagedData):

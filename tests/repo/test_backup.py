@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.repo.maintenance.inventory import inventory
 from mvc.repo.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
-from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Entry
 from tests.crash.child import state_for
 from tests.repo.working import tensors_of, write_model
@@ -70,7 +70,7 @@ def backups_beside(folder: Path, script: Path, commits: int, rounds: int) -> Non
                 moved = any(each.entry.operation == "repack" for each in repo.oplog())
             back_up(script, root, target)
             with Repository.open(target) as repo:
-                assert repo.fsck(full=True).problems == ()
+                assert repo.storage.fsck(full=True).problems == ()
                 assert acknowledged <= {entry.id for entry in repo.log()}
         for child in children:
             child.communicate(timeout=120)
@@ -85,7 +85,7 @@ def backups_beside(folder: Path, script: Path, commits: int, rounds: int) -> Non
     back_up(script, root, target)
     with Repository.open(root) as repo, Repository.open(target) as copy:
         assert [e.id for e in copy.log()] == [e.id for e in repo.log()]
-        assert copy.fsck(full=True).sound and repo.fsck(full=True).sound
+        assert copy.storage.fsck(full=True).sound and repo.storage.fsck(full=True).sound
         assert len(list(copy.log())) == 1 + 2 * commits
 
 
@@ -109,7 +109,7 @@ def test_restoring(tmp_path: Path, script: Path) -> None:
     restored = tmp_path / "restored"
     shutil.copytree(tmp_path / "backup", restored)
     with Repository.open(restored) as repo:
-        repo.restore("HEAD", force=True)
+        repo.checkout("HEAD", force=True, to=repo.root)
         assert repo.live(target="prod").commit == made.id
     found = tensors_of(restored / "m.safetensors")
     assert found["w"].tobytes() == np.arange(9000, dtype=np.float32).tobytes()
@@ -128,8 +128,8 @@ def test_an_older_backup_is_brought_up_to_date(tmp_path: Path, script: Path) -> 
     back_up(script, root, target)
     with Repository.open(target) as repo:
         assert len(list(repo.log())) == 2
-        assert repo.fsck(full=True).sound
-        repo.gc()
+        assert repo.storage.fsck(full=True).sound
+        repo.storage.gc()
         assert sorted(p.name for p in (target / ".mvc/packs").iterdir()) == sorted(
             p.name for p in (root / ".mvc/packs").iterdir()
         )

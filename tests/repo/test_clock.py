@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import InvalidTime
 from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import encode_entry
 from tests.faults.clock import FixedClock
@@ -53,14 +53,14 @@ WRITES: dict[str, Act] = {
     "branch": lambda repo: repo.branch("new"),
     "switch": lambda repo: repo.switch("side"),
     "switch to a new one": lambda repo: repo.switch("new", create=True),
-    "checkout": lambda repo: repo.restore("HEAD~3"),
+    "checkout": lambda repo: repo.checkout("HEAD~3", to=repo.root),
     "rm": lambda repo: repo.remove(["f.bin"]),
     "undo": lambda repo: repo.undo(),
-    "forget": lambda repo: repo.forget("HEAD~3"),
-    "forget by rule": lambda repo: repo.forget(keep_last=1),
-    "gc": lambda repo: repo.gc(grace="0s"),
-    "gc after 14 days": lambda repo: repo.gc(),
-    "repack": lambda repo: repo.repack(interval=1),
+    "forget": lambda repo: repo.storage.forget("HEAD~3"),
+    "forget by rule": lambda repo: repo.storage.forget(keep_last=1),
+    "gc": lambda repo: repo.storage.gc(grace="0s"),
+    "gc after 14 days": lambda repo: repo.storage.gc(),
+    "repack": lambda repo: repo.storage.repack(interval=1),
     "import": lambda repo: repo.import_checkpoints([repo.root / "g.bin"]),
 }
 READS: dict[str, Act] = {
@@ -72,8 +72,8 @@ READS: dict[str, Act] = {
     "oplog": lambda repo: len(list(repo.oplog())),
     "reflog": lambda repo: repo.find("main@{2030-01-01}"),
     "status": lambda repo: repo.status().clean,
-    "fsck": lambda repo: repo.fsck(full=True).problems,
-    "stats": lambda repo: repo.stats().versions,
+    "fsck": lambda repo: repo.storage.fsck(full=True).problems,
+    "stats": lambda repo: repo.storage.stats().versions,
 }
 
 
@@ -116,7 +116,7 @@ def test_nothing_is_written(made: Path, tmp_path: Path, act: Act, now: int) -> N
     assert contents(root) == before
     with Repository.open(root, clock=FixedClock()) as repo:
         act(repo)
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
 
 
 @pytest.mark.parametrize("now", OUT_OF_RANGE.values(), ids=OUT_OF_RANGE)
@@ -144,7 +144,7 @@ def test_repair_writes_nothing_either(made: Path, tmp_path: Path, now: int) -> N
         Repository.open(root, clock=FixedClock(now)) as repo,
         pytest.raises(InvalidTime, match="clock"),
     ):
-        repo.repair(full=True)
+        repo.storage.repair(full=True)
     assert contents(root) == before
 
 
@@ -156,8 +156,8 @@ def test_every_time_that_can_be_written_down_is_good(tmp_path: Path, now: int) -
         assert repo.log()[0].commit.time_ns == now
         repo.commit({"w": np.zeros(3)})
         repo.undo()
-        repo.gc(grace="0s")
-        assert repo.find() == first and not repo.fsck(full=True).problems
+        repo.storage.gc(grace="0s")
+        assert repo.find() == first and not repo.storage.fsck(full=True).problems
 
 
 def test_a_repository_in_which_such_a_time_stands_can_be_used(made: Path, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_repository_in_which_such_a_time_stands_can_be_used(made: Path, tmp_pa
         assert next(repo.oplog()).entry.time_ns == 430 * YEAR
         repo.commit({"w": np.ones(7)})
         repo.undo()
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
 
 
 def test_a_file_of_such_a_time_is_not_imported(made: Path, tmp_path: Path) -> None:

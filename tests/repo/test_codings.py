@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.repo.repair.journal import before_opening
-from mvc.repo.repository import Repository
 from mvc.store.format import FORMAT, read_features
 
 NEW = (
@@ -45,7 +45,7 @@ def test_the_format_names_them_before_they_are_written(tmp_path: Path, pipeline:
     ids = commit_all(tmp_path, pipeline)
     assert features(tmp_path) == {"codings-2"}
     with Repository.open(tmp_path) as repo:
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
         for id_, state in zip(ids, states(6), strict=True):
             back = repo.checkout(id_)
             assert all(back[name].tobytes() == state[name].tobytes() for name in state)
@@ -61,9 +61,9 @@ def test_repacking_under_another_pipeline(tmp_path: Path) -> None:
     ids = commit_all(tmp_path, "lossless")
     (tmp_path / ".mvc" / "config.yaml").write_text("commit:\n  pipeline: vsol-0.1-fast\n")
     with Repository.open(tmp_path) as repo:
-        repo.repack(interval=3)
+        repo.storage.repack(interval=3)
         assert {"codings-2", "compacted"} <= features(tmp_path)
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
         assert repo.checkout(ids[4])["w"].tobytes() == states(6)[4]["w"].tobytes()
 
 

@@ -66,6 +66,6 @@ def test_force_leaves_a_head_whose_manifest_is_damaged(tmp_path):
     fresh_process()
     with mvc.Repository.open(tmp_path) as repo:
         with pytest.raises(DamagedData):
-            repo.restore(str(good))
-        repo.restore(str(good), force=True)
+            repo.checkout(str(good), to=repo.root)
+        repo.checkout(str(good), force=True, to=repo.root)
         assert (tmp_path / "model.safetensors").exists()

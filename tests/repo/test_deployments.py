@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from mvc.api.repository import Repository
 from mvc.errors import (
     DamagedData,
     InvalidName,
@@ -20,7 +21,6 @@ from mvc.ids import CommitId
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, list_deployments, live_at, retract, targets
-from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Entry
 from tests.faults.clock import FixedClock
 from tests.repo.publishing import SECOND, START, advance, commit, repository

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.errors import NotTrusted
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.faults.clock import FixedClock
 
@@ -48,7 +48,7 @@ def before_publishing(repo: Repository, act: Callable[[], object]) -> None:
 
 def collect(root: Path) -> None:
     with mvc.Repository.open(root) as other:
-        other.gc(grace="0")
+        other.storage.gc(grace="0")
 
 
 def test_weights_collected_meanwhile_are_not_said_to_be_stored(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_weights_collected_meanwhile_are_not_said_to_be_stored(tmp_path: Path) -
         recipes.drop(repo.context, made)
         before_publishing(repo, lambda: collect(tmp_path))
         with pytest.raises(NotTrusted):  # nothing but a replay makes them
-            repo.repack(add=[made])
+            repo.storage.repack(add=[made])
         assert next(e for e in repo.log() if e.id == made).dropped is not None
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         recipes.store_again(repo.context, made, make)
         assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
 
@@ -76,7 +76,7 @@ def test_weights_made_again_survive_a_collection_meanwhile(tmp_path: Path) -> No
         before_publishing(repo, lambda: collect(tmp_path))
         recipes.store_again(repo.context, made, make)
         assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_a_commit_does_not_build_on_weights_collected_meanwhile(tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_a_commit_does_not_build_on_weights_collected_meanwhile(tmp_path: Path) 
         def give_up() -> None:
             with mvc.Repository.open(tmp_path) as other:
                 recipes.drop(other.context, made)
-                other.gc(grace="0")
+                other.storage.gc(grace="0")
 
         before_publishing(repo, give_up)
         last = repo.commit(step(1) | {"same": np.zeros(5)}).id
         assert np.array_equal(repo.checkout(last)["w"], step(1)["w"])
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_a_mark_may_outlive_its_version(tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ def test_a_mark_may_outlive_its_version(tmp_path: Path) -> None:
         repo.undo()
         clock.advance(48 * HOUR)
         recipes.drop(repo.context, gone)
-        repo.gc(grace=timedelta(hours=24))
+        repo.storage.gc(grace=timedelta(hours=24))
         repo.commit(step(2))
-        assert {commit.id for commit in repo.forget(first, dry_run=True).commits} == {first}
-        assert repo.stats().dropped == 0
-        assert repo.fsck(full=True).sound
+        assert {commit.id for commit in repo.storage.forget(first, dry_run=True).commits} == {first}
+        assert repo.storage.stats().dropped == 0
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_given_up_weights_are_not_counted_as_those_of_another_version(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_given_up_weights_are_not_counted_as_those_of_another_version(tmp_path: 
         same = repo.commit(step(1), message="the same again").id
         repo.commit({"w": step(2)["w"]})
         recipes.drop(repo.context, made)
-        cost = repo.forget_preview(repo.forget(same, dry_run=True))
+        cost = repo.storage.forget_preview(repo.storage.forget(same, dry_run=True))
         assert (cost.tensors, cost.shared) == (1, 1)  # "same" is shared with the first version
 
 
@@ -124,7 +124,7 @@ def test_what_differs_is_told_without_the_weights(tmp_path: Path) -> None:
         made = train(repo, 1, repo.commit(step(0)).id)
         recipes.drop(repo.context, made)
         assert not repo.diff("HEAD~1", "HEAD").unmeasured  # they are still there
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         found = repo.diff("HEAD~1", "HEAD")
         rows = {row.key: row for row in found.files[0].tensors}
         assert {key: row.kind for key, row in rows.items()} == {"w": "changed", "same": "unchanged"}

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.errors import UnsupportedTensor
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 
 PIPELINES = ("vsol", "planes:all", "sub | zigzag | sparse | zstd:1", "lossless")
 # What the empty tensor is in one version after the other; the last version holds nothing else.
@@ -42,7 +42,7 @@ def repo(tmp_path: Path, request: pytest.FixtureRequest) -> Repository:
 
 def check(repo: Repository) -> None:
     """Every version comes back by each way there is, and nothing is wrong with it."""
-    assert not repo.fsck(full=True).problems
+    assert not repo.storage.fsck(full=True).problems
     for i, (_, found) in enumerate(repo.iter_versions()):
         by_id = repo.checkout(f"HEAD~{len(EMPTY) - 1 - i}")
         for back in (found, by_id):
@@ -58,10 +58,10 @@ def test_every_version_is_checked_and_comes_back(repo: Repository) -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        lambda repo: repo.repair(full=True),
-        lambda repo: repo.repack(interval=1),
-        lambda repo: repo.repack(interval=9),
-        lambda repo: (repo.commit({"e": EMPTY[0]}), repo.undo(), repo.gc(grace="0s")),
+        lambda repo: repo.storage.repair(full=True),
+        lambda repo: repo.storage.repack(interval=1),
+        lambda repo: repo.storage.repack(interval=9),
+        lambda repo: (repo.commit({"e": EMPTY[0]}), repo.undo(), repo.storage.gc(grace="0s")),
     ],
     ids=["repair", "repack-full", "repack-deltas", "gc"],
 )
@@ -82,7 +82,7 @@ def test_they_differ_by_type_and_shape(repo: Repository) -> None:
 def test_files_with_them_are_written_and_found_again(repo: Repository, tmp_path: Path) -> None:
     for i in range(len(EMPTY)):
         place = tmp_path / f"{i}.safetensors"
-        repo.restore(f"HEAD~{i}", output=place)
+        repo.checkout(f"HEAD~{i}", to=place)
         assert repo.identify(place)[0].commit == repo.find(f"HEAD~{i}")
 
 
@@ -97,7 +97,7 @@ def test_they_are_healed_from_another_repository(
     data[int(share * len(data))] ^= 0xFF
     pack.write_bytes(data)
     with Repository.open(repo.root) as damaged:
-        damaged.repair(full=True, other=tmp_path / "other")
+        damaged.storage.repair(full=True, other=tmp_path / "other")
         check(damaged)
 
 
@@ -130,7 +130,7 @@ def test_a_huge_shape_in_a_state(tmp_path: Path, pipeline: str) -> None:
             state["v"] = state["v"] + 1
         for found in (repo.checkout(done.id), done.state or repo.checkout("HEAD")):
             assert found["w"].shape == HUGE and found["w"].dtype == torch.float32
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
         assert repo.diff("HEAD~1", "HEAD").files
 
 
@@ -142,7 +142,7 @@ def test_a_huge_shape_in_a_file(tmp_path: Path, name: str, shape: Sequence[int])
     (tmp_path / name).write_bytes(data)
     with Repository.init(tmp_path) as repo:
         done = repo.commit([tmp_path / name])
-        repo.restore(done.id, output=tmp_path / "out")
+        repo.checkout(done.id, to=tmp_path / "out")
         assert (tmp_path / "out").read_bytes() == data
         if name == "m.safetensors" and shape == HUGE:
             assert repo.checkout(done.id)["w"].shape == HUGE
@@ -154,7 +154,7 @@ def test_a_huge_shape_in_a_file(tmp_path: Path, name: str, shape: Sequence[int])
             (tmp_path / name).write_bytes(data[:-4] + b"\0\0\0\0")
             options = CommitOptions(in_place=True)
             made = repo.commit([tmp_path / name], pipeline="topk:0.5 | xor | raw", options=options)
-            repo.restore(made.id, output=tmp_path / "out", force=True)
+            repo.checkout(made.id, to=tmp_path / "out", force=True)
             assert (tmp_path / "out").read_bytes() == (tmp_path / name).read_bytes()
 
 

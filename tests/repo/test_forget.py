@@ -301,12 +301,12 @@ def test_what_comes_to_be_needed_meanwhile_stays(tmp_path: Path) -> None:
     kept.repo.tag("v1", str(ids[0]))
     kept.repo.deploy(ids[1], "prod")
     other = mvc.Repository.open(kept.repo.root)
-    other.forget(ids[2])
+    other.storage.forget(ids[2])
     recorded = forget.forget(kept.context, chosen)
     assert recorded is not None
     assert {f.commit for f in recorded.entry.forgotten} == {ids[3]}
     named = forget.choose(kept.context, [ids[1]])
-    other.restore(ids[1], force=True)
+    other.checkout(ids[1], force=True, to=other.root)
     with pytest.raises(RefConflict):
         forget.forget(kept.context, named)
 
@@ -319,7 +319,7 @@ def test_what_is_forgotten_while_gc_runs_goes_with_it(tmp_path: Path) -> None:
 
     def meanwhile(done: int, total: int, what: str) -> None:
         if what == "operations" and done == total and ids[3] not in kept.gone:
-            other.forget(ids[3])
+            other.storage.forget(ids[3])
             kept.gone.add(ids[3])
 
     assert gc.collect(kept.context, progress=meanwhile).forgotten == 2
@@ -348,7 +348,7 @@ def test_a_branch_whose_tip_is_forgotten(tmp_path: Path) -> None:
     for act in (
         lambda: kept.repo.switch("main"),
         lambda: kept.repo.checkout("main"),
-        lambda: kept.repo.restore("main", output=tmp_path / "out"),
+        lambda: kept.repo.checkout("main", to=tmp_path / "out"),
         lambda: kept.repo.diff("main", "side"),
         lambda: kept.repo.deploy("main", "prod"),
     ):
@@ -358,9 +358,9 @@ def test_a_branch_whose_tip_is_forgotten(tmp_path: Path) -> None:
     assert kept.repo.deploy("main", "prod", at="2 hours ago").commit == ids[2]
     entry = kept.repo.log("main")[0]
     assert entry.id == ids[2] and entry.forgotten_ns is not None
-    assert kept.repo.stats().forgotten == 1
+    assert kept.repo.storage.stats().forgotten == 1
     gc.collect(kept.context)
-    assert kept.repo.stats().forgotten == 1
+    assert kept.repo.storage.stats().forgotten == 1
 
 
 def test_identify_tells_and_import_passes_it_over(tmp_path: Path) -> None:
@@ -371,7 +371,7 @@ def test_identify_tells_and_import_passes_it_over(tmp_path: Path) -> None:
         [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     )
     assert [f.commit for f in kept.repo.identify(tmp_path / "a.safetensors")] == [first.commit]
-    kept.repo.forget(first.commit)
+    kept.repo.storage.forget(first.commit)
     gc.collect(kept.context)
     (had,) = kept.repo.identify(tmp_path / "a.safetensors")
     assert (had.commit, had.path, had.exact) == (first.commit, None, False)
@@ -396,7 +396,7 @@ def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:
     pack.write_bytes(bytes(data))
     fresh_process()
     with mvc.Repository.open(kept.repo.root) as repo:
-        assert not repo.fsck().sound
+        assert not repo.storage.fsck().sound
         with pytest.raises(DamagedData):
             repo.checkout(ids[0])
         chosen = forget.choose(repo.context, [ids[0]])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, MvcError, ReadOnly
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.repo.fsck.fsck import FsckReport, forget_index, fsck, rebuild_index
-from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Deployment, Entry, RefChange
 from mvc.store.publishing.publish import publish
 from tests.repo.working import write_model
@@ -39,7 +39,7 @@ def repo(tmp_path: Path) -> Repository:
 def check(repo: Repository, *, full: bool = False) -> FsckReport:
     repo.close()
     with Repository.open(repo.root) as fresh:
-        return fresh.fsck(full=full)
+        return fresh.storage.fsck(full=full)
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:
@@ -65,7 +65,7 @@ def test_a_sound_repository(repo: Repository, full: bool) -> None:
 
 
 def test_an_empty_repository(tmp_path: Path) -> None:
-    assert Repository.init(tmp_path / "models").fsck(full=True).sound
+    assert Repository.init(tmp_path / "models").storage.fsck(full=True).sound
 
 
 def test_every_flipped_bit_is_found(repo: Repository) -> None:
@@ -267,7 +267,7 @@ def test_a_lost_journal_end_and_its_acceptance(repo: Repository) -> None:
         Repository.open(repo.root)
     forget_index(FileSystem(), repo.root / ".mvc")
     with Repository.open(repo.root) as fresh:
-        assert fresh.fsck(full=True).sound
+        assert fresh.storage.fsck(full=True).sound
         assert fresh.tags() == []
 
 
@@ -292,7 +292,7 @@ def test_whole_model_pipelines(tmp_path: Path) -> None:
 
 def test_progress_reaches_its_end(repo: Repository) -> None:
     told: list[tuple[int, int, str]] = []
-    repo.fsck(full=True, progress=lambda *args: told.append(args))
+    repo.storage.fsck(full=True, progress=lambda *args: told.append(args))
     assert [d for d, _, _ in told] == sorted(d for d, _, _ in told)
     assert all(done <= total for done, total, _ in told)
 
@@ -308,4 +308,4 @@ def test_a_pack_that_is_deleted_while_fsck_looks_is_no_error(repo: Repository) -
     root = repo.root
     repo.close()
     with Repository.open(root, fs=Sweeping()) as beside:
-        assert beside.fsck().problems == ()
+        assert beside.storage.fsck().problems == ()

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.repo.fsck import fsck as fsck_module
-from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Deployment, Entry
 from mvc.store.journal.frames import encode_entry
 
@@ -22,7 +22,7 @@ from mvc.store.journal.frames import encode_entry
 WRITER = """
 import sys
 from mvc.repo.deployments import deployment_for
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from mvc.store.journal.entries import Entry
 from mvc.store.publishing.publish import publish
 
@@ -73,10 +73,10 @@ def test_no_alarm_and_no_note_beside_fast_writers(
     with Repository.open(root) as kept:
         for i in range(40):
             if i % 2:
-                report = kept.fsck()
+                report = kept.storage.fsck()
             else:
                 with Repository.open(root) as fresh:
-                    report = fresh.fsck()
+                    report = fresh.storage.fsck()
             assert report.problems == ()
             assert report.notes == ()
             seen.append(report.entries)
@@ -98,9 +98,9 @@ def test_the_index_moves_on_between_journal_and_index(
             return original(*args)
 
         monkeypatch.setattr(fsck_module, "_index", later)
-        report = repo.fsck()
+        report = repo.storage.fsck()
         assert report.sound and report.notes == () and report.entries == 2
-        assert repo.fsck().entries == 7
+        assert repo.storage.fsck().entries == 7
 
 
 def test_an_entry_that_its_writer_took_back_is_no_alarm(
@@ -126,7 +126,7 @@ def test_an_entry_that_its_writer_took_back_is_no_alarm(
             return original(*args)
 
         monkeypatch.setattr(fsck_module, "_index", later)
-        report = repo.fsck()
+        report = repo.storage.fsck()
         assert report.sound and report.entries == 3 and len(calls) == 2
 
 
@@ -147,19 +147,19 @@ def test_a_write_that_is_under_way_is_no_interrupted_operation(root: Path) -> No
 
         writer = threading.Timer(0.5, finish)
         writer.start()
-        report = repo.fsck()
+        report = repo.storage.fsck()
         writer.join()
         assert report.sound and report.notes == () and report.entries == 2
-        assert repo.fsck().entries == 3
+        assert repo.storage.fsck().entries == 3
 
 
 def test_an_interrupted_operation_is_noted(root: Path) -> None:
     with Repository.open(root) as repo:
         with (root / ".mvc" / "journal").open("ab") as journal:
             journal.write(b"mvJ1 an interrupted entry")
-        (note,) = repo.fsck().notes
+        (note,) = repo.storage.fsck().notes
         assert note == "25 bytes of an interrupted operation end the journal"
-        assert repo.fsck().sound
+        assert repo.storage.fsck().sound
 
 
 def test_damage_is_still_reported_beside_fast_writers(
@@ -170,7 +170,7 @@ def test_damage_is_still_reported_beside_fast_writers(
     data[len(data) // 2] ^= 1
     pack.write_bytes(data)
     with Repository.open(root) as repo:
-        report = repo.fsck()
+        report = repo.storage.fsck()
         assert not report.sound and {p.kind for p in report.problems} <= {
             "payload", "record", "lost", "manifest",
         }  # fmt: skip

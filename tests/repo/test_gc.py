@@ -147,7 +147,7 @@ def test_damage_is_refused(kept: Kept) -> None:
     pack.write_bytes(bytes(data))
     with mvc.Repository.open(kept.repo.root) as repo:
         with pytest.raises(DamagedData) as caught:
-            repo.gc(grace="0")
+            repo.storage.gc(grace="0")
         assert caught.value.hint == "run 'mvc fsck --repair' first"
     assert pack.read_bytes() == bytes(data)
 
@@ -215,7 +215,7 @@ def test_commits_beside_it_are_all_kept(kept: Kept, tmp_path: Path) -> None:
     with mvc.Repository.open(kept.repo.root) as repo:
         for id_, state in made.items():
             assert repo.checkout(id_)["w"].tobytes() == state["w"].tobytes()
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
         assert len(made) == 12
 
 
@@ -368,8 +368,8 @@ def test_behind_an_entry_whose_second_copy_was_cut_off(tmp_path: Path) -> None:
     journal = tmp_path / ".mvc" / "journal"
     journal.write_bytes(journal.read_bytes()[:-40])
     with mvc.Repository.open(tmp_path) as repo:
-        assert repo.gc(grace="0").commits
-        assert repo.fsck(full=True).sound
+        assert repo.storage.gc(grace="0").commits
+        assert repo.storage.fsck(full=True).sound
         assert repo.checkout("HEAD")["w"][0] == 1
 
 

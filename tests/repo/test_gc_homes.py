@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.repo.gc import gc
-from mvc.repo.repository import Repository
 from mvc.repo.retention.forget import choose, forget
 
 Arrays = dict[str, np.ndarray]
@@ -66,7 +66,7 @@ def test_what_builds_on_a_forgotten_state_is_found(
             gc.collect(repo.context, grace=timedelta(0))
             for id_, kept in states.items():
                 assert repo.checkout(id_)["w"].tobytes() == kept["w"].tobytes()
-            assert repo.fsck(full=True).problems == ()
+            assert repo.storage.fsck(full=True).problems == ()
     with Repository.open(tmp_path) as repo:
         repo.context.store.snapshot.rebuild_index()
         for id_, kept in states.items():

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.repo.gc import gc
-from mvc.repo.repository import Repository
 from mvc.store.journal.entries import Entry, Forgotten
 
 VERSIONS = 12
@@ -49,7 +49,7 @@ def test_what_is_left_comes_back(
         for i in set(range(VERSIONS)) - gone:
             found = again.checkout(ids[i])
             assert found["w"].tobytes() == states[i].tobytes() and found["i"] == i
-        assert again.fsck(full=True).sound
+        assert again.storage.fsck(full=True).sound
         held = {id_ for id_ in banned - kept if again.context.store.graph.holds(id_)}
         assert not held or not named
 

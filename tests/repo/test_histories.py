@@ -105,6 +105,6 @@ def test_what_the_plan_would_collect(roots: tuple[Path, Path]) -> None:
         assert plan_collection(repo.context, grace=EVER).commits == ()
         plan = plan_collection(repo.context)
         assert len(plan.commits) == plan.operations == MANY // 100
-        found = repo.stats()
+        found = repo.storage.stats()
     assert (found.versions, found.tensors) == (MANY, 4 * MANY)
     assert found.deltas_worst <= 12

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.ids import CommitId
 from mvc.repo.history import log as history_log
-from mvc.repo.repository import Repository
 from mvc.store.journal.frames import Recorded
 from tests.cli.program import Mvc
 from tests.fresh import fresh_process
@@ -83,7 +83,7 @@ def test_sound_versions_come_back_by_id(story: Story, tmp_path: Path) -> None:
             id_ = str(story.ids[i])
             assert repo.checkout(id_)["w"].tobytes() == weights(i).tobytes()
             assert repo.checkout(id_[:12])["w"].tobytes() == weights(i).tobytes()
-            repo.restore(id_, output=tmp_path / f"{i}.safetensors")
+            repo.checkout(id_, to=tmp_path / f"{i}.safetensors")
             assert weights(i).tobytes() in (tmp_path / f"{i}.safetensors").read_bytes()
         for i in LOST:
             with pytest.raises(MvcError):
@@ -100,7 +100,7 @@ def test_a_tag_behind_the_lost_entries_is_sound(story: Story) -> None:
 
 def test_fsck_names_what_is_lost(story: Story) -> None:
     with Repository.open(story.root) as repo:
-        report = repo.fsck()
+        report = repo.storage.fsck()
     journal = [p for p in report.problems if p.kind == "journal"]
     assert [p.where for p in journal] == [f"byte {story.entries[1 + i].offset}" for i in LOST]
     assert story.ids[3] in report.lost  # version 4 names it as its parent
@@ -155,9 +155,9 @@ def test_nothing_is_written(story: Story, mvc: Mvc) -> None:
         before = (story.root / ".mvc" / "journal").read_bytes()
         for act in (
             lambda: repo.commit({"w": weights(9)}),
-            lambda: repo.restore(str(story.ids[0])),
-            lambda: repo.gc(),
-            lambda: repo.repack(),
+            lambda: repo.checkout(str(story.ids[0]), to=repo.root),
+            lambda: repo.storage.gc(),
+            lambda: repo.storage.repack(),
             lambda: repo.undo(),
             lambda: repo.deploy(str(story.ids[0]), "test"),
             lambda: repo.tag("new", str(story.ids[0])),
@@ -185,7 +185,7 @@ def test_the_last_entries_and_any_field(tmp_path: Path, at: int) -> None:
             repo.checkout("HEAD")
         with pytest.raises(DamagedData):
             repo.deploy(str(story.ids[0]), "test")
-        assert not repo.fsck().sound
+        assert not repo.storage.fsck().sound
 
 
 def test_a_lost_end_can_be_given_up(tmp_path: Path, mvc: Mvc) -> None:
@@ -199,7 +199,7 @@ def test_a_lost_end_can_be_given_up(tmp_path: Path, mvc: Mvc) -> None:
     with Repository.open(story.root) as repo:
         assert repo.checkout("HEAD")["w"].tobytes() == weights(6).tobytes()
         repo.deploy("HEAD", "test")
-        assert repo.fsck().sound
+        assert repo.storage.fsck().sound
 
 
 def test_a_journal_that_was_cut_off_is_refused(tmp_path: Path) -> None:
@@ -237,4 +237,4 @@ def test_a_repair_is_seen_by_who_has_it_open(tmp_path: Path) -> None:
             destroy(journal, story.entries[1 + i])  # the same bits again
         assert repo.checkout("HEAD")["w"].tobytes() == weights(7).tobytes()
         repo.deploy(str(story.ids[0]), "test")
-        assert repo.fsck().sound
+        assert repo.storage.fsck().sound

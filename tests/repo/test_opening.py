@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import AlreadyARepository, DamagedData, NotARepository
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 
 
 @pytest.fixture

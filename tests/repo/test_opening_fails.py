@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import InvalidConfig
-from mvc.repo.repository import Repository
 from mvc.store.index import folder as index_folder
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.cli.main import run
 from mvc.cli.program import COMMANDS
 from mvc.errors import DubiousOwnership, InvalidConfig
-from mvc.repo.repository import Repository
 from tests.cli.program import Mvc
 from tests.repo.working import write_model
 
@@ -74,7 +74,7 @@ def test_a_backup_of_another_user_is_refused(
         monkeypatch.setattr(os, "geteuid", lambda: OTHER)
         for source in (root, root / ".mvc"):
             with pytest.raises(DubiousOwnership):
-                repo.repair(other=source)
+                repo.storage.repair(other=source)
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT))

@@ -215,12 +215,12 @@ def test_thirty_commits_and_their_repack_cost_what_the_best_of_all_layouts_costs
 
     def price() -> float:
         """Without what no layout changes: manifests and headers."""
-        stats = made.repo.stats()
+        stats = made.repo.storage.stats()
         assert stats.price is not None
         return stats.price - stats.bytes["metadata"] * weight / 1e9
 
     assert price() <= 1.05 * best
-    made.repo.repack()
+    made.repo.storage.repack()
     assert price() <= 1.05 * best
     assert made.are_right()
     made.repo.close()
@@ -230,12 +230,12 @@ def test_repack_lowers_the_price_and_keeps_every_version(tmp_path: Path) -> None
     made = Mixed(tmp_path, "chain:1")
     made.repo.close()
     with weighed(tmp_path, 300.0) as made.repo:
-        before, plan = made.repo.stats().price, made.repo.repack().plan
+        before, plan = made.repo.storage.stats().price, made.repo.storage.repack().plan
         assert plan.prices is not None
         assert plan.prices[1] < plan.prices[0]
         assert before == pytest.approx(plan.prices[0], rel=0.05)
-        assert made.repo.stats().price == pytest.approx(plan.prices[1], rel=0.05)
-        assert not made.repo.repack().plan
+        assert made.repo.storage.stats().price == pytest.approx(plan.prices[1], rel=0.05)
+        assert not made.repo.storage.repack().plan
         assert made.are_right()
 
 
@@ -249,10 +249,10 @@ def test_commits_alone_come_near_the_price_of_a_repack(tmp_path: Path, layout: s
         for _ in range(40):
             state = state * np.float32(1 + 1e-6)
             repo.commit({"w": state})
-        stats = repo.stats()
+        stats = repo.storage.stats()
         assert 1 < stats.reset_points < 40
-        repo.repack()
-        best = repo.stats().price
+        repo.storage.repack()
+        best = repo.storage.stats().price
         assert stats.price is not None
         assert best is not None
         assert stats.price <= 1.2 * best
@@ -263,14 +263,14 @@ def test_the_choice_and_its_price_are_told(tmp_path: Path) -> None:
     assert all(entry.storage is None for entry in made.repo.log())
     kinds = [e.storage.kind for e in made.repo.log(prices=True) if e.storage is not None]
     assert kinds[::-1][:6] == ["full", "delta", "update", "full", "delta", "update"]
-    stats = made.repo.stats()
+    stats = made.repo.storage.stats()
     assert stats.price is None
     assert stats.kinds == {kind: kinds.count(kind) for kind in stats.kinds}
     made.repo.close()
     with weighed(tmp_path, 100.0) as repo:
         stored = [entry.storage for entry in repo.log(prices=True)]
         prices = [each.price for each in stored if each is not None]
-        assert repo.stats().price == pytest.approx(sum(p for p in prices if p is not None))
+        assert repo.storage.stats().price == pytest.approx(sum(p for p in prices if p is not None))
         for each in stored:
             assert each is not None
             assert each.price == pytest.approx(sum(each.bytes.values()) / 1e7 + each.seconds)

@@ -192,7 +192,7 @@ def test_a_lossy_setting_changes_no_state_that_did_not_ask_for_it(tmp_path: Path
             assert repo.checkout()["w"].tobytes() == given["w"].tobytes()
             coding = Pipeline.parse(preset).coding()
             assert Pipeline.parse(exact.commit.pipeline) == coding
-            repo.repack(interval=2)
+            repo.storage.repack(interval=2)
             assert repo.checkout()["w"].tobytes() == given["w"].tobytes()
             with pytest.raises(WrongUsage, match="lossy pipelines"):
                 repo.commit(given, options=CommitOptions(exact=["w"]))
@@ -245,7 +245,7 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         assert path.read_bytes() == training
         assert float(load(out)["w"][0]) == 1.25 and int(load(out)["n"][0]) == 13
         assert repo.identify(out)[0].commit == repo.find("HEAD")
-        repo.restore("HEAD", output=tmp_path / "restored")
+        repo.checkout("HEAD", to=tmp_path / "restored")
         assert (tmp_path / "restored").read_bytes() == out.read_bytes()
         save(1.7)
         path.chmod(0o640)
@@ -422,4 +422,4 @@ def test_arguments_that_would_be_passed_over(tmp_path: Path) -> None:
             repo.commit(states={})
         with pytest.raises(WrongUsage, match="all is for files"):
             repo.commit(model(), options=CommitOptions(all=True))
-        assert repo.stats().versions == 0
+        assert repo.storage.stats().versions == 0

@@ -51,5 +51,5 @@ def check(folder: Path, acknowledged: int) -> int:
         if version == acknowledged and weights[0] not in trained:
             found = repo.identify(folder / "model.safetensors")
             assert newest.id in [each.commit for each in found]
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
     return version + 1

@@ -30,7 +30,7 @@ def versions(repo: mvc.Repository, count: int) -> list:
 
 
 def counts(repo: mvc.Repository) -> dict:
-    return {id_: each.count for id_, each in repo.queries().asked.items()}
+    return {id_: each.count for id_, each in repo.storage.queries().asked.items()}
 
 
 def test_each_way_of_asking_counts(tmp_path):
@@ -45,9 +45,9 @@ def test_each_way_of_asking_counts(tmp_path):
         repo.checkout("HEAD~2")
         repo.checkout(target="prod")
         assert counts(repo) == {ids[0]: 1, ids[2]: 1}
-        repo.restore("HEAD~1", output=tmp_path / "out")
-        repo.restore("HEAD~1", paths=["m.safetensors"], force=True)
-        repo.restore("main", force=True)
+        repo.checkout("HEAD~1", to=tmp_path / "out")
+        repo.checkout("HEAD~1", path=["m.safetensors"], force=True, to=repo.root)
+        repo.checkout("main", force=True, to=repo.root)
         repo.switch("other", force=True)
         assert counts(repo) == {ids[0]: 2, ids[1]: 2, ids[2]: 2}
         assert len(list(repo.iter_versions(rev="main"))) == 3
@@ -61,8 +61,8 @@ def test_each_way_of_asking_counts(tmp_path):
             repo.checkout(ids[0], path="absent")
         list(repo.log())
         repo.diff(ids[0], ids[1])
-        repo.fsck(full=True)
-        repo.stats()
+        repo.storage.fsck(full=True)
+        repo.storage.stats()
         assert counts(repo) == {ids[0]: 4, ids[1]: 4, ids[2]: 4}
 
 
@@ -70,30 +70,30 @@ def test_counts_last_and_sum_over_processes(tmp_path):
     clock = FixedClock()
     with mvc.Repository.init(tmp_path, clock=clock) as repo:
         first, second = versions(repo, 2)
-        began = repo.queries().since_ns
+        began = repo.storage.queries().since_ns
         assert began == clock.time_ns
         repo.checkout(first)
         clock.advance(5_000)
         repo.checkout(first)
-        asked = repo.queries().asked[first]
+        asked = repo.storage.queries().asked[first]
         assert (asked.count, asked.last_us) == (2, began // 1000 + 5)
         code = f"import mvc; mvc.Repository.open({str(tmp_path)!r}).checkout({str(second)!r})"
         subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT)
         assert counts(repo) == {first: 2, second: 1}
-        assert repo.queries().since_ns == began
+        assert repo.storage.queries().since_ns == began
 
 
 def test_the_file_is_folded_and_does_not_grow(tmp_path, monkeypatch):
     monkeypatch.setattr(queries_module, "_FOLD_AT", 48 * 20)
     with mvc.Repository.init(tmp_path) as repo:
         first, second = versions(repo, 2)
-        since = repo.queries().since_ns
+        since = repo.storage.queries().since_ns
         for _ in range(50):
             repo.checkout(first)
         repo.checkout(second)
         assert (tmp_path / ".mvc/queries").stat().st_size <= 48 * 20
         assert counts(repo) == {first: 50, second: 1}
-        assert repo.queries().since_ns == since
+        assert repo.storage.queries().since_ns == since
 
 
 def test_a_damaged_row_is_passed_over_and_a_torn_one_written_over(tmp_path):
@@ -158,13 +158,13 @@ def test_forget_what_was_never_asked_for(tmp_path):
         repo.deploy(ids[1], "prod")
         repo.deploy(ids[5], "prod")
         repo.checkout(ids[3])
-        gone = repo.forget(unqueried=True, dry_run=True)
+        gone = repo.storage.forget(unqueried=True, dry_run=True)
         assert [c.id for c in gone.commits] == [ids[4], ids[2], ids[1]]
         assert gone.rules.text == "--unqueried"
-        assert gone.queries_since_ns == repo.queries().since_ns
-        both = repo.forget(unqueried=True, unused="prod", keep_last=2, dry_run=True)
+        assert gone.queries_since_ns == repo.storage.queries().since_ns
+        both = repo.storage.forget(unqueried=True, unused="prod", keep_last=2, dry_run=True)
         assert [c.id for c in both.commits] == [ids[2]]
-        chosen = repo.forget(unqueried=True, dry_run=True)
+        chosen = repo.storage.forget(unqueried=True, dry_run=True)
         repo.checkout(ids[2])  # asked for after it was chosen
         from mvc.repo.retention import forget
 
@@ -179,15 +179,15 @@ def test_what_may_have_been_asked_for_before_stays(tmp_path):
         versions(repo, 3)
         (tmp_path / ".mvc/queries").unlink()  # as in a repository of an earlier mvc
         with pytest.raises(WrongUsage, match="no query of a version is recorded here"):
-            repo.forget(unqueried=True)
+            repo.storage.forget(unqueried=True)
         repo.checkout()
         later = versions(repo, 3)
-        assert [c.id for c in repo.forget(unqueried=True).commits] == later[1::-1]
+        assert [c.id for c in repo.storage.forget(unqueried=True).commits] == later[1::-1]
         data = bytearray((tmp_path / ".mvc/queries").read_bytes())
         data[3] ^= 1  # when recording began is not known any more
         (tmp_path / ".mvc/queries").write_bytes(data)
         with pytest.raises(WrongUsage, match="no query of a version is recorded here"):
-            repo.forget(unqueried=True)
+            repo.storage.forget(unqueried=True)
 
 
 def test_forget_and_gc_drop_the_rows(tmp_path):
@@ -196,36 +196,36 @@ def test_forget_and_gc_drop_the_rows(tmp_path):
         repo.branch("side", ids[1])
         for id_ in ids:
             repo.checkout(id_)
-        repo.forget(ids[0])
+        repo.storage.forget(ids[0])
         assert counts(repo).keys() == {*ids[1:]}
         assert ids[0] not in (tmp_path / ".mvc/queries").read_bytes()
         extra = repo.commit(state(9)).id
         repo.checkout(extra)
         repo.undo()
-        repo.gc(grace="0", dry_run=True)
+        repo.storage.gc(grace="0", dry_run=True)
         assert extra in counts(repo)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         assert counts(repo).keys() == {*ids[1:]}
         assert extra not in (tmp_path / ".mvc/queries").read_bytes()
-        assert repo.queries().since_ns is not None
+        assert repo.storage.queries().since_ns is not None
 
 
 def test_repack_stores_in_full_what_is_asked_for_most(tmp_path):
     with mvc.Repository.init(tmp_path) as repo:
         ids = versions(repo, 8)
         with pytest.raises(WrongUsage, match="no version was asked for yet"):
-            repo.repack(add_queried=1)
+            repo.storage.repack(add_queried=1)
         for id_ in [ids[3]] * 3 + [ids[5]] * 2 + [ids[6]]:
             repo.checkout(id_)
-        plan = repo.repack(add_queried=2, dry_run=True).plan
+        plan = repo.storage.repack(add_queried=2, dry_run=True).plan
         assert plan.goal.add == (ids[3], ids[5])
-        repo.repack(add_queried=2)
+        repo.storage.repack(add_queried=2)
         full = {entry.id for entry in repo.log(reset_points=True) if entry.reset_point}
         assert full == {ids[0], ids[3], ids[5]}
-        assert not repo.repack(add_queried=2).plan  # they are reset points already
+        assert not repo.storage.repack(add_queried=2).plan  # they are reset points already
         with pytest.raises(WrongUsage, match="exclude each other"):
-            repo.repack(add_queried=2, interval=3)
+            repo.storage.repack(add_queried=2, interval=3)
         with pytest.raises(WrongUsage, match="from 1 on"):
-            repo.repack(add_queried=0)
+            repo.storage.repack(add_queried=0)
         for n, id_ in enumerate(ids):
             assert repo.checkout(id_)["w"].tobytes() == state(n)["w"].tobytes()

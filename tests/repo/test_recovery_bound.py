@@ -57,7 +57,7 @@ def recovery(root: Path, rev: object, runs: int = 2) -> float:
         fresh_process()
         begun = time.process_time()
         with mvc.Repository.open(root) as repo:
-            repo.restore(rev, output=root / "out.safetensors", force=True)  # type: ignore[arg-type]
+            repo.checkout(rev, to=root / "out.safetensors", force=True)  # type: ignore[arg-type]
         took.append(time.process_time() - begun)
     return min(took)
 
@@ -73,11 +73,11 @@ def test_every_version_comes_back_within_the_bound(
     configure(tmp_path, layout=layout)
     with mvc.Repository.open(tmp_path) as repo:
         ids.append(repo.commit(next(series), pipeline=pipeline).id)
-        bound = 2 * repo.stats().recovery_worst
+        bound = 2 * repo.storage.stats().recovery_worst
     configure(tmp_path, max_recovery=bound)
     with mvc.Repository.open(tmp_path) as repo:
         ids += [repo.commit(next(series), pipeline=pipeline).id for _ in range(11)]
-        found = repo.stats()
+        found = repo.storage.stats()
     assert found.recovery_worst <= bound * TOLERATED
     assert found.deltas_worst > 0
     took = [recovery(tmp_path, id_) for id_ in ids]
@@ -92,13 +92,13 @@ def test_a_repack_keeps_the_bound_too(tmp_path: Path, pipeline: str) -> None:
         configure(tmp_path, layout="chain")
     with mvc.Repository.open(tmp_path) as repo:
         ids = [repo.commit(next(series), pipeline=pipeline).id for _ in range(12)]
-        before = repo.stats()
+        before = repo.storage.stats()
         bound = 0.5 * before.recovery_worst + 0.5 * min(
-            point.worst_seconds for point in repo.repack_curve().points
+            point.worst_seconds for point in repo.storage.curve().points
         )
-        now = repo.repack(max_recovery=bound).now
+        now = repo.storage.repack(max_recovery=bound).now
         assert now is not None and now.worst_seconds <= bound
-        assert repo.stats().recovery_worst == pytest.approx(now.worst_seconds, rel=0.1)
+        assert repo.storage.stats().recovery_worst == pytest.approx(now.worst_seconds, rel=0.1)
     assert max(recovery(tmp_path, id_) for id_ in ids) <= bound * TOLERATED
 
 
@@ -116,12 +116,14 @@ def test_groups_that_small_tensors_alone_need_count_whole_in_every_estimate(
             for name in ("large", f"small{i}"):
                 state[name] += np.float32(1e-4) * random.standard_normal(state[name].shape)
         took = recovery(tmp_path, made.id, runs=3)
-        assert repo.stats().recovery_worst >= took / TOLERATED
-        curve = repo.repack_curve()
-        assert curve.today.worst_seconds == pytest.approx(repo.stats().recovery_worst, rel=0.1)
+        assert repo.storage.stats().recovery_worst >= took / TOLERATED
+        curve = repo.storage.curve()
+        assert curve.today.worst_seconds == pytest.approx(
+            repo.storage.stats().recovery_worst, rel=0.1
+        )
         least = min(point.worst_seconds for point in curve.points)
         bound = (curve.today.worst_seconds + least) / 2
-        now = repo.repack(max_recovery=bound).now
+        now = repo.storage.repack(max_recovery=bound).now
         assert now is not None and now.worst_seconds <= bound * 1.1  # rates are measured again
         ids = [version.commit.id for version in repo.log()]
     assert max(recovery(tmp_path, id_) for id_ in ids) <= bound * TOLERATED
@@ -131,7 +133,7 @@ def test_a_bound_below_a_full_version_is_refused_with_what_it_takes(tmp_path: Pa
     series = states([(256, 256)])
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit(next(series))
-        full = repo.stats().recovery_worst
+        full = repo.storage.stats().recovery_worst
     configure(tmp_path, max_recovery=full / 2)
     with (
         mvc.Repository.open(tmp_path) as repo,

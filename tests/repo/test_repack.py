@@ -60,11 +60,11 @@ class Series:
             for id_, want in zip(self.ids, self.want, strict=True):
                 got = repo.checkout(id_)
                 assert {k: v.tobytes() for k, v in got.items()} == want
-            report = repo.fsck(full=True)
+            report = repo.storage.fsck(full=True)
             assert not report.problems
 
     def repack(self, **goal) -> Repacked:
-        done = self.repo.repack(**goal)
+        done = self.repo.storage.repack(**goal)
         if done.now is not None:
             plan = done.plan.after
             assert done.now.bytes == pytest.approx(plan.bytes, rel=0.05)
@@ -128,7 +128,7 @@ def test_a_dry_run_changes_nothing(series: Series) -> None:
     packs = series.root / ".mvc" / "packs"
     before = {p.name: p.read_bytes() for p in packs.iterdir()}
     journal = (series.root / ".mvc" / "journal").read_bytes()
-    done = series.repo.repack(interval=2, dry_run=True)
+    done = series.repo.storage.repack(interval=2, dry_run=True)
     assert done.now is None
     assert len(done.plan.added) == 5
     assert {p.name: p.read_bytes() for p in packs.iterdir()} == before
@@ -201,16 +201,16 @@ def test_super_steps_shorten_the_walk(series: Series) -> None:
 
 
 def test_size_and_time_are_kept(series: Series) -> None:
-    everything = series.repo.repack(interval=1, dry_run=True).plan.after
+    everything = series.repo.storage.repack(interval=1, dry_run=True).plan.after
     least = draw_curve(series.repo.context).points[-1]
     size = (everything.bytes + least.bytes) // 2
     done = series.repack(max_size=size)
     assert done.plan.after.bytes <= size
     with pytest.raises(Unattainable, match="no layout fits") as refused:
-        series.repo.repack(max_size=1000)
+        series.repo.storage.repack(max_size=1000)
     assert "the smallest possible takes about" in refused.value.hint
     with pytest.raises(Unattainable, match="no layout recovers"):
-        series.repo.repack(max_recovery=1e-9)
+        series.repo.storage.repack(max_recovery=1e-9)
     series.check()
 
 
@@ -226,22 +226,24 @@ def test_removing_what_was_added_leaves_the_bytes_of_before(tmp_path: Path) -> N
             adam.step()
             recorder.step()
     first = present_metrics(made.repo.context)
-    added = [id_ for id_ in ("HEAD~3", "HEAD~7") if made.repo.repack(add=[id_]).plan.full_added]
+    added = [
+        id_ for id_ in ("HEAD~3", "HEAD~7") if made.repo.storage.repack(add=[id_]).plan.full_added
+    ]
     assert len(added) == 2
-    one = made.repo.repack(remove=added[:1], dry_run=True).plan
+    one = made.repo.storage.repack(remove=added[:1], dry_run=True).plan
     assert one.after.bytes < one.before.bytes
-    done = made.repo.repack(remove=added)
+    done = made.repo.storage.repack(remove=added)
     assert done.plan.full_removed and not done.plan.deltas_added
     assert done.now is not None and done.now.reset_points == first.reset_points
     assert done.now.bytes == pytest.approx(first.bytes, rel=0.01)
-    assert not made.repo.fsck(full=True).problems
+    assert not made.repo.storage.fsck(full=True).problems
 
 
 def test_what_cannot_be_removed(series: Series) -> None:
     with pytest.raises(Unattainable, match="is no reset point"):
-        series.repo.repack(remove=[series.ids[4]])
+        series.repo.storage.repack(remove=[series.ids[4]])
     with pytest.raises(Unattainable, match="no delta leads to it"):
-        series.repo.repack(remove=[series.ids[0]])
+        series.repo.storage.repack(remove=[series.ids[0]])
     series.repack(interval=6)
     goal = goal_of(series.repo.context, remove=(series.ids[6],))
     worst = make_plan(series.repo.context, goal).after.worst_seconds
@@ -261,14 +263,14 @@ def test_wishes_that_make_no_sense(series: Series) -> None:
         {"interval": 3, "super_step": 3},
     ):
         with pytest.raises(WrongUsage):
-            series.repo.repack(**goal)
+            series.repo.storage.repack(**goal)
 
 
 def test_an_empty_repository(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "e") as repo:
-        assert not repo.repack(interval=3).plan
-        assert not repo.repack(max_size=0).plan
-        assert not repo.repack(max_recovery=1.0).plan
+        assert not repo.storage.repack(interval=3).plan
+        assert not repo.storage.repack(max_size=0).plan
+        assert not repo.storage.repack(max_recovery=1.0).plan
         assert draw_curve(repo.context).points == ()
 
 
@@ -337,26 +339,26 @@ def test_files_copies_and_opaque_bytes(tmp_path: Path) -> None:
         id_ = repo.commit([root / f for f in files]).id
         want.append((id_, {f: (root / f).read_bytes() for f in files}))
     for goal in ({"interval": 2}, {"max_recovery": 10.0}, {"super_step": 2}, {"interval": 28}):
-        repo.repack(**goal)
+        repo.storage.repack(**goal)
         for id_, files in want:
-            repo.restore(id_.hex(), output=tmp_path / "out", force=True)
+            repo.checkout(id_.hex(), to=tmp_path / "out", force=True)
             for name, data in files.items():
                 assert (tmp_path / "out" / name).read_bytes() == data
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
 
 
 def test_collecting_after_a_repack(series: Series) -> None:
     series.from_both_sides()
     gone = [series.ids[i] for i in (0, 4, 5)]
-    series.repo.forget(gone)
+    series.repo.storage.forget(gone)
     for id_ in gone:
         at = series.ids.index(id_)
         del series.ids[at], series.want[at]
     series.check()
-    series.repo.gc(grace=timedelta(0))
+    series.repo.storage.gc(grace=timedelta(0))
     series.check()
     series.repack(interval=3)
-    series.repo.gc(grace=timedelta(0))
+    series.repo.storage.gc(grace=timedelta(0))
     series.repack(max_size=10**9)
 
 
@@ -386,16 +388,16 @@ def test_a_damaged_repository_is_left_alone(series: Series) -> None:
     data[len(data) // 2] ^= 1
     pack.write_bytes(data)
     with mvc.Repository.open(series.root) as repo, pytest.raises(DamagedData):
-        repo.repack(interval=1)
+        repo.storage.repack(interval=1)
     assert pack.read_bytes() == data
 
 
 def test_a_folder_that_cannot_be_written(series: Series) -> None:
     series.repo.context.store.writable = False
     with pytest.raises(ReadOnly, match="nothing can be repacked") as caught:
-        series.repo.repack(interval=1)
+        series.repo.storage.repack(interval=1)
     assert "permissions" in str(caught.value.hint)
-    series.repo.repack(interval=1, dry_run=True)
+    series.repo.storage.repack(interval=1, dry_run=True)
 
 
 def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +414,7 @@ def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPat
 
     series.from_both_sides()
     monkeypatch.setattr(verb, "execute", slow)
-    series.repo.repack(interval=5)
+    series.repo.storage.repack(interval=5)
     series.check()
     assert len(series.ids) == 13
 

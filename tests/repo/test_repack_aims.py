@@ -40,7 +40,7 @@ def _unchanged(repo: mvc.Repository, **aims: Any) -> str:
     """What is said of aims that are refused; nothing is done."""
     before = next(iter(repo.oplog())).number
     with pytest.raises(WrongUsage) as refused:
-        repo.repack(**aims)
+        repo.storage.repack(**aims)
     assert next(iter(repo.oplog())).number == before
     assert "\n" not in refused.value.message
     return refused.value.message
@@ -72,14 +72,14 @@ def _nothing(aim: str) -> Any:
 def test_nothing_is_no_aim(repo: mvc.Repository, aim: str, value: Any) -> None:
     if aim == "max_size" and value == 0 and type(value) is int:
         with pytest.raises(Unattainable, match="no layout fits into 0 bytes"):
-            repo.repack(max_size=0)
+            repo.storage.repack(max_size=0)
         return
     assert aim.replace("_", "-") in _unchanged(repo, **{aim: value}).replace("_", "-")
 
 
 @pytest.mark.parametrize("aim", [name for name in AIMS if name != "drop_weights"])
 def test_each_alone_is_planned(repo: mvc.Repository, aim: str) -> None:
-    plan = repo.repack(**{aim: AIMS[aim]}, dry_run=True).plan
+    plan = repo.storage.repack(**{aim: AIMS[aim]}, dry_run=True).plan
     assert str(plan.goal).startswith(aim.replace("_", "-").removesuffix("-queried"))
 
 

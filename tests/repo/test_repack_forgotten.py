@@ -55,11 +55,11 @@ def _history(root: Path, layout: str, pipeline: str) -> list[tuple[CommitId, dic
 
 def _forget(repo: mvc.Repository, numbers: list[int], *, by_rule: bool) -> None:
     if not by_rule:
-        repo.forget([f"v{i}" for i in numbers])
+        repo.storage.forget([f"v{i}" for i in numbers])
         return
     for i in numbers:
         repo.delete_tag(f"v{i}")
-    chosen = repo.forget(keep_last=1)
+    chosen = repo.storage.forget(keep_last=1)
     assert len(chosen.commits) == len(numbers)
 
 
@@ -67,7 +67,7 @@ def _repack(repo: mvc.Repository, ids: list[CommitId], aim: Aim) -> None:
     """An aim that names what cannot be done is refused as such."""
     revs = {key: [ids[i] for i in value] for key, value in aim.items() if isinstance(value, list)}
     try:
-        repo.repack(**{**aim, **revs})
+        repo.storage.repack(**{**aim, **revs})
     except StateForgotten:
         assert revs
     except Unattainable:
@@ -98,7 +98,7 @@ def _try_all(tmp_path: Path, name: str, aims: Sequence[Aim], *, by_rule: bool) -
                 _forget(repo, numbers, by_rule=by_rule)
                 _repack(repo, ids, aim)
                 _check(repo, made, numbers)
-                repo.gc(grace=timedelta(0))
+                repo.storage.gc(grace=timedelta(0))
                 _repack(repo, ids, aim)
                 _check(repo, made, numbers)
         except Exception as error:
@@ -117,4 +117,4 @@ def _check(
                 repo.checkout(id_)
         else:
             assert bits(repo.checkout(id_)) == want
-    assert repo.fsck(full=True).problems == ()
+    assert repo.storage.fsck(full=True).problems == ()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing, MvcError, ReadOnly, UnsupportedFormat
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
@@ -16,7 +17,6 @@ from mvc.repo.lookup import manifests
 from mvc.repo.maintenance.report import Repaired
 from mvc.repo.repair.journal import before_opening
 from mvc.repo.repair.repair import folder_of, repair
-from mvc.repo.repository import Repository
 from mvc.store.format import format_line, read_features
 from mvc.store.graph.search import Step
 from mvc.store.journal.entries import Entry, Forgotten
@@ -108,7 +108,7 @@ def mend(root: Path, other: Path | None = None, *, full: bool = True) -> Repaire
 def all_back(root: Path, expected: Held) -> None:
     fresh_process()
     with Repository.open(root) as repo:
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
         found = held(repo)
     assert {id_: found.get(id_) for id_ in expected} == expected
 
@@ -179,7 +179,7 @@ def test_what_nothing_leads_to_is_given_up_and_said(
         # What is lost is not taken for stored: committed again, it is back for all.
         for step in lost:
             repo.commit({"w": weights(step), "b": np.full(10, step)})
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
     all_back(tmp_path, expected)
     assert quarantine(tmp_path) == files
 
@@ -233,22 +233,22 @@ def test_maintenance_says_the_same_before_a_repair_and_after_it(tmp_path: Path) 
     smash_payload(tmp_path, step_of(tmp_path, "HEAD~2"))
     with Repository.open(tmp_path) as repo:
         repo.undo()
-        repo.gc(grace="0", dry_run=True)  # payloads are read when they are copied
+        repo.storage.gc(grace="0", dry_run=True)  # payloads are read when they are copied
         with pytest.raises(DamagedData) as caught:
-            repo.gc(grace="0")
+            repo.storage.gc(grace="0")
         assert caught.value.hint == "run 'mvc fsck --repair' first"
         with pytest.raises(DamagedData) as caught:
-            repo.repack(interval=2)
+            repo.storage.repack(interval=2)
         assert caught.value.hint == "run 'mvc fsck --repair' first"
         fresh_process()
         repair(repo.context)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         with pytest.raises(DamagedData, match=f"version {lost.short} is damaged") as caught:
-            repo.repack(interval=2)
+            repo.storage.repack(interval=2)
         assert caught.value.hint is not None
         assert "--from" in caught.value.hint and f"mvc forget {lost.short}" in caught.value.hint
-        repo.forget(lost.short)
-        repo.repack(interval=2)
+        repo.storage.forget(lost.short)
+        repo.storage.repack(interval=2)
 
 
 def test_a_missing_pack(tmp_path: Path) -> None:
@@ -484,7 +484,7 @@ def test_forgotten_states_are_no_damage(tmp_path: Path) -> None:
         store = repo.context.store
         gone = tuple(Forgotten(id_, True) for id_ in lost)
         store.publish(lambda: Entry("forget", store.clock.now_ns(), forgotten=gone))
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_an_index_that_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.repo.deployments import list_deployments, live_at
-from mvc.repo.repository import Repository
 from mvc.store.format import read_features
 from mvc.store.journal.entries import Deployment, Entry, Relink
 from mvc.store.publishing.publish import publish
@@ -50,7 +50,7 @@ def test_fsck_names_wrong_predecessors(wrong: tuple[Path, list[int]]) -> None:
     with Repository.open(root) as repo:
         with pytest.raises(DamagedData):
             repo.deployments("prod")
-        problems = repo.fsck().problems
+        problems = repo.storage.fsck().problems
     assert [(p.kind, p.object, p.where) for p in problems] == [
         ("reference", "prod", f"journal entry {third}"),
         ("reference", "prod", f"journal entry {fourth}"),
@@ -64,7 +64,7 @@ def test_repair_records_the_right_ones(wrong: tuple[Path, list[int]]) -> None:
     root, numbers = wrong
     with Repository.open(root) as repo:
         before = (root / ".mvc" / "journal").read_bytes()
-        done = repo.repair()
+        done = repo.storage.repair()
         assert done.after.sound
         assert [h.kind for h in done.healed] == ["deployment"] * 2
         assert (root / ".mvc" / "journal").read_bytes().startswith(before)
@@ -77,7 +77,7 @@ def test_repair_records_the_right_ones(wrong: tuple[Path, list[int]]) -> None:
             Relink("prod", numbers[3], numbers[2]),
         )
         assert "entry-3" in read_features(repo.context.store.fs, root / ".mvc")
-        assert repo.repair().healed == ()
+        assert repo.storage.repair().healed == ()
         repo.deploy("HEAD", "prod")
     oracle = reader.Repository(root / ".mvc")
     assert [d.sequence for d in oracle.deployments if d.target == "prod"] == [*numbers, 8]
@@ -94,20 +94,20 @@ def test_the_second_reader_sees_a_wrong_predecessor(wrong: tuple[Path, list[int]
 def test_corrections_stay(wrong: tuple[Path, list[int]], after: str) -> None:
     root, numbers = wrong
     with Repository.open(root) as repo:
-        repo.repair()
+        repo.storage.repair()
         if after == "gc":
             for i in range(3):
                 repo.commit({"w": weights(i)})
             repo.undo()
-            repo.gc(grace="0s")
-            assert repo.fsck().sound
+            repo.storage.gc(grace="0s")
+            assert repo.storage.fsck().sound
         elif after == "index":
             repo.context.store.snapshot.rebuild_index()
     if after == "reopened":
         shutil.rmtree(root / ".mvc" / "index.lmdb")
     with Repository.open(root) as repo:
         assert [d.sequence for d in repo.deployments("prod")] == numbers
-        assert repo.fsck().sound
+        assert repo.storage.fsck().sound
     assert all(d.linked for d in reader.Repository(root / ".mvc").deployments)
 
 
@@ -117,7 +117,7 @@ def test_what_the_journal_does_not_prove_stays_damage(tmp_path: Path) -> None:
         repo.commit({"w": weights(0)})
         deployed(repo, "prod", None)
         deployed(repo, "prod", 40)
-        done = repo.repair()
+        done = repo.storage.repair()
         assert not done.after.sound and done.healed == ()
         with pytest.raises(DamagedData):
             list_deployments(repo.context, "prod")
@@ -126,15 +126,15 @@ def test_what_the_journal_does_not_prove_stays_damage(tmp_path: Path) -> None:
 def test_a_wrong_correction_is_named(wrong: tuple[Path, list[int]]) -> None:
     root, numbers = wrong
     with Repository.open(root) as repo:
-        repo.repair()
+        repo.storage.repair()
         store = repo.context.store
         relinks = (Relink("prod", numbers[2], numbers[0]), Relink("prod", 1, None))
         publish(store.snapshot, lambda: Entry("relink", 5, relinks=relinks))
-        problems = repo.fsck().problems
+        problems = repo.storage.fsck().problems
         assert [p.kind for p in problems] == ["reference"] * 2
         assert any("not recorded" in p.message for p in problems)
-        repo.repair()
-        assert [p for p in repo.fsck().problems if "not recorded" not in p.message] == []
+        repo.storage.repair()
+        assert [p for p in repo.storage.fsck().problems if "not recorded" not in p.message] == []
         assert [d.sequence for d in repo.deployments("prod")] == numbers
 
 
@@ -161,7 +161,7 @@ def overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_fsck_names_bytes_that_are_claimed_twice(overwritten: Path) -> None:
     with Repository.open(overwritten) as repo:
         ids = [entry.id for entry in repo.log()]
-        report = repo.fsck()
+        report = repo.storage.fsck()
     (region,) = [p for p in report.problems if p.kind == "region"]
     assert region.object == "00000001.pack" and "operations 2 and 3" in region.message
     assert set(region.versions) == set(ids[:2])
@@ -171,15 +171,15 @@ def test_fsck_names_bytes_that_are_claimed_twice(overwritten: Path) -> None:
 def test_repair_gives_each_operation_its_own_bytes(overwritten: Path) -> None:
     with Repository.open(overwritten) as repo:
         ids = [str(entry.id) for entry in repo.log()]
-        done = repo.repair()
+        done = repo.storage.repair()
         assert "region" in {h.kind for h in done.healed}
         assert not [p for p in done.after.problems if p.kind == "region"]
         assert [str(v) for v in done.after.lost] == [ids[1]]
         for i in (0, 2):
             found = repo.checkout(ids[2 - i])["w"]
             assert found.tobytes() == weights(i).tobytes()
-        assert repo.repair().healed == ()
-        assert not [p for p in repo.fsck(full=True).problems if p.kind == "region"]
+        assert repo.storage.repair().healed == ()
+        assert not [p for p in repo.storage.fsck(full=True).problems if p.kind == "region"]
 
 
 def test_versions_are_healed_from_a_backup(overwritten: Path, tmp_path: Path) -> None:
@@ -187,6 +187,6 @@ def test_versions_are_healed_from_a_backup(overwritten: Path, tmp_path: Path) ->
         other.commit({"w": weights(1)[:2000]})
     with Repository.open(overwritten) as repo:
         ids = [str(entry.id) for entry in repo.log()]
-        done = repo.repair(other=tmp_path / "other")
+        done = repo.storage.repair(other=tmp_path / "other")
         assert done.after.sound
         assert repo.checkout(ids[1])["w"].tobytes() == weights(1)[:2000].tobytes()

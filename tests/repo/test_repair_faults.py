@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.repo.repair.journal import before_opening
 from mvc.repo.repair.repair import repair
-from mvc.repo.repository import Repository
 from mvc.store.writing import pack_writer
 from tests.crash.images import folder_in_memory
 from tests.damage.subject import named_lost

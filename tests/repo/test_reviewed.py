@@ -66,8 +66,8 @@ def test_a_report_of_versions_without_tensors(tmp_path: Path) -> None:
 def test_an_empty_output_is_no_folder(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit({"w": np.ones(3, np.float32)})
-        with pytest.raises(WrongUsage, match="output is empty"):
-            repo.restore(output="", delete=True, force=True)
+        with pytest.raises(WrongUsage, match="to is empty"):
+            repo.checkout(to="", delete=True, force=True)
 
 
 def test_undo_does_not_move_a_branch_that_a_training_records_on(tmp_path: Path) -> None:

@@ -95,28 +95,26 @@ WRONG: dict[str, Callable[[Any], object]] = {
     "message holds a lone surrogate": lambda repo: mvc.Recorder(
         repo, torch.nn.Linear(2, 2), message=LONE
     ),
-    "gc(grace=...) takes a timedelta or a text or None": lambda repo: repo.gc(grace=0),
+    "gc(grace=...) takes a timedelta or a text or None": lambda repo: repo.storage.gc(grace=0),
     "forget(unqueried=...) takes True or False, not a value of type float": (
-        lambda repo: repo.forget(unqueried=1.5)
+        lambda repo: repo.storage.forget(unqueried=1.5)
     ),
     "metrics is of type int: it must be a mapping": lambda repo: record(repo, 5),
     "metrics is of type list: it must be a mapping": (
         lambda repo: record(repo, None, every=lambda: ["acc"])
     ),
     "CommitOptions(progress=...) takes a function or None": lambda repo: options(progress=5),
-    "restore(progress=...) takes a function": lambda repo: repo.restore(progress=5),
+    "checkout(progress=...) takes a function": lambda repo: repo.checkout(progress=5, to=repo.root),
     "open(config=...) takes a function": lambda repo: mvc.Repository.open(repo.root, config=5),
     "the output takes no bytes: I/O operation on closed file": (
-        lambda repo: repo.restore(output=closed())
+        lambda repo: repo.checkout(to=closed())
     ),
     "the output takes no bytes: string argument expected": (
-        lambda repo: repo.restore(output=io.StringIO())
+        lambda repo: repo.checkout(to=io.StringIO())
     ),
-    "the output takes no bytes: write": lambda repo: repo.restore(output=read_only(repo)),
-    "the output takes no bytes: 'int' object": lambda repo: repo.restore(output=5),
-    "CommitOptions(reset_point=...) takes True or False": lambda repo: repo.commit(
-        STATE, reset_point="x"
-    ),
+    "the output takes no bytes: write": lambda repo: repo.checkout(to=read_only(repo)),
+    "the output takes no bytes: 'int' object": lambda repo: repo.checkout(to=5),
+    "commit(reset_point=...) takes True or False": lambda repo: repo.commit(STATE, reset_point="x"),
     "CommitOptions(opaque=...) takes True or False": lambda repo: options(opaque="yes"),
     "CommitOptions(new_branch=...) takes True or False": lambda repo: options(new_branch=5),
     "CommitOptions(cwd=...) takes a path or None": lambda repo: options(cwd=5),
@@ -141,9 +139,9 @@ def test_what_is_right_is_still_taken(repo: Any, tmp_path: Path) -> None:
     assert repo.plot("acc").text(np.int64(60))
     repo.commit(STATE, reset_point=np.bool_(True), message="undecodable \udcff")
     repo.commit("notes.txt", options=options(cwd=repo.root, progress=lambda *_: None))
-    repo.gc(grace=timedelta(days=1), dry_run=True)
+    repo.storage.gc(grace=timedelta(days=1), dry_run=True)
     stream = io.BytesIO()
-    repo.restore(paths=["notes.txt"], output=stream)
+    repo.checkout(path=["notes.txt"], to=stream)
     assert stream.getvalue() == b"x"
 
 
@@ -194,7 +192,7 @@ def test_a_folder_whose_place_a_file_takes_is_named(mvc_: Mvc) -> None:
 def test_an_empty_version_to_stdout(mvc_: Mvc, repo: Any) -> None:
     mvc_("commit", "--allow-empty", "-m", "x")
     with mvc.Repository.open(mvc_.folder) as empty, pytest.raises(UnknownPath) as caught:
-        empty.restore(output=io.BytesIO())
+        empty.checkout(to=io.BytesIO())
     assert "has no file to write" in caught.value.message
 
 
@@ -208,7 +206,7 @@ def test_a_metric_that_is_nan_everywhere(mvc_: Mvc) -> None:
         said = mvc_(*arguments, code=3).err
         assert "the metric n is NaN in every version that has it" in said and "hint: " in said
     with mvc.Repository.open(mvc_.folder) as repo, pytest.raises(UnknownMetric, match="is NaN"):
-        repo.forget(keep_best=["n:1"])
+        repo.storage.forget(keep_best=["n:1"])
 
 
 def test_a_plot_leaves_gaps_where_values_are_not_finite(tmp_path: Path) -> None:
@@ -246,7 +244,7 @@ def test_an_error_of_writing_names_the_file_that_was_asked_for(repo: Any, verb: 
         mvc.Repository.open(repo.root, fs=HookedFS(refuse)) as other,
         pytest.raises(MvcError) as caught,
     ):
-        other.report(output) if verb == "report" else other.restore(output=output)
+        other.report(output) if verb == "report" else other.checkout(to=output)
     assert caught.value.message == f"cannot write {output}: Permission denied"
     assert isinstance(caught.value, ReadOnly) and caught.value.hint == "check the permissions"
 

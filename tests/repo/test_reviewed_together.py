@@ -91,7 +91,7 @@ def test_an_undo_that_undoes_no_earlier_operation_is_damage(tmp_path: Path, ahea
             tip = None
         with pytest.raises(DamagedData, match="not an earlier one"):
             repo.undo(left)
-        assert any("is undone by" in problem.message for problem in repo.fsck().problems)
+        assert any("is undone by" in problem.message for problem in repo.storage.fsck().problems)
 
 
 # -- checkouts -----------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_delete_spares_what_was_just_written_under_another_case(tmp_path: Path) 
         (out / "Model.safetensors").write_bytes(b"old")
         (out / "other").write_bytes(b"old")
         os.link(out / "Model.safetensors", out / "linked")  # one file, but another name
-        done = repo.restore("HEAD", output=out, delete=True, force=True)
+        done = repo.checkout("HEAD", to=out, delete=True, force=True)
         assert sorted(p.name for p in out.iterdir()) == ["Model.safetensors", "b.safetensors"]
         assert done.deleted == (str(out / "linked"), str(out / "other"))
         assert (out / "Model.safetensors").stat().st_size > 1000
@@ -144,7 +144,7 @@ def sharded(tmp_path: Path) -> Path:
     with mvc.Repository.init(root) as repo:
         for value in (1, 2):
             repo.commit(states={name: state(value) for name in SHARDS})
-        repo.restore("main")
+        repo.checkout("main", to=repo.root)
     return root
 
 
@@ -159,7 +159,7 @@ def stop(root: Path, at: str, name: str) -> None:
 
         fresh_process()
         with mvc.Repository.open(root, fs=HookedFS(die)) as repo:
-            repo.restore("HEAD~1")
+            repo.checkout("HEAD~1", to=repo.root)
         os._exit(0)
     os.waitpid(child, 0)
     fresh_process()
@@ -207,12 +207,12 @@ def test_a_checkout_that_is_taken_back_is_told(
 def test_two_checkouts_of_the_same_files_do_not_mix(sharded: Path, elsewhere: bool) -> None:
     """The second begins between two renames of the first."""
     out = sharded.parent / "out" if elsewhere else sharded
-    options: dict[str, Any] = {"output": out, "force": True} if elsewhere else {}
+    options: dict[str, Any] = {"to": out, "force": True} if elsewhere else {"to": sharded}
     started: list[threading.Thread] = []
 
     def second() -> None:
         with mvc.Repository.open(sharded) as other:
-            other.restore("main", **options)
+            other.checkout("main", **options)
 
     def hook(_: int, op: str, path: Path) -> None:
         if op == "replace" and path.name == SHARDS[1] and not started:
@@ -221,7 +221,7 @@ def test_two_checkouts_of_the_same_files_do_not_mix(sharded: Path, elsewhere: bo
             started[0].join(3)
 
     with mvc.Repository.open(sharded, fs=HookedFS(hook)) as repo:
-        repo.restore("main~1", **options)
+        repo.checkout("main~1", **options)
     started[0].join()
     assert values(out) == [2, 2, 2]
     assert not list((sharded / ".mvc/checkouts").iterdir())
@@ -237,10 +237,10 @@ def test_a_checkout_that_waits_too_long_says_so(
         if op == "replace" and path.name == SHARDS[1]:
             with mvc.Repository.open(sharded) as other:
                 with pytest.raises(Busy, match="another checkout has been writing") as error:
-                    other.restore("main")
+                    other.checkout("main", to=other.root)
                 caught.append(error.value)
-                other.restore("main", output=sharded.parent / "elsewhere")  # is not held up
+                other.checkout("main", to=sharded.parent / "elsewhere")  # is not held up
 
     with mvc.Repository.open(sharded, fs=HookedFS(hook)) as repo:
-        repo.restore("main~1")
+        repo.checkout("main~1", to=repo.root)
     assert len(caught) == 1 and values(sharded.parent / "elsewhere") == [2, 2, 2]

@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.model.tensor import TensorSpec
-from mvc.repo.repository import Repository
 from mvc.repo.stats import by_version
 from mvc.store.packs.records import BLOB, Member, RecordHeader
 from mvc.store.recovery.timing import Timing
@@ -17,7 +17,7 @@ def repo(tmp_path: Path) -> Repository:
 
 
 def test_an_empty_repository(repo: Repository) -> None:
-    found = repo.stats()
+    found = repo.storage.stats()
     assert (found.versions, found.raw_bytes, found.ratio, found.deltas_worst) == (0, 0, 0.0, 0)
     assert found.bytes["journal"] > 0
 
@@ -35,7 +35,7 @@ def test_a_chain_of_versions(repo: Repository) -> None:
         repo.commit(path, deploy="prod" if i % 2 else None)
     repo.branch("side")
     repo.tag("v1")
-    found = repo.stats()
+    found = repo.storage.stats()
     assert (found.versions, found.tensors, found.raw_bytes) == (5, 6, size)
     assert (found.deployments, found.targets, found.branches, found.tags) == (2, 1, 2, 1)
     assert (found.deltas_worst, found.reset_points) == (3, 1)
@@ -59,7 +59,10 @@ def test_stats_and_repack_count_the_same_deltas(repo: Repository) -> None:
         for name in "abc"[: 1 + i % 3]:  # chains of different lengths
             tensors[name] = tensors[name] + rng.standard_normal(5000).astype(np.float32) * 1e-5
         repo.commit({name: values.copy() for name, values in tensors.items()}, reset_point=i == 4)
-    found, planned = repo.stats(), repo.repack(interval=100, dry_run=True).plan.before
+    found, planned = (
+        repo.storage.stats(),
+        repo.storage.repack(interval=100, dry_run=True).plan.before,
+    )
     assert found.deltas_worst == planned.worst_deltas > 1
     assert found.deltas_mean == pytest.approx(planned.mean_deltas)
     by_hand = [each.deltas for each in by_version(repo.context)[1].values()]
@@ -71,7 +74,7 @@ def test_reset_points_and_whole_model_pipelines(repo: Repository) -> None:
     for seed in range(3):
         write_model(path, seed=seed)
         repo.commit(path, reset_point=seed == 2, pipeline="vsol")
-    found = repo.stats()
+    found = repo.storage.stats()
     assert found.versions == 3
     assert found.reset_points >= 2
     assert sum(found.bytes[kind] for kind in ("full", "delta")) < 3 * path.stat().st_size
@@ -113,5 +116,5 @@ def test_estimates_know_what_a_payload_holds(
         return inner(self, header, member, spec)
 
     monkeypatch.setattr(Timing, "payload", noted)
-    assert repo.stats().versions == 3
+    assert repo.storage.stats().versions == 3
     assert asked == {"float16", "uint8"}

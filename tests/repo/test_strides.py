@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 
 # Shape and strides in elements. Every view begins at the fourth of twelve elements.
 VIEWS = [
@@ -82,7 +82,7 @@ def test_views_of_torch_come_back(tmp_path: Path, dtype: torch.dtype, pipeline: 
     views = views_of_torch(dtype)
     with Repository.init(tmp_path) as repo:
         back = repo.checkout(repo.commit(views, pipeline=pipeline).id)
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
     for key, view in views.items():
         assert back[key].shape == view.shape and back[key].dtype == view.dtype
         assert plain(back[key]) == plain(view), key
@@ -114,7 +114,7 @@ def test_a_file_of_them_comes_back(tmp_path: Path) -> None:
         torch.save(views, place)
         bytes_before = place.read_bytes()
         done = repo.commit(place)
-        repo.restore(done.id, output=tmp_path / "model.pt")
+        repo.checkout(done.id, to=tmp_path / "model.pt")
         assert (tmp_path / "model.pt").read_bytes() == bytes_before
         back = repo.checkout(done.id)
     assert all(plain(back[key]) == plain(view) for key, view in views.items())

@@ -190,7 +190,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         FileReader(tmp_path / "foreign").swap()
     mvc.Repository.init(tmp_path / "repo").commit({"w": np.ones(3)})
     repo = mvc.Repository.open(tmp_path / "repo")
-    repo.restore("HEAD", output=tmp_path / "plain")
+    repo.checkout("HEAD", to=tmp_path / "plain")
     with pytest.raises(WrongUsage, match="not written by a sink"):
         FileReader(tmp_path / "plain").swap()
     with pytest.raises(WrongUsage, match="no target"):

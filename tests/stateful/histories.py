@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from mvc.api.repository import Repository
 from mvc.errors import (
     NoDeployment,
     NotTrusted,
@@ -36,7 +37,6 @@ from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import set_value
 from mvc.repo.fsck.fsck import rebuild_index
 from mvc.repo.repack.super_steps import join
-from mvc.repo.repository import Repository
 from tests import recipes
 from tests.crash import treatments
 from tests.crash.state import check_arrays
@@ -148,7 +148,7 @@ class History:
                 act()
                 self.counts[act.__name__] += 1
                 self._check()
-            assert self.repo.fsck(full=True).problems == ()
+            assert self.repo.storage.fsck(full=True).problems == ()
         finally:
             self.repo.close()
 
@@ -384,7 +384,7 @@ class History:
         aim = self.rng.choice(aims)
         name = "repack " + (next(iter(aim), "") or "by settings")
         try:
-            self.repo.repack(**aim)
+            self.repo.storage.repack(**aim)
         except (Unattainable, WrongUsage, WeightsDropped, NotTrusted):
             name = f"refused: {name}"
         self.counts[name] += 1
@@ -398,7 +398,7 @@ class History:
             return
         commits = {self.rng.choice(known) for _ in range(self.rng.randint(1, 3))}
         try:
-            chosen = self.repo.forget(sorted(commits))
+            chosen = self.repo.storage.forget(sorted(commits))
         except RefConflict:  # HEAD's, or what a recipe needs
             self.counts["refused: forget"] += 1
             return
@@ -421,7 +421,7 @@ class History:
             )
         )
         try:
-            chosen = self.repo.forget(**rules)
+            chosen = self.repo.storage.forget(**rules)
         except (UnknownMetric, UnknownTarget, WrongUsage):
             self.counts["refused: forget_by_rule"] += 1
             return
@@ -432,7 +432,7 @@ class History:
 
     def gc(self) -> None:
         grace = self.rng.choice((0, 0, 1, 20))
-        self.repo.gc(grace=timedelta(hours=grace))
+        self.repo.storage.gc(grace=timedelta(hours=grace))
         reachable = self.model.lead_to()
         for commit in sorted(self.model.versions.keys() - reachable):
             if not self._is_known(commit):
@@ -448,7 +448,7 @@ class History:
         return True
 
     def fsck(self) -> None:
-        assert self.repo.fsck(full=self.rng.random() < 0.5).problems == ()
+        assert self.repo.storage.fsck(full=self.rng.random() < 0.5).problems == ()
 
     # -- opening, index
 
@@ -494,7 +494,7 @@ class History:
             try:
                 if isinstance(expected, bytes):
                     target = self._folder / "restored"
-                    self.repo.restore(id_, paths=[path], output=target, force=True)
+                    self.repo.checkout(id_, path=[path], to=target, force=True)
                     assert target.read_bytes() == expected
                 else:
                     check_arrays(self.repo.checkout(id_, path=path), expected)

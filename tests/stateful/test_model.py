@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
+from mvc.api.repository import Repository
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance, treatments
 from tests.crash.state import Checked, check_version, reachable, state_of
@@ -259,7 +259,7 @@ class RepositoryMachine(RuleBasedStateMachine):
             _, recipe = self.model.commits[commit]
             contents = {path: arrays(number) for path, number in recipe.items()}
             check_version(self.repo, now, commit, contents, checked)
-        report = self.repo.fsck()
+        report = self.repo.storage.fsck()
         assert [p for p in report.problems if p.kind != "index"] == []
 
 

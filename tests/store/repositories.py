@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.store.snapshot import IndexThresholds, Snapshot
 from tests.fresh import fresh_process, open_repository
 from tests.index_files import index_file

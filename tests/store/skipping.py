@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.manifest import Manifest
 from mvc.repo.config import set_value
-from mvc.repo.repository import Repository
 from tests.fresh import fresh_process
 
 _STEPS = np.random.default_rng(3).random((128, 40, 30)) < 0.2
@@ -58,4 +58,4 @@ class History:
         for i, id_ in enumerate(self.ids):
             if left is None or i in left:
                 assert repo.checkout(id_)["w"].tobytes() == self.states[i]["w"].tobytes()
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, IoFailed
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
-from mvc.repo.repository import Repository
 from mvc.store.index import keys
 from mvc.store.index.index import Index
 from mvc.store.snapshot import IndexThresholds, Snapshot
@@ -82,7 +82,7 @@ def test_who_sees_the_journal_replaced_finds_an_index(
         repo.switch("main", force=True)
         repo.branch("side", force=True)
         extended.clear()
-        assert repo.gc(grace=timedelta(0)).commits
+        assert repo.storage.gc(grace=timedelta(0)).commits
         by_gc = len(extended)
         assert by_gc
         view_of(reader).refresh()

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph
 from mvc.store.writing.object_writer import ObjectWriter

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 from mvc.store.packs.reader import PackReader
 from tests.faults.hooked import HookedFS
 

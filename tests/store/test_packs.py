@@ -175,7 +175,7 @@ def test_a_repository_of_many_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(pack_numbers(FileSystem(), history.root / ".mvc/packs")) > 64
     with history.open() as repo:
         assert history.wrong(repo) == []
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
 
 
 @pytest.mark.parametrize("end", [-5, -1, 1, 5])

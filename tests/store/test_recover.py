@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, MvcError
 from mvc.limits import CHUNK
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
-from mvc.repo.repository import Repository
 from mvc.store.recovery import timing
 from mvc.store.recovery.recover import Request
 from tests.seeds import draw
@@ -59,7 +59,7 @@ def test_flipped_bits_give_right_bits_or_an_error(history: History, what: str) -
         sound = flip(file, rng)
         with history.open() as repo:
             lost = history.wrong(repo)  # raises for wrong bits
-            assert repo.fsck().problems, "fsck sees every flipped bit"
+            assert repo.storage.fsck().problems, "fsck sees every flipped bit"
         seen.add(bool(lost))
         file.write_bytes(sound)
     assert (True in seen) == (what == "pack")
@@ -77,7 +77,7 @@ def test_a_sector_that_is_another_one_is_found(history: History) -> None:
         history.pack.write_bytes(data)
         with history.open() as repo:
             lost = history.wrong(repo)
-            assert bool(repo.fsck(full=True).problems) == (bytes(data) != sound)
+            assert bool(repo.storage.fsck(full=True).problems) == (bytes(data) != sound)
             assert not lost or bytes(data) != sound
 
 
@@ -126,7 +126,7 @@ def test_a_tensor_of_many_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with Repository.open(tmp_path / "repo") as repo:
         for id_, state in zip(ids, states, strict=True):
             assert repo.checkout(id_)["w"].tobytes() == state["w"].tobytes()
-            assert repo.fsck(full=True).problems == ()
+            assert repo.storage.fsck(full=True).problems == ()
 
 
 def test_what_an_error_says_leads_on(history: History) -> None:

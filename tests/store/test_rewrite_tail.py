@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mvc.api.repository import Repository
 from mvc.io.files import TEMPORARY
 from mvc.repo.gc import gc
-from mvc.repo.repository import Repository
 from tests.faults.hooked import HookedFS
 from tests.fresh import fresh_process
 
@@ -52,11 +52,11 @@ def test_a_commit_meanwhile_is_taken_over(tmp_path: Path) -> None:
     _collect(tmp_path, fails=False)
     with Repository.open(tmp_path) as repo:
         assert [len(repo.checkout(entry.id)["a"]) for entry in repo.log()] == [50, 40]
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
 
 
 def test_a_commit_that_is_taken_back_meanwhile_is_not(tmp_path: Path) -> None:
     _collect(tmp_path, fails=True)
     with Repository.open(tmp_path) as repo:
         assert [len(repo.checkout(entry.id)["a"]) for entry in repo.log()] == [40]
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()

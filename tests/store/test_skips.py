@@ -63,11 +63,11 @@ def test_files_skip_and_each_copy_is_the_same(tmp_path: Path) -> None:
         }
         assert max(depth) == digits(13, 3)
         for id_, want in kept:
-            repo.restore(id_, output=tmp_path / "out")
+            repo.checkout(id_, to=tmp_path / "out")
             there = [tmp_path / "out" / name for name in ("m.safetensors", "notes.bin")]
             assert [p.read_bytes() for p in there] == want
             shutil.rmtree(tmp_path / "out")
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -84,7 +84,7 @@ def test_pipelines_skip(tmp_path: Path, pipeline: str) -> None:
         assert max(history.depths(repo)) <= 6
         got = [repo.checkout(id_)["w"].tobytes() for id_ in history.ids]
         assert got == made
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
 
 
 def test_branches_grow_from_their_own_line(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_the_layout_goes_on_after_gc_and_forget(tmp_path: Path) -> None:
     with history.open() as repo:
         for _ in range(22):
             history.commit(repo)
-        repo.forget([history.ids[i] for i in (3, 4, 8, 16, 17)])
-        repo.gc(grace=timedelta(0))
+        repo.storage.forget([history.ids[i] for i in (3, 4, 8, 16, 17)])
+        repo.storage.gc(grace=timedelta(0))
         left = set(range(22)) - {3, 4, 8, 16, 17}
         history.check(repo, left)
     with history.open() as repo:
@@ -126,7 +126,7 @@ def test_layouts_are_mixed_in_one_repository(tmp_path: Path) -> None:
                 history.commit(repo, reset_point=layout == "skip:2" and i == 5)
             history.check(repo)
     with history.open() as repo:
-        assert repo.repack().now is not None
+        assert repo.storage.repack().now is not None
         assert max(history.depths(repo)) <= 6
         history.check(repo)
 

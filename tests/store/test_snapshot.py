@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 from mvc.store.index import folder as index_folder
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
@@ -173,7 +173,7 @@ def test_an_entry_taken_back_by_its_writer_is_forgotten(history: History) -> Non
         assert state_of(reader.context).commits == tuple(history.ids)
         history.add(reader)
         assert history.wrong(reader) == []
-        assert reader.fsck(full=True).problems == ()
+        assert reader.storage.fsck(full=True).problems == ()
 
 
 def test_a_forked_child_reads_and_commits(history: History) -> None:
@@ -322,6 +322,6 @@ def test_an_index_deleted_while_it_is_rebuilt(tmp_path: Path, deleted: str) -> N
         repo.commit({"w": np.zeros(3)})
     with Repository.open(tmp_path, fs=CleansUp()) as repo:
         CleansUp.left = 2
-        repo.rebuild_index()
-        assert repo.fsck(full=True).sound
+        repo.storage.rebuild_index()
+        assert repo.storage.fsck(full=True).sound
         assert len(repo.log()) == 1

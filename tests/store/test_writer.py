@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import SourceChanged
-from mvc.repo.repository import Repository
 from tests.fresh import fresh_process
 from tests.store.sizes import shrink
 
@@ -55,7 +55,7 @@ def test_a_file_that_grows_and_shrinks(repo: Repository, values: np.ndarray) -> 
     for id_, data in commits:
         fresh_process()
         out = repo.root / "out"
-        repo.restore(id_, output=out, force=True)
+        repo.checkout(id_, to=out, force=True)
         assert out.read_bytes() == data
 
 

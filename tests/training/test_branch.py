@@ -34,7 +34,7 @@ def test_looking_around_does_not_redirect_a_training(tmp_path: Path) -> None:
             for _ in range(3):
                 recorder.step(wait=True)
             old = terminal.find("HEAD~2")
-            terminal.restore("HEAD~2")
+            terminal.checkout("HEAD~2", to=terminal.root)
             files = sorted(path.name for path in tmp_path.iterdir())
             recorder.step(wait=True)
             terminal.switch("aside", create=True)
@@ -81,7 +81,7 @@ def test_a_branch_without_versions_is_begun_though_head_has_left_it(tmp_path: Pa
 def test_from_a_detached_head_it_follows_head(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo, mvc.Repository.open(tmp_path) as terminal:
         repo.commit({"w": torch.ones(2)}, message="first")
-        repo.restore(repo.find("HEAD"))
+        repo.checkout(repo.find("HEAD"), to=repo.root)
         with mvc.Recorder(repo, model()) as recorder:
             recorder.step(wait=True)
             assert recorder.branch is None and repo.head().branch is None

@@ -38,7 +38,7 @@ def kill_in_the_middle(folder: Path, at: int, delay: float) -> tuple[int, int]:
             assert digest(repo.checkout(entry.id)) == called[number]
         assert durable <= len(log)  # acknowledged
         assert returned - len(log) <= QUEUE
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         resumes(repo, len(log))
     return len(log), max(returned - len(log), 0)
 

@@ -53,7 +53,7 @@ def kill_again_and_again(folder: Path, moments: list[tuple[int, float]]) -> int:
         saved |= run_until_killed(folder, after, delay)
         versions = check(folder, saved)
     with mvc.Repository.open(folder) as repo:
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
     return versions
 
 

@@ -120,7 +120,7 @@ def test_training_goes_on_and_is_recorded_again(tmp_path: Path) -> None:
         check(repo, served)
         messages = [entry.commit.message for entry in repo.log()]
         assert f"step 6 (resumed from {resumed.commit.short})" in messages
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         served |= record(repo, other, 2, pipeline="lossless")
         served |= record(repo, other, 2)
         check(repo, served)
@@ -147,7 +147,7 @@ def test_steps_are_joined_in_the_background(
     with open_repo(tmp_path) as repo:
         served = record(repo, momentum(), 26, "lc:x=2,huffman")
         check(repo, served)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         assert "repack" in {operation.entry.operation for operation in repo.oplog()}
 
 
@@ -210,7 +210,7 @@ def test_reset_points(tmp_path: Path) -> None:
     with open_repo(tmp_path, 4) as repo:
         served = record(repo, momentum(), 10)
         check(repo, served)
-        assert repo.stats().reset_points == 3
+        assert repo.storage.stats().reset_points == 3
 
 
 def test_the_model_alone_or_the_rest(tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_no_step_is_divided_by_a_second_moment_that_was_left_out(tmp_path: Path)
 def test_super_steps_of_a_whole_training_take_no_more_bytes(tmp_path: Path) -> None:
     with open_repo(tmp_path, 16) as repo:
         record(repo, adam(), 40)
-        before = repo.repack(super_step=8, dry_run=True).plan.before.bytes
-        plan = repo.repack(super_step=8).plan
-        now = repo.repack(super_step=8, dry_run=True).plan.before.bytes
+        before = repo.storage.repack(super_step=8, dry_run=True).plan.before.bytes
+        plan = repo.storage.repack(super_step=8).plan
+        now = repo.storage.repack(super_step=8, dry_run=True).plan.before.bytes
         assert plan.deltas_added == 0
         assert now <= before

@@ -103,10 +103,10 @@ def test_what_is_stored_is_what_was_deployed(tmp_path: Path, preset: str) -> Non
     states = repo.iter_versions(target="prod", path="model.safetensors")
     assert [tensor_bits(state) for _, state in states] == [bits for _, bits in served.versions]
     assert [d.time_ns for d in repo.deployments("prod")] == served.times
-    repo.repack(interval=3)
+    repo.storage.repack(interval=3)
     for commit, bits in served.versions:
         assert tensor_bits(repo.checkout(commit, path="model.safetensors")) == bits
-    assert repo.fsck(full=True).sound
+    assert repo.storage.fsck(full=True).sound
     repo.close()
 
 
@@ -455,7 +455,7 @@ def test_a_drift_after_a_restart_is_saved(tmp_path: Path, resumed: bool) -> None
             with mvc.Recorder(repo, model, optimizer, **options) as recorder:
                 train(recorder, 0.0, 10)
             assert recorder.report.durable == 1
-        assert not repo.fsck(full=True).problems
+        assert not repo.storage.fsck(full=True).problems
 
 
 def test_other_decisions_survive_a_restart(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_a_forged_file_of_decisions_is_passed_over(tmp_path: Path, how: str) -> 
             if not again:
                 file.write_bytes(b"x" * 99)
                 os.truncate(file, 1 << 40 if how == "a terabyte" else 99)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class Story:
                 found = bits(repo.checkout(id_))
                 assert found == expected, (self.line, id_)
             if whole:
-                assert repo.fsck(full=True).sound, self.line
+                assert repo.storage.fsck(full=True).sound, self.line
 
     def end(self) -> None:
         """Deletes the repository."""

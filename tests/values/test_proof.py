@@ -199,7 +199,7 @@ def test_the_commit_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cas
     fresh_process()
     with open_quietly(tmp_path) as repo:
         assert [version.id for version in repo.log()][::-1] == list(kept)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         for id_, state in kept.items():
             found = repo.checkout(id_)
             assert all(found[key].tobytes() == state[key].tobytes() for key in state)
@@ -243,9 +243,9 @@ def test_a_super_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 result(last_part)(import_module("mvc.codecs.lc.joint").encode_joint),
             )
             with pytest.raises(EncodingFailed, match="super-step"):
-                repo.repack(super_step=4)
+                repo.storage.repack(super_step=4)
         assert stored_bytes(tmp_path) == before
-        assert repo.repack(super_step=4).plan.joined
+        assert repo.storage.repack(super_step=4).plan.joined
         for id_, state in kept.items():
             found = repo.checkout(id_)
             assert all(found[key].tobytes() == state[key].tobytes() for key in state)

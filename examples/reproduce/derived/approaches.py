@@ -155,7 +155,7 @@ class Provenance:
         steps = Steps()
         with (
             steps.step("persist"),
-            repo.provenance(
+            repo.recipes.record(
                 network,
                 service=service,
                 data={"images": folder},
@@ -172,18 +172,18 @@ class Provenance:
                 hint="the recording had other threads or another torch: name another folder",
             )
         with steps.step("delete weights"):
-            repo.gc(grace="0")
+            repo.storage.gc(grace="0")
         persist = steps.seconds.pop("persist") - run.seconds - run.proof_seconds
         return Saved(run.result.id, {"train": run.seconds, "persist": persist, **steps.seconds})
 
     def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
         """Trains the version again, and before it each base that is not stored; proves it."""
-        if not repo.calls(commit):
+        if not repo.recipes.calls(commit):
             return _UPDATE.recover(repo, commit, architecture)
         steps = Steps()
         with steps.step("retrain"):
             own = [entry.id for entry in repo.log(every=True)]  # its bases are trained, too
-            state = repo.retrain(commit, trust=own).state
+            state = repo.recipes.retrain(commit, trust=own).state
         return _recovered(repo, commit, architecture, state, steps)
 
 
@@ -233,7 +233,7 @@ def _recovered(
 
 def _check_environment(repo: Repository, commit: CommitId) -> None:
     """Compares every field, as a replay does before it trains."""
-    compared = repo.environment(commit).compare(Environment.current())
+    compared = repo.recipes.environment(commit).compare(Environment.current())
     if compared.verdict == "different":
         first, *_ = compared.differences
         raise CannotRetrain(

@@ -98,7 +98,7 @@ def _warm_up(models: Models, folder: Path) -> int:
             )
             root_of(repo.checkout())
             if number:
-                repo.environment().compare(Environment.current())
+                repo.recipes.environment().compare(Environment.current())
         grown.append(_sizes(folder)[1] - before)
     return grown[1] - grown[0]
 
@@ -140,7 +140,7 @@ def _save(
 def _sizes(folder: Path) -> tuple[int, int]:
     """Bytes of everything below ``.mvc``, and of full records and deltas among them."""
     with Repository.open(folder, discover=False) as repo:
-        sizes = repo.stats().bytes
+        sizes = repo.storage.stats().bytes
     return bytes_in(folder / ".mvc"), sizes["full"] + sizes["delta"]
 
 

@@ -181,7 +181,7 @@ def replay(
     (folder / ".mvc/config.yaml").write_text(_CONFIG.format(configuration.interval))
     with Repository.open(folder, discover=False) as repo:
         saved, live, seconds = _save(stream, pipeline, repo, scorer, (progress, digest))
-        stats = repo.stats()
+        stats = repo.storage.stats()
     size = bytes_in(folder / ".mvc")
     with Repository.open(folder, discover=False) as repo:
         loads = _load(repo, saved, progress, digest)

@@ -101,7 +101,7 @@ def _rework(training: Training, state: State, target: float) -> int:
 
 
 def _packs(repo: Repository) -> int:
-    sizes = repo.stats().bytes
+    sizes = repo.storage.stats().bytes
     return sum(sizes[kind] for kind in ("full", "delta", "metadata"))
 
 

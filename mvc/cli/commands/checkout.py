@@ -126,7 +126,7 @@ def _write_model(session: Session, rev: str, args: _Options) -> None:
         done = repository.export_model(folder, commit, force=args.force, progress=progress)
     built = repository.load_model(commit, trust=True) if args.retrain.trust_code else None
     if session.as_json:
-        call = repository.stored_model(commit).call
+        call = repository.recipes.model(commit).call
         built_json = {"model": call, "folder": folder, "built": built is not None}
         out.json("mvc.checkout/1", fields(done) | built_json)
         return

@@ -202,7 +202,7 @@ def _commit_with_recipe(session: Session, args: _Options, recorded: dict[str, An
             raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
         model, optimizer = made(make), script.get("optimizer")
         repository.load(model, "HEAD", path=name if name in base else None)
-        with repository.provenance(
+        with repository.recipes.record(
             model,
             None if optimizer is None else optimizer(list(model.parameters())),
             service=service,
@@ -220,7 +220,7 @@ def _give_up_proven(session: Session, done: CommitResult, timeout: float | None)
     """Has one replay make the weights of a new version; then gives them up."""
     try:
         with training_progress(session) as progress:
-            session.repository.repack(
+            session.repository.storage.repack(
                 drop_weights=[done.id], trust=True, timeout=timeout, progress=progress
             )
     except MvcError as error:

@@ -44,9 +44,9 @@ def command(session: Session, args: _Options) -> None:
         raise click.UsageError("--name, --reference and -m are for add")
     repository, out = session.repository, session.out
     if action == "list":
-        found = repository.data_sets()
+        found = repository.recipes.data_sets()
     elif action == "show":
-        found = [repository.data_set(given[0])]
+        found = [repository.recipes.data_set(given[0])]
     else:
         with session.progress("storing") as progress:
             settings = fields(args, "name", "reference", "message")

@@ -122,7 +122,7 @@ def _rebuild(session: Session) -> None:
         if folder is not None:
             forget_index(session.fs, folder)
         context = session.context
-    session.repository.rebuild_index()
+    session.repository.storage.rebuild_index()
     session.out.note("the index was rebuilt")
 
 

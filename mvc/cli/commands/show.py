@@ -87,10 +87,12 @@ def _print_changes(session: Session, files: Sequence[_Shown], removed: Sequence[
 def _print_code(session: Session, rev: str) -> None:
     """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
     repository, out = session.repository, session.out
-    files = {name: data.decode("utf-8", "replace") for name, data in repository.code(rev).items()}
+    files = {
+        name: data.decode("utf-8", "replace") for name, data in repository.recipes.code(rev).items()
+    }
     carries_model = "model.json" in repository.version(rev).attached
-    call = repository.stored_model(rev).call if carries_model else None
-    calls = repository.calls(rev)
+    call = repository.recipes.model(rev).call if carries_model else None
+    calls = repository.recipes.calls(rev)
     if session.as_json:
         shown = [fields(each, "text", "stored") for each in calls]
         out.json("mvc.show.code/1", {"call": call, "calls": shown, "code": files})

@@ -19,10 +19,11 @@ from contextlib import suppress
 from datetime import timedelta
 from hmac import compare_digest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import mvc
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.runner.connection import (
@@ -54,7 +55,9 @@ from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.patience import SLICE, Patience
 from mvc.limits import MAX_HELLO
-from mvc.repo.repository import Repository
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["Service"]
 
@@ -140,7 +143,7 @@ class Service:
             _write_log(Path(self._settings["log"]), [], {})
         target = self._settings.get("target", "global")
         with (
-            Repository.open(self._settings.get("repo", ".")) as repo,
+            mvc.Repository.open(self._settings.get("repo", ".")) as repo,
             alone(repo, target),
         ):
             self._versions = GlobalModels(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,9 @@ from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_ref
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["GlobalModels", "Round", "alone"]
 

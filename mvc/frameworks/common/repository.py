@@ -6,7 +6,7 @@ import threading
 from os import PathLike
 from pathlib import Path
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from mvc.training.checks import opened
 
 __all__ = ["AnyRepository", "GivenRepository"]
@@ -39,7 +39,7 @@ class GivenRepository:
         with _opening:
             if self._repo is None:
                 assert self._folder is not None
-                self._repo = Repository.public.open(self._folder, discover=False)
+                self._repo = Repository.open(self._folder, discover=False)
             return self._repo
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ from msgspec import Struct, field
 
 from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
-from mvc.api import Repository
+from mvc.api.repository import Repository
 from mvc.errors import (
     BadModelFile,
     InvalidName,

@@ -29,13 +29,13 @@ from msgspec.structs import replace
 from transformers import TrainerCallback
 
 from mvc.adapters.python.state import from_state
+from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
 from mvc.frameworks.common.options import Options, checked, included, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
@@ -324,7 +324,7 @@ def _write_checkpoint(
         parts = _safetensors(training_weights(repo, commit, name, kept))
         fs.replace_file(weights, lambda file: file.write(parts), mode=None, durable=True)
     else:
-        repo.restore(commit, paths=[name], output=weights)
+        repo.checkout(commit, path=[name], to=weights)
     for file, content in files.items():
         fs.write_atomic(folder / file, content)
 

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
+from mvc.api.repository import Repository
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
 from mvc.frameworks.common.options import Options, checked, included, refuse_data
 from mvc.frameworks.common.repository import AnyRepository
@@ -16,7 +17,6 @@ from mvc.frameworks.keras.state import Restored, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.repo.repository import Repository
 from mvc.training.checks import opened, whole
 from mvc.training.recorder import Recorder, Report
 from mvc.training.resume import Resumed

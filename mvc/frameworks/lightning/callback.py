@@ -25,13 +25,13 @@ except ImportError as error:
         f"Lightning cannot be imported: {error}", hint=how_to_install("lightning")
     ) from error
 
+from mvc.api.repository import Repository
 from mvc.frameworks.common.options import Options, checked, included, stage_by_data, stage_by_loss
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
 from mvc.frameworks.lightning.state import Reader, Resume, TrainerSource
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.training.checks import whole
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder, Report, complete

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from mvc.api.repository import Repository
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
@@ -27,7 +28,6 @@ from mvc.io.files import FileSystem
 from mvc.model.names import check_path, check_ref
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.refs import tip
-from mvc.repo.repository import Repository
 from mvc.training.state.parts import training_path
 
 __all__ = ["MVCCheckpointIO"]

@@ -16,12 +16,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mvc.api.repository import Repository
 from mvc.errors import CannotResume
 from mvc.frameworks.common import resume as common
 from mvc.frameworks.lightning.loops import BATCH, EPOCH, Order, begin, check_draws, checkpoint_of
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
-from mvc.repo.repository import Repository
 from mvc.training import resume
 from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type

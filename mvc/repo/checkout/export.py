@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +29,7 @@ from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.opening import remove_if_failed
 from mvc.types import Progress
 
-__all__ = ["export", "export_to", "mounted"]
+__all__ = ["export", "export_to"]
 
 _CHUNK = 1 << 20
 _GOING = ".old"  # the end of the name of a folder that is being deleted
@@ -51,7 +51,7 @@ def export(
     """Writes to ``output``: a file for a single path, else a folder.
 
     Without ``paths`` and ``everything``, training states beside their models are left out. The
-    remaining arguments: ``Repository.restore``.
+    remaining arguments: ``Repository.checkout``.
     """
     fs = context.store.fs
     refuse_store(fs, output)
@@ -128,17 +128,6 @@ def export_to(
                 stream.write(file.read(start, min(_CHUNK, entries[0].size - start)))
     branch = head_if_known(context).branch
     return Restored(commit, (entries[0].path,), (), (), branch, False, left_out=left_out)
-
-
-@contextmanager
-def mounted(
-    context: Context, commit: CommitId, paths: Sequence[str], *, everything: bool = False
-) -> Iterator[Path]:
-    """A temporary folder with the files of a version, deleted at the end of the block."""
-    entries, _ = _chosen(context, commit, paths, everything)
-    with context.store.fs.temporary_folder() as folder:
-        write_files(context, commit, folder, {e.path: e for e in entries}, None, planned=False)
-        yield folder
 
 
 def _chosen(

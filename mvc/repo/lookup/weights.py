@@ -157,5 +157,5 @@ def check_weights(
             hint=f"'mvc repack --add {commit.short} --trust-code' trains and stores them again; "
             f"'mvc checkout --retrain --trust-code {commit.short}' writes them once, and switch, "
             "diff and probe take these options, too; in Python, "
-            f"'with repo.retraining({commit.short!r}, trust=True):' reads them",
+            f"'with repo.recipes.retraining({commit.short!r}, trust=True):' reads them",
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mvc.adapters.python.state import ParsedState, from_state, to_state
 from mvc.codecs.pipeline import Pipeline
@@ -20,7 +20,9 @@ from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.approximate import approximate
 from mvc.repo.lossy.reduce import ProducedFile
 from mvc.repo.repack.super_steps import STEP, join
-from mvc.repo.repository import Repository
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["Approximated", "Approximator"]
 

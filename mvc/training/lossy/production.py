@@ -12,7 +12,7 @@ from contextlib import suppress
 from copy import copy
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
@@ -33,10 +33,12 @@ from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.reduce import Arrays, Weights, reduce, weights_before
-from mvc.repo.repository import Repository
 from mvc.serving.served_version import ServedVersion, decode, encode
 from mvc.training.lossy.decisions import DriftDetector, ErrorDecay, Evaluate, Monitor
 from mvc.training.state.parts import training_path
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
 
 __all__ = ["Decision", "Production", "StateReducer"]
 

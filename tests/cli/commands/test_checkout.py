@@ -6,7 +6,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 import mvc as library
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.cli.program import spawn
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mvc.api import Repository
+from mvc.api.repository import Repository
 from tests.cli.program import Mvc
 
 pytestmark = pytest.mark.usefixtures("prepared")

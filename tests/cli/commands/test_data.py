@@ -54,7 +54,7 @@ def dropped(mvc: Mvc) -> Iterator[str]:
     model = library.made(Conv, 2)
     with library.Repository.open(mvc.folder) as repo:
         repo.commit(model.state_dict())
-        with repo.provenance(model, service=nothing, verify=False) as run:
+        with repo.recipes.record(model, service=nothing, verify=False) as run:
             run.train()
         assert run.result is not None
         drop(repo.context, run.result.id)
@@ -87,11 +87,11 @@ def test_a_whole_model_is_written_of_weights_that_are_trained_again(mvc: Mvc) ->
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         repo.commit(model.state_dict())
-        with repo.provenance(model, service=shift, verify=False) as run:
+        with repo.recipes.record(model, service=shift, verify=False) as run:
             run.train()
         assert run.result is not None
         drop(repo.context, run.result.id)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
     wanted = ("checkout", "--model", "--trust-code", str(run.result.id), "-o", "out")
     assert "--retrain" in mvc(*wanted, code=3).err
     told = mvc(*wanted, "--retrain").err

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from safetensors.numpy import save_file
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.cli.program import record
 from tests.recipes import drop, trained
 
@@ -155,7 +155,7 @@ def test_versions_without_weights_are_compared_by_hashes(mvc) -> None:
         noise = {"w": np.random.default_rng(0).random(4000)}
         made = trained(repo.context, lambda given: noise, {}, base)
         drop(repo.context, made)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
     done = mvc("diff", "HEAD~1", "HEAD")
     assert "1 changed" in done.out
     assert "compared by hashes only: the weights of version" in " ".join(done.err.split())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 
 NET = """
 import torch

@@ -59,4 +59,4 @@ def test_versions_of_such_a_process_are_exact_and_readable(tmp_path: Path) -> No
     with mvc.Repository.open(tmp_path / "repo") as repo:
         found, last = repo.checkout()["w"], torch.load(places[1], weights_only=True)
         assert torch.equal(found.view(torch.int32), last.view(torch.int32))
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import torch
 
+from mvc.api.repository import Repository
 from mvc.errors import UnknownTarget
-from mvc.repo.repository import Repository
 from tests.cli.program import ROOT
 from tests.distributed.runner import small
 from tests.distributed.runner.team import global_models
@@ -67,6 +67,8 @@ class Training:
             stderr=self._err,
             stdout=subprocess.DEVNULL,
             text=True,
+            # A shell has what it starts in the background ignore it, and its children, too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self._began, self._torchrun = time.time(), torchrun
 
@@ -118,7 +120,7 @@ class Training:
     def check(self) -> int:
         """The repository is sound, and every global model can be loaded; returns how many."""
         with Repository.open(self.folder) as repo:
-            assert repo.fsck(full=True).sound
+            assert repo.storage.fsck(full=True).sound
         models = []
         with suppress(UnknownTarget):  # it never began
             models = global_models(self.folder)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mvc.api.repository import Repository
 from mvc.distributed.protocols import base
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.runner.coordinator import Service
@@ -18,7 +19,6 @@ from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.participant import Participant
 from mvc.distributed.runner.settings import protocol_of
 from mvc.distributed.simulator import parse_event, replay
-from mvc.repo.repository import Repository
 from tests.distributed.runner.small import Trainer
 
 Loop = Callable[[Participant, Trainer], object]

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.distributed.runner.launch import Launch, launch
 from mvc.errors import CannotDistribute, UnknownPath
-from mvc.repo.repository import Repository
 from tests.cli.program import ROOT, Mvc, spawn
 from tests.distributed.runner import small
 from tests.distributed.runner.team import global_models
@@ -83,7 +83,7 @@ class Killing:
         with Repository.open(self.folder) as repo:
             kept = [deployed.commit.hex() for deployed in repo.deployments("global")]
             rounds = [int(repo.version(commit).metrics["round"]) for commit in kept]
-            assert repo.fsck(full=True).sound
+            assert repo.storage.fsck(full=True).sound
         assert [commit for commit in kept if commit in told] == told
         assert rounds == list(range(len(kept)))
         return small.accuracy(global_models(self.folder)[-1])

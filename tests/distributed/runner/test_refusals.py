@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+from mvc.api.repository import Repository
 from mvc.distributed import messages as m
 from mvc.distributed.protocols.layout import Layout
 from mvc.distributed.protocols.named import protocol_named
@@ -38,7 +39,6 @@ from mvc.distributed.runner.settings import TOKEN
 from mvc.distributed.safe import Threshold
 from mvc.distributed.simulator import parse_event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
-from mvc.repo.repository import Repository
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, global_models
 

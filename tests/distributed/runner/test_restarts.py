@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.distributed.runner.participant import Participant
 from mvc.distributed.simulator import parse_event
 from mvc.errors import BadMessage, CannotDistribute
-from mvc.repo.repository import Repository
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, ordinary
 

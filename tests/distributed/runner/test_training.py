@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from mvc.api.repository import Repository
 from mvc.distributed import messages as m
 from mvc.distributed.runner.participant import Participant
 from mvc.errors import NotARepository
-from mvc.repo.repository import Repository
 from tests.distributed.runner import small
 from tests.distributed.runner.small import Trainer
 from tests.distributed.runner.team import Team, global_models, ordinary, replayed

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import StorageFull
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.repo.checkout import checkout
 from mvc.repo.opening import remove_if_failed
-from mvc.repo.repository import Repository
 from tests.faults.crashfs import CrashFS
 from tests.faults.hooked import HookedFS
 from tests.faults.recording import RecordingFS
@@ -44,7 +44,7 @@ def test_an_output_that_cannot_be_written_leaves_no_folder(
 
     monkeypatch.setattr(checkout, "write_file", full)
     with pytest.raises(StorageFull):
-        repo.restore(output=tmp_path / "a/b/live.safetensors")
+        repo.checkout(to=tmp_path / "a/b/live.safetensors")
     assert not (tmp_path / "a").exists()
 
 
@@ -84,7 +84,7 @@ def test_files_that_were_written_survive_with_the_folders_above_them(
     (tmp_path / "disk/there").mkdir(parents=True)
     fs = CrashFS(tmp_path / "disk")
     with Repository.open(tmp_path / "models", fs=fs) as repo:
-        repo.restore(output=tmp_path / "disk" / output, paths=paths)
+        repo.checkout(to=tmp_path / "disk" / output, path=paths)
     wanted = held(tmp_path / "disk")
     assert len(wanted) == (1 if paths else 2)
     assert all(held(image) == wanted for image in images(fs, tmp_path))
@@ -98,7 +98,7 @@ def test_the_folders_of_a_whole_version_survive(tmp_path: Path) -> None:
         shutil.rmtree(repo.root / "sub")
     fs = CrashFS(tmp_path / "disk")
     with Repository.open(tmp_path / "disk/models", fs=fs) as repo:
-        repo.restore("HEAD")
+        repo.checkout("HEAD", to=repo.root)
     for image in images(fs, tmp_path):
         assert (image / "models/sub/dir/model.safetensors").is_file()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import StorageFull
-from mvc.repo.repository import Repository
 from tests.cli.program import spawn
 from tests.faults.hooked import HookedFS
 from tests.fresh import fresh_process
@@ -46,7 +46,7 @@ def test_each_write_in_turn_finds_no_room(world: World, tmp_path: Path, paths: l
         output = tmp_path / f"out{first}"
         fresh_process()
         with Repository.open(root, fs=HookedFS(full)) as repo:
-            repo.restore(world.ids[0], paths=paths, output=output / "x" if paths else output)
+            repo.checkout(world.ids[0], path=paths, to=output / "x" if paths else output)
         found = held(output)
         assert (list(found.values()) == list(wanted.values())) if paths else found == wanted
         shutil.rmtree(output)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.repo.repository import Repository
+from mvc.api.repository import Repository
 from tests.cli.program import spawn
 from tests.counters import count
 from tests.faults.hooked import HookedFS
@@ -23,7 +23,7 @@ __all__ = ["world"]
 def head_follows(world: World, tmp_path: Path, points: int) -> None:
     """Kills the way from the first version to the second, which has a file of its own."""
     with Repository.open(world.copy(tmp_path / "first")) as repo:
-        repo.restore(world.ids[0])
+        repo.checkout(world.ids[0], to=repo.root)
     first = tmp_path / "first"
     total = calls_of(restore_in(shutil.copytree(first, tmp_path / "counted"), world.ids[1]))
     rng = draw("killed checkouts and HEAD")
@@ -36,7 +36,7 @@ def head_follows(world: World, tmp_path: Path, points: int) -> None:
             now = world.version(root)
             assert str(repo.find()) == world.ids[now], f"HEAD is not what lies there, call {at}"
             assert repo.status().clean
-            repo.restore(world.ids[0], force=True)
+            repo.checkout(world.ids[0], force=True, to=repo.root)
         assert world.version(root) == 0, f"files of the other version stay, call {at}"
         completed, kept = completed + (now == 1), kept + (now == 0)
         shutil.rmtree(root)
@@ -101,7 +101,7 @@ def served_elsewhere(world: World, tmp_path: Path, points: int) -> None:
     """Kills a checkout into a folder outside: the next command ends it, with ``delete``, too."""
     root = world.copy(tmp_path / "models")
     output = tmp_path / "served"
-    act = restore_in(root, world.ids[0], output=output, force=True, delete=True)
+    act = restore_in(root, world.ids[0], to=output, force=True, delete=True)
     shutil.copytree(root, output, ignore=shutil.ignore_patterns(".mvc"))
     total = calls_of(act)
     rng = draw("killed checkouts elsewhere")

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import InvalidName, IoFailed, RefConflict, WouldOverwrite
-from mvc.repo.repository import Repository
 from tests.repo.working import write_model
 
 
@@ -19,7 +19,7 @@ def repo(tmp_path: Path) -> Repository:
 
 
 def test_files_of_an_older_version_are_no_lost_work(repo: Repository) -> None:
-    repo.restore("HEAD~1")
+    repo.checkout("HEAD~1", to=repo.root)
     repo.commit({"w": np.full(3, 4)})  # HEAD moves on, the file stays
     moved = repo.switch("main")
     assert moved is not None and moved.written == ("model.safetensors",)
@@ -31,8 +31,8 @@ def test_a_file_of_an_older_version_is_deleted(repo: Repository) -> None:
     repo.commit(repo.root / "m.safetensors")
     write_model(repo.root / "m.safetensors", seed=2)
     repo.commit(repo.root / "m.safetensors")
-    repo.restore("HEAD~1", paths=["m.safetensors"])
-    moved = repo.restore("HEAD~2")
+    repo.checkout("HEAD~1", path=["m.safetensors"], to=repo.root)
+    moved = repo.checkout("HEAD~2", to=repo.root)
     assert moved.deleted == ("m.safetensors",)
 
 
@@ -40,7 +40,7 @@ def test_bytes_that_no_version_has_are_kept(repo: Repository) -> None:
     write_model(repo.root / "model.safetensors")
     before = (repo.root / "model.safetensors").read_bytes()
     with pytest.raises(WouldOverwrite, match="holds work that is not committed"):
-        repo.restore("HEAD~1")
+        repo.checkout("HEAD~1", to=repo.root)
     assert (repo.root / "model.safetensors").read_bytes() == before
 
 
@@ -50,7 +50,7 @@ def test_the_same_tensors_in_other_bytes_are_kept(repo: Repository) -> None:
     repo.commit(path)
     np.savez_compressed(path, w=np.arange(3))
     with pytest.raises(WouldOverwrite):
-        repo.restore("HEAD~1")
+        repo.checkout("HEAD~1", to=repo.root)
 
 
 def test_a_file_of_another_path_is_kept(repo: Repository) -> None:
@@ -59,7 +59,7 @@ def test_a_file_of_another_path_is_kept(repo: Repository) -> None:
     repo.commit(repo.root)
     write_model(repo.root / "a.safetensors", seed=2)
     with pytest.raises(WouldOverwrite, match=r"a\.safetensors"):
-        repo.restore("HEAD~1")
+        repo.checkout("HEAD~1", to=repo.root)
 
 
 def test_what_only_an_undone_commit_has_is_kept(repo: Repository) -> None:
@@ -69,7 +69,7 @@ def test_what_only_an_undone_commit_has_is_kept(repo: Repository) -> None:
         repo.commit(path)
     repo.undo()
     with pytest.raises(WouldOverwrite, match="not committed"):
-        repo.restore("HEAD~1")
+        repo.checkout("HEAD~1", to=repo.root)
 
 
 def test_a_refused_switch_to_a_new_branch_makes_no_branch(repo: Repository) -> None:

@@ -95,8 +95,8 @@ def test_a_hole_is_neither_read_nor_encoded_again(tmp_path: Path, counted: dict[
         counted.update(read=0, encoded=0)
         assert [c.kind for c in repo.status(untracked=False).changes] == ["unchanged"]
         assert counted["read"] < MIB
-        repo.restore("HEAD", output=tmp_path / "out")
-        assert repo.fsck(full=True).sound
+        repo.checkout("HEAD", to=tmp_path / "out")
+        assert repo.storage.fsck(full=True).sound
     assert same_file(path, tmp_path / "out")
     assert allocated(tmp_path / "out") < MIB
 
@@ -108,14 +108,14 @@ def test_data_between_holes(tmp_path: Path, counted: dict[str, int]) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit([path], options=CommitOptions(cwd=tmp_path))
         assert counted["read"] < 4 * MIB  # two readings of what is there
-        repo.restore("HEAD", output=tmp_path / "out")
+        repo.checkout("HEAD", to=tmp_path / "out")
         assert same_file(path, tmp_path / "out")
         assert allocated(tmp_path / "out") < 8 * MIB
         sparse(path, data={**places, 3 * PIECE: noise})
         repo.commit([path], options=CommitOptions(cwd=tmp_path))
-        repo.restore("HEAD", output=tmp_path / "out", force=True)
+        repo.checkout("HEAD", to=tmp_path / "out", force=True)
         assert same_file(path, tmp_path / "out")
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_tensors_that_are_holes(tmp_path: Path, counted: dict[str, int]) -> None:
@@ -123,7 +123,7 @@ def test_tensors_that_are_holes(tmp_path: Path, counted: dict[str, int]) -> None
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit([path], options=CommitOptions(cwd=tmp_path))
         assert counted["read"] < MIB and counted["encoded"] < 40
-        repo.restore("HEAD", output=tmp_path / "out")
+        repo.checkout("HEAD", to=tmp_path / "out")
         assert len({tensor.id for tensor in repo.manifest().entries[0].tensors}) == 1
     assert same_file(path, tmp_path / "out")
 
@@ -138,8 +138,8 @@ def test_a_hole_is_the_same_object_as_written_zeros(tmp_path: Path, pipeline: st
             path = tmp_path / name / "m.bin"
             (tmp_path / f"{name}.bin").replace(path)
             repo.commit([path], options=CommitOptions(cwd=path.parent), pipeline=pipeline)
-            stored.append((repo.manifest().id, repo.stats().bytes["full"]))
-            assert repo.fsck(full=True).sound
+            stored.append((repo.manifest().id, repo.storage.stats().bytes["full"]))
+            assert repo.storage.fsck(full=True).sound
     assert stored[0] == stored[1]
 
 

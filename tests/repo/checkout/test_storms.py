@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.forks import Child, Send, fork, warm_up
@@ -31,15 +31,15 @@ _LONGEST = 60.0  # seconds until a checkout counts as one that hangs
 
 
 def _in_place(repo: Repository, rev: str, _: Path) -> None:
-    repo.restore(rev, force=True)
+    repo.checkout(rev, force=True, to=repo.root)
 
 
 def _elsewhere(repo: Repository, rev: str, live: Path) -> None:
-    repo.restore(rev, output=live / "plain", force=True, delete=True)
+    repo.checkout(rev, to=live / "plain", force=True, delete=True)
 
 
 def _swapped(repo: Repository, rev: str, live: Path) -> None:
-    repo.restore(rev, output=live / "swapped", atomic_dir=True)
+    repo.checkout(rev, to=live / "swapped", atomic_dir=True)
 
 
 def _repack(repo: Repository, _: int) -> None:
@@ -157,10 +157,10 @@ class Storm:
         out = self.live / "whole"
         with Repository.open(self.root) as repo:
             for at, rev in enumerate(self.world.ids):
-                repo.restore(rev, output=out)
+                repo.checkout(rev, to=out)
                 assert self.world.version(out) == at
                 shutil.rmtree(out)
-            assert repo.fsck().problems == ()
+            assert repo.storage.fsck().problems == ()
 
 
 def storm(otherwise: Path, checkouts: int) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, IoFailed, MvcError, WouldOverwrite, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.repo.repository import Repository
 from tests.counters import count
 from tests.faults.crashfs import CrashFS
 from tests.faults.hooked import HookedFS
@@ -96,9 +96,9 @@ def test_each_region_damaged_in_turn(world: World, tmp_path: Path, elsewhere: bo
         try:
             with Repository.open(root) as repo:
                 if elsewhere:
-                    repo.restore(world.ids[0], output=served, force=True, delete=True)
+                    repo.checkout(world.ids[0], to=served, force=True, delete=True)
                 else:
-                    repo.restore(world.ids[0])
+                    repo.checkout(world.ids[0], to=repo.root)
             assert world.version(served) == 0
         except DamagedData as error:
             failed += 1
@@ -123,7 +123,7 @@ def test_a_failed_rename_is_told_and_the_next_command_completes_it(
         Repository.open(root, fs=HookedFS(refuse)) as repo,
         pytest.raises(IoFailed, match="the disk is busy") as caught,
     ):
-        repo.restore(world.ids[0])
+        repo.checkout(world.ids[0], to=repo.root)
     text = caught.value.message
     assert f"done: {SHARDS[0]}; not done: {SHARDS[1]}, {SHARDS[2]}" in text
     assert Repository.open(root).context.finished == (root / SHARDS[1], root / SHARDS[2])
@@ -154,7 +154,7 @@ def restore_in(root: Path, rev: str, **options: object) -> Callable[[FileSystem]
     def act(fs: FileSystem) -> None:
         fresh_process()
         with Repository.open(root, fs=fs) as repo:
-            repo.restore(rev, **options)  # type: ignore[arg-type]
+            repo.checkout(rev, **{"to": repo.root, **options})  # type: ignore[arg-type]
 
     return act
 
@@ -181,7 +181,7 @@ def kill_in_place(world: World, tmp_path: Path, points: int) -> None:
         completed, kept = completed + (now == 0), kept + (now == 1)
         assert not list((root / ".mvc").glob("checkouts/*"))
         with Repository.open(root) as repo:
-            repo.restore(world.ids[0])
+            repo.checkout(world.ids[0], to=repo.root)
         assert world.version(root) == 0
         shutil.rmtree(root)
     count("killed checkouts", calls=total, old_version=kept, new_version=completed)
@@ -200,18 +200,18 @@ def test_a_checkout_killed_at_100_points_leaves_one_version(world: World, tmp_pa
 def swap_at_points(world: World, tmp_path: Path, points: int) -> None:
     live = tmp_path / "live"
     with Repository.open(world.root) as repo:
-        repo.restore(world.ids[1], output=live, atomic_dir=True)
-    act = restore_in(world.root, world.ids[0], output=live, atomic_dir=True)
+        repo.checkout(world.ids[1], to=live, atomic_dir=True)
+    act = restore_in(world.root, world.ids[0], to=live, atomic_dir=True)
     total = calls_of(act)
     rng = draw("killed swaps")
     seen = set()
     for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
         with Repository.open(world.root) as repo:
-            repo.restore(world.ids[1], output=live, atomic_dir=True)
+            repo.checkout(world.ids[1], to=live, atomic_dir=True)
         assert killed(act, at)
         seen.add(world.version(Path(os.path.realpath(live))))  # nobody has cleaned up
     with Repository.open(world.root) as repo:
-        repo.restore(world.ids[1], output=live, atomic_dir=True)
+        repo.checkout(world.ids[1], to=live, atomic_dir=True)
     assert len(list(tmp_path.glob(".mvc-dir-live.*"))) <= 3  # this one, the one before, the lock
     assert seen <= {0, 1} and seen
 
@@ -232,7 +232,7 @@ def power_failures(world: World, tmp_path: Path, draws: int) -> None:
     times = {name: (disk / "models" / name).stat().st_mtime_ns for name in world.versions[1]}
     fs = CrashFS(disk)
     with Repository.open(disk / "models", fs=fs) as repo:
-        repo.restore(world.ids[0])
+        repo.checkout(world.ids[0], to=repo.root)
     rng = draw("power failures of a checkout")
     seen = set()
     for point in sorted(rng.randint(0, fs.crash_points()) for _ in range(draws)):
@@ -295,7 +295,7 @@ def test_a_running_checkout_is_left_alone(world: World, tmp_path: Path) -> None:
                 opened.append(other.context.finished)
 
     with Repository.open(root, fs=HookedFS(look)) as repo:
-        repo.restore(world.ids[0])
+        repo.checkout(world.ids[0], to=repo.root)
     assert opened == [()] and world.version(root) == 0
 
 
@@ -346,7 +346,7 @@ def test_plans_that_are_a_link_are_refused(world: World, tmp_path: Path) -> None
 def test_a_reader_of_a_swapped_folder_sees_one_version(world: World, tmp_path: Path) -> None:
     live = tmp_path / "live"
     with Repository.open(world.root) as repo:
-        repo.restore(world.ids[1], output=live, atomic_dir=True)
+        repo.checkout(world.ids[1], to=live, atomic_dir=True)
         stop, seen, wrong = threading.Event(), set(), []
 
         def read() -> None:
@@ -365,7 +365,7 @@ def test_a_reader_of_a_swapped_folder_sees_one_version(world: World, tmp_path: P
         reader.start()
         try:
             for i in range(30):
-                repo.restore(world.ids[i % 2], output=live, atomic_dir=True)
+                repo.checkout(world.ids[i % 2], to=live, atomic_dir=True)
         finally:
             stop.set()
             reader.join()
@@ -377,7 +377,7 @@ def test_a_swap_keeps_the_folder_before_it_and_no_other(world: World, tmp_path: 
     with Repository.open(world.root) as repo:
         targets = []
         for i in (0, 1, 0):
-            done = repo.restore(world.ids[i], output=live, atomic_dir=True)
+            done = repo.checkout(world.ids[i], to=live, atomic_dir=True)
             targets.append(os.readlink(live))
             assert world.version(tmp_path / targets[-1]) == i
         assert done.written[0] == str(live / SHARDS[0]) and not done.moved_head
@@ -391,48 +391,48 @@ def test_what_mvc_did_not_make_is_not_swapped(world: World, tmp_path: Path) -> N
     (tmp_path / "link").symlink_to("mine")
     with Repository.open(world.root) as repo:
         with pytest.raises(WouldOverwrite, match="no symbolic link"):
-            repo.restore(world.ids[0], output=tmp_path / "folder", atomic_dir=True, force=True)
+            repo.checkout(world.ids[0], to=tmp_path / "folder", atomic_dir=True, force=True)
         with pytest.raises(WouldOverwrite, match="did not make"):
-            repo.restore(world.ids[0], output=tmp_path / "link", atomic_dir=True)
-        repo.restore(world.ids[0], output=tmp_path / "link", atomic_dir=True, force=True)
+            repo.checkout(world.ids[0], to=tmp_path / "link", atomic_dir=True)
+        repo.checkout(world.ids[0], to=tmp_path / "link", atomic_dir=True, force=True)
     assert (tmp_path / "mine").is_dir() and world.version(tmp_path / "link") == 0
 
 
 def test_swapped_folders_in_the_working_tree_are_not_tracked(world: World, tmp_path: Path) -> None:
     root = world.copy(tmp_path / "models")
     with Repository.open(root) as repo:
-        repo.restore("HEAD", output=root / "live", atomic_dir=True)
+        repo.checkout("HEAD", to=root / "live", atomic_dir=True)
         assert {name.split("/")[0] for name in repo.status().untracked} == {"live"}
 
 
 def test_delete_removes_what_the_version_lacks(world: World, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with Repository.open(world.root) as repo:
-        repo.restore(world.ids[1], output=out)
+        repo.checkout(world.ids[1], to=out)
         (out / "old").symlink_to("nowhere")
         with pytest.raises(WouldOverwrite, match="exists already"):
-            repo.restore(world.ids[0], output=out, delete=True)
+            repo.checkout(world.ids[0], to=out, delete=True)
         for name in SHARDS:
             (out / name).unlink()
         with pytest.raises(WouldOverwrite, match="would be deleted"):
-            repo.restore(world.ids[0], output=out, delete=True)
+            repo.checkout(world.ids[0], to=out, delete=True)
         assert (out / "adapter/extra.safetensors").exists()
-        done = repo.restore(world.ids[0], output=out, delete=True, force=True)
+        done = repo.checkout(world.ids[0], to=out, delete=True, force=True)
         assert done.deleted == (str(out / "adapter/extra.safetensors"), str(out / "old"))
         assert world.version(out) == 0 and not (out / "adapter").exists()
         with pytest.raises(WrongUsage):
-            repo.restore(world.ids[0], paths=SHARDS[:1], output=out, delete=True, force=True)
+            repo.checkout(world.ids[0], path=SHARDS[:1], to=out, delete=True, force=True)
         with pytest.raises(WrongUsage):
-            repo.restore(world.ids[0], delete=True)
+            repo.checkout(world.ids[0], delete=True, to=repo.root)
 
 
 def test_delete_refuses_a_folder_with_a_repository(world: World, tmp_path: Path) -> None:
     root = world.copy(tmp_path / "models")
     (root / "notes.txt").write_text("mine")
     with Repository.open(root) as repo:
-        for place in (root, tmp_path):
-            with pytest.raises(WrongUsage, match="holds a repository"):
-                repo.restore(world.ids[0], output=place, delete=True, force=True)
+        for place, why in ((root, "for another folder"), (tmp_path, "holds a repository")):
+            with pytest.raises(WrongUsage, match=why):
+                repo.checkout(world.ids[0], to=place, delete=True, force=True)
     assert (root / "notes.txt").exists()
 
 
@@ -445,17 +445,6 @@ def test_a_repository_that_cannot_be_written_is_checked_out(world: World, tmp_pa
             return path != root / ".mvc" and super().is_writable_dir(path)
 
     with Repository.open(root, fs=ReadOnlyFS()) as repo:
-        repo.restore(world.ids[0], output=tmp_path / "out")
+        repo.checkout(world.ids[0], to=tmp_path / "out")
     assert world.version(tmp_path / "out") == 0
     assert not (root / ".mvc/checkouts").exists()
-
-
-def test_a_mounted_version_is_a_folder_for_a_while(world: World) -> None:
-    with Repository.open(world.root) as repo:
-        with repo.mounted(world.ids[0]) as folder:
-            assert world.version(folder) == 0
-        assert not folder.exists()
-        with pytest.raises(KeyError), repo.mounted("HEAD", paths=["adapter"]) as folder:
-            assert list(held(folder)) == ["adapter/extra.safetensors"]
-            raise KeyError
-        assert not folder.exists()

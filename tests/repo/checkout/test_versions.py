@@ -81,9 +81,9 @@ def test_every_version_in_order(tmp_path: Path, pipeline: str) -> None:
 
 def test_after_repack_to_other_reset_points(tmp_path: Path) -> None:
     repo, states = history(tmp_path, 14)
-    repo.repack(interval=4)
-    repo.forget("HEAD~6")
-    repo.gc(grace="0")
+    repo.storage.repack(interval=4)
+    repo.storage.forget("HEAD~6")
+    repo.storage.gc(grace="0")
     found = list(repo.iter_versions(on_error="skip"))
     assert len(found) == 13
     assert all(same(s, e) for (_, s), e in zip(found, states[:7] + states[8:], strict=True))
@@ -260,7 +260,7 @@ def test_damage_is_named_and_the_rest_stays_readable(tmp_path: Path) -> None:
 
 def test_forgotten_versions(tmp_path: Path) -> None:
     repo, states = history(tmp_path, 5)
-    repo.forget("HEAD~2")
+    repo.storage.forget("HEAD~2")
     with pytest.raises(StateForgotten):
         list(repo.iter_versions())
     found = [s for _, s in repo.iter_versions(on_error="yield")]
@@ -292,7 +292,7 @@ def test_another_process_may_collect_meanwhile(tmp_path: Path) -> None:
     walk = repo.iter_versions()
     assert same(next(walk)[1], states[0])
     with mvc.Repository.open(tmp_path) as other:
-        other.repack(interval=2)
-        other.gc(grace="0")
+        other.storage.repack(interval=2)
+        other.storage.gc(grace="0")
     assert all(same(state, states[i]) for i, (_, state) in enumerate(walk, 1))
     repo.close()

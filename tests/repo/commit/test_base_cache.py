@@ -129,7 +129,7 @@ def test_what_is_stored_does_not_depend_on_the_budget(tmp_path, pipeline):
             for id_, want in made:
                 got = repo.checkout(id_, path="model.safetensors")
                 assert {k: v.tobytes() for k, v in got.items()} == want
-            assert not repo.fsck(full=True).problems
+            assert not repo.storage.fsck(full=True).problems
     assert len(set(sizes.values())) == 1, sizes
 
 

@@ -93,7 +93,7 @@ def test_reset_points_come_by_interval_and_both_sides_are_used(tmp_path):
     with mvc.Repository.open(tmp_path) as repo:
         for i in range(13):
             repo.commit({"a": near(i)})
-        stats = repo.stats()
+        stats = repo.storage.stats()
         assert (stats.reset_points, stats.deltas_worst) == (3, 3)
         for i in range(13):
             assert same(repo.checkout(f"HEAD~{12 - i}")["a"], near(i))
@@ -103,7 +103,7 @@ def test_recovery_is_bounded_by_seconds(tmp_path):
     found = []
     with mvc.Repository.init(tmp_path / "alone") as repo:
         repo.commit({"a": near(0)})
-        full = repo.stats().recovery_worst
+        full = repo.storage.stats().recovery_worst
     for bound in (1.2 * full, 60):
         folder = tmp_path / str(bound)
         mvc.Repository.init(folder).close()
@@ -111,7 +111,7 @@ def test_recovery_is_bounded_by_seconds(tmp_path):
         with mvc.Repository.open(folder) as repo:
             for i in range(30):
                 repo.commit({"a": near(i)})
-            found.append(repo.stats())
+            found.append(repo.storage.stats())
     tight, loose = found
     assert tight.reset_points > loose.reset_points
     assert tight.deltas_worst < loose.deltas_worst
@@ -124,14 +124,14 @@ def test_requirements_choose_the_pipeline_and_bound_this_commit(repo):
     chain, times = [], []
     for i in range(12):
         done = repo.commit({"a": near(i)}, pipeline=mvc.Requirements(max_recovery=60))
-        times.append(repo.stats().recovery_worst)
+        times.append(repo.storage.stats().recovery_worst)
         assert done.commit.pipeline == "lossless"
-        chain.append(repo.stats().reset_points)
+        chain.append(repo.storage.stats().reset_points)
     assert chain == [1] * 12
     bound = 1.2 * times[0]  # a full version keeps to it, no delta does
     for i in range(12, 24):
         repo.commit({"a": near(i)}, pipeline=mvc.Requirements(max_recovery=bound))
-    assert repo.stats().reset_points > 1
+    assert repo.storage.stats().reset_points > 1
     state = {"a": near(30)}
     made = repo.commit(state, pipeline=mvc.Requirements(lossy=True)).commit
     assert made.pipeline == "vsol-0-fast"
@@ -187,7 +187,7 @@ def test_a_change_is_noticed_without_a_copy_in_memory_too(tmp_path, monkeypatch)
 def test_commits_from_an_older_version_branch(repo):
     first = repo.commit({"a": near(0)}).id
     main = repo.commit({"a": near(1)}).id
-    repo.restore(str(first), force=True)
+    repo.checkout(str(first), force=True, to=repo.root)
     side = repo.commit({"a": near(2)})
     assert side.commit.parents == (first,)
     assert repo.find("main") == main
@@ -250,7 +250,7 @@ def test_a_state_and_its_file_have_one_root(repo, tmp_path):
     state = {"x.weight": torch.from_numpy(BASE), "x.bias": torch.arange(5)}
     torch.save(state, tmp_path / "m.pt")
     kept = repo.commit(state).root
-    repo.restore(output=tmp_path / "out.safetensors")
+    repo.checkout(to=tmp_path / "out.safetensors")
     with mvc.Repository.init(tmp_path / "other") as other:
         (tmp_path / "other/m.pt").write_bytes((tmp_path / "m.pt").read_bytes())
         (tmp_path / "other/m.safetensors").write_bytes((tmp_path / "out.safetensors").read_bytes())
@@ -350,4 +350,4 @@ def test_a_commit_that_finds_no_space_gives_back_what_it_took(tmp_path, monkeypa
         assert {file.name: file.read_bytes() for file in packs.iterdir()} == before
         last = repo.commit({"w": random.standard_normal(100)}).id
         assert [entry.id for entry in repo.log()] == ([last] if first else [last, made])
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound

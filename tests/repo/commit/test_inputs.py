@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import mvc
+from mvc.api.repository import Repository
 from mvc.errors import InvalidName, WrongUsage
 from mvc.repo.commit.inputs import paths_of
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mvc.api.repository import Repository
 from mvc.model.tensor import TensorSpec
 from mvc.repo.commit.state_writer import StateWriter
-from mvc.repo.repository import Repository
 from mvc.store.packs.records import BLOB
 from tests.store.sizes import shrink
 
@@ -22,10 +22,10 @@ def write(path: Path, version: int) -> bytes:
 
 def check(root: Path, wanted: dict[str, bytes]) -> int:
     with Repository.open(root) as repo:
-        assert repo.fsck(full=True).problems == ()
+        assert repo.storage.fsck(full=True).problems == ()
         for id_, data in wanted.items():
             out = root / "out"
-            repo.restore(id_, output=out, force=True)
+            repo.checkout(id_, to=out, force=True)
             assert out.read_bytes() == data
         entry = repo.manifest().entries[0]
         assert entry.format == "torch"

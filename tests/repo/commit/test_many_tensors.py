@@ -78,7 +78,7 @@ def test_reading_is_linear(tmp_path: Path) -> None:
 
     def fsck(count: int) -> int:
         with repository(count) as repo:
-            return lines_run(lambda: repo.fsck(full=True))
+            return lines_run(lambda: repo.storage.fsck(full=True))
 
     def diff(count: int) -> int:
         with repository(count) as repo:
@@ -146,7 +146,7 @@ def test_a_word_comes_back_from_every_pipeline(tmp_path: Path, pipeline: str) ->
         for rev, state in (("HEAD^", first), ("HEAD", second)):
             found = repo.checkout(rev)
             assert all(np.array_equal(found[k], v) for k, v in state.items())
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_a_master_is_found_among_many_by_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_a_record_has_a_bounded_number_of_objects(
         monkeypatch.setattr(
             RecordHeader, "by_id", property(lambda h: (sizes.append(len(h.members)), real(h))[1])
         )
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         assert repo.checkout("HEAD")["layer.499.scale"][0] == 499.5
     assert max(sizes) <= 66  # a manifest and a skeleton join the last record
 
@@ -200,5 +200,5 @@ def test_a_file_of_many_tensors(tmp_path: Path) -> None:
         save_file(tiny(300), tmp_path / "m.safetensors")
         before = (tmp_path / "m.safetensors").read_bytes()
         repo.commit([tmp_path / "m.safetensors"], options=CommitOptions(cwd=tmp_path))
-        repo.restore("HEAD", output=tmp_path / "out")
+        repo.checkout("HEAD", to=tmp_path / "out")
     assert (tmp_path / "out").read_bytes() == before

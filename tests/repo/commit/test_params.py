@@ -37,7 +37,7 @@ def test_params_are_kept_as_texts_and_read_by_the_oracle(tmp_path: Path) -> None
     assert reader.Repository(tmp_path / ".mvc").commits[made.id].params == kept
     with mvc.Repository.open(tmp_path) as repo:
         assert repo.version().params == kept
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_the_feature_is_named_by_the_first_commit_that_has_params(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_the_feature_is_named_by_the_first_commit_that_has_params(tmp_path: Path
         repo.commit(STATE, params={"lr": 1})
         assert features(tmp_path) == {"commit-2"}
         repo.commit({"w": STATE["w"] + 1})
-        repo.forget("HEAD~1")
-        repo.gc(grace="0")
+        repo.storage.forget("HEAD~1")
+        repo.storage.gc(grace="0")
         assert "commit-2" in features(tmp_path)
 
 

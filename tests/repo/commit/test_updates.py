@@ -186,7 +186,7 @@ def test_both_approaches_write_the_same_records(tmp_path: Path) -> None:
         assert stored(pack(twins[0])[length:]) <= ids
         written += 1
     for repo in twins:
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         repo.close()
     count("updates stored by value and by tree", tried=written, packs_that_differ=0)
 

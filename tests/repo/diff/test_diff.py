@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData, SourceChanged, UnknownPath, UnknownRevision, WrongUsage
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.content.compare import FileDiff
 from mvc.repo.diff import diff as module
 from mvc.repo.diff.diff import Diff
-from mvc.repo.repository import Repository
 from tests.repo.working import tensors_of, write_model
 
 NAME = "m.safetensors"
@@ -261,7 +261,7 @@ def test_files_and_python_states_side_by_side(python: Repository) -> None:
 
 
 def test_a_python_state_that_was_written_is_a_file(python: Repository) -> None:
-    python.restore("HEAD", paths=["model.safetensors"])
+    python.checkout("HEAD", path=["model.safetensors"], to=python.root)
     assert python.diff().from_head == ()
     python.remove(["model.safetensors"])
     found = python.diff()

@@ -100,7 +100,7 @@ def test_across_paths(repo: mvc.Repository) -> None:
 def test_a_data_set_is_no_model(repo: mvc.Repository, tmp_path: Path) -> None:
     repo.commit({"w": np.zeros(4)})
     np.savez(tmp_path / "digits.npz", x=np.arange(20))
-    repo.add_data(tmp_path / "digits.npz", name="digits")
+    repo.recipes.add_data(tmp_path / "digits.npz", name="digits")
     assert [member.path for member in repo.family().members] == ["model.safetensors"]
 
 
@@ -119,7 +119,7 @@ def test_a_forgotten_version_is_passed_over(repo: mvc.Repository) -> None:
     for i in range(3):
         state = tuned(state, i + 5)
         repo.commit(state, message=f"tune {i}")
-    repo.forget(["HEAD~1", "HEAD~2"])
+    repo.storage.forget(["HEAD~1", "HEAD~2"])
     assert kinds(repo) == [("one", "base", None), ("tune 2", "fine-tuned version", 0)]
     with pytest.raises(StateForgotten):
         repo.family("HEAD~1")

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, retract
 from mvc.repo.history.log import is_reset_point, log
-from mvc.repo.repository import Repository
 from tests.repo.publishing import START, advance, commit, repository, set_ref
 
 

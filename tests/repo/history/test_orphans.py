@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.repo.history.log import Orphans, orphans
-from mvc.repo.repository import Repository
 
 
 def record(repo: Repository, value: float, deploy: str | None = None) -> CommitId:
@@ -20,7 +20,7 @@ def repo(tmp_path: Path) -> Repository:
     repo = Repository.init(tmp_path / "models")
     first = record(repo, 1)
     record(repo, 2)
-    repo.restore(first)
+    repo.checkout(first, to=repo.root)
     for value in (3, 4, 5):
         record(repo, value)
     return repo
@@ -43,7 +43,7 @@ def test_what_a_tag_or_branch_reaches_is_not_counted(repo: Repository, rev: str)
 
 def test_where_head_goes_counts(repo: Repository) -> None:
     tip = repo.find("HEAD")
-    moved = repo.restore("HEAD~1")
+    moved = repo.checkout("HEAD~1", to=repo.root)
     assert moved.orphans == Orphans(tip, 1, 0)
 
 
@@ -58,7 +58,7 @@ def test_deployed_versions_and_what_led_to_them_stay(repo: Repository) -> None:
     repo.deploy("HEAD~1", "prod")
     left = repo.switch("main")
     assert left is not None and left.orphans == Orphans(tip, 3, 2)
-    report = repo.gc(grace="0")
+    report = repo.storage.gc(grace="0")
     assert len(report.commits) == 1
     repo.find("HEAD")
 
@@ -66,6 +66,6 @@ def test_deployed_versions_and_what_led_to_them_stay(repo: Repository) -> None:
 def test_a_deployed_child_on_no_branch_keeps_what_led_to_it(repo: Repository) -> None:
     tip = repo.find("HEAD")
     record(repo, 6, deploy="prod")
-    repo.restore(tip)
+    repo.checkout(tip, to=repo.root)
     left = repo.switch("main")
     assert left is not None and left.orphans == Orphans(tip, 3, 3)

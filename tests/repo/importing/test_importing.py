@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import InvalidTime, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.repo.importing.importing import (
@@ -13,7 +14,6 @@ from mvc.repo.importing.importing import (
     find_checkpoints,
     import_checkpoints,
 )
-from mvc.repo.repository import Repository
 from tests.repo.working import write_model
 
 SECOND = 10**9
@@ -70,7 +70,7 @@ def test_files_become_versions_in_the_order_of_their_times(repo: Repository, run
     assert repo.live(moment, "prod").commit == found[1].commit
     for imported in found:
         out = run.parent / "out.safetensors"
-        repo.restore(str(imported.commit), output=out, force=True)
+        repo.checkout(str(imported.commit), to=out, force=True)
         assert out.read_bytes() == imported.source.read_bytes()
 
 

@@ -21,7 +21,7 @@ PIPELINES = ["lc", "lc:x=2", "lc:x=3,huffman", "lc:x=2,tensor", "lc:uniform,budg
 def test_every_version_is_what_its_commit_returned(tmp_path: Path, pipeline: str) -> None:
     with start(tmp_path) as repo:
         made, last = grow(repo, first(), 6, pipeline)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         check(repo, made)
         *_, state = made.values()
         exact = bits(repo.commit(last, pipeline="lossless").state)
@@ -102,7 +102,7 @@ def test_files_are_read_and_not_written(tmp_path: Path) -> None:
             before = safe.read_bytes(), pickled.read_bytes()
             done = repo.commit([safe, pickled], pipeline="lc:x=2")
             assert (safe.read_bytes(), pickled.read_bytes()) == before
-            repo.restore(done.id, output=tmp_path / "out", everything=True, force=True)
+            repo.checkout(done.id, to=tmp_path / "out", everything=True, force=True)
             stored = load_file(tmp_path / "out/model.safetensors")
             again = torch.load(tmp_path / "out/model.pt", weights_only=True)
             assert bits(stored) == bits(again)
@@ -111,7 +111,7 @@ def test_files_are_read_and_not_written(tmp_path: Path) -> None:
         save_file(state, safe)
         done = repo.commit([safe], pipeline="lc:x=2", options=mvc.CommitOptions(in_place=True))
         assert bits(load_file(safe)) == bits(repo.checkout(done.id, path=safe.name))
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_an_optimizer_in_a_file(tmp_path: Path) -> None:
@@ -148,10 +148,12 @@ def test_lossless_and_approximated_versions_follow_each_other(tmp_path: Path) ->
             more, state = grow(repo, state, 2, pipeline)
             made |= more
         check(repo, made)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         reset = repo.commit(state, pipeline="lc:x=2", reset_point=True)
         check(repo, made | {reset.id: bits(reset.state)})
-        assert reset.id in set(repo.repack(interval=1000, dry_run=True).plan.before.reset_points)
+        assert reset.id in set(
+            repo.storage.repack(interval=1000, dry_run=True).plan.before.reset_points
+        )
 
 
 def test_branches(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_the_setting(tmp_path: Path) -> None:
         assert done.commit.pipeline == "expq | promote:2 | packed"
         check(repo, {done.id: bits(done.state)})
         assert bits(repo.commit(state, pipeline="lossless").state) == bits(state)
-        assert repo.gc(grace="0") is not None  # maintenance codes losslessly
+        assert repo.storage.gc(grace="0") is not None  # maintenance codes losslessly
 
 
 def test_older_programs_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,22 +201,22 @@ def test_reset_points_end_a_chain(tmp_path: Path) -> None:
         with start(folder, {"store.layout": layout, "store.reset_interval": 8}) as repo:
             made, _ = grow(repo, first(), 30)
             check(repo, made)
-            assert repo.stats().deltas_worst == 7
-            assert repo.stats().reset_points == 4
+            assert repo.storage.stats().deltas_worst == 7
+            assert repo.storage.stats().reset_points == 4
 
 
 def test_a_bound_on_recovery(tmp_path: Path) -> None:
     with start(tmp_path, {"store.max_recovery": 10}) as repo:
         made, state = grow(repo, first(), 3)
-        least = repo.stats().recovery_worst
-        assert repo.stats().reset_points == 1
+        least = repo.storage.stats().recovery_worst
+        assert repo.storage.stats().reset_points == 1
         bound = mvc.CommitOptions(max_recovery=least * 1.5)
         for _ in range(40):
             done = repo.commit(state, pipeline="lc:x=2", options=bound)
             made[done.id] = bits(done.state)
             state = moved(state)
-        assert repo.stats().reset_points > 1
-        assert repo.stats().recovery_worst < least * 3
+        assert repo.storage.stats().reset_points > 1
+        assert repo.storage.stats().recovery_worst < least * 3
         check(repo, made)
         with pytest.raises(InvalidConfig, match="max_recovery"):
             repo.commit(state, pipeline="lc", options=mvc.CommitOptions(max_recovery=1e-6))
@@ -240,4 +242,4 @@ def test_changes_as_large_as_numbers_get(tmp_path: Path, pipeline: str) -> None:
             done = repo.commit(state, pipeline=pipeline)
             made[done.id] = bits(done.state)
         check(repo, made)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound

@@ -30,18 +30,18 @@ def test_forgetting_some_versions(tmp_path: Path, joined: bool) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 20)
         if joined:
-            repo.repack(super_step=8)
+            repo.storage.repack(super_step=8)
         ids = list(made)
         for id_ in ids[3:7] + ids[12:13]:
-            repo.forget(id_)
+            repo.storage.forget(id_)
             del made[id_]
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         check(repo, made)
-        assert repo.fsck(full=True).sound
-        repo.forget(keep_last=2)
-        repo.gc(grace="0")
+        assert repo.storage.fsck(full=True).sound
+        repo.storage.forget(keep_last=2)
+        repo.storage.gc(grace="0")
         check(repo, {id_: made[id_] for id_ in ids[-2:]})
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 @pytest.mark.parametrize("goal", [{"interval": 5}, {"max_recovery": 5.0}, {"super_step": 4}, {}])
@@ -50,9 +50,9 @@ def test_repacking(tmp_path: Path, goal: dict[str, float]) -> None:
         made, state = grow(repo, first(), 14)
         more, state = grow(repo, state, 3, "lossless")
         made |= more
-        repo.repack(**goal)  # type: ignore[arg-type]
+        repo.storage.repack(**goal)  # type: ignore[arg-type]
         check(repo, made)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
         more, _ = grow(repo, state, 3)
         check(repo, made | more)
 
@@ -62,7 +62,7 @@ def test_the_layout_of_the_settings_leaves_steps_alone(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 20)
         before = stored(tmp_path)
-        repo.repack()
+        repo.storage.repack()
         assert stored(tmp_path) <= before
         check(repo, made)
 
@@ -71,11 +71,11 @@ def test_adding_and_removing_reset_points(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 9)
         middle = list(made)[4]
-        repo.repack(add=[middle])
-        assert repo.stats().reset_points == 2
+        repo.storage.repack(add=[middle])
+        assert repo.storage.stats().reset_points == 2
         check(repo, made)
-        repo.repack(remove=[middle])
-        assert repo.stats().reset_points == 1
+        repo.storage.repack(remove=[middle])
+        assert repo.storage.stats().reset_points == 1
         check(repo, made)
 
 
@@ -89,7 +89,7 @@ def test_what_nothing_leads_to_is_collected(tmp_path: Path) -> None:
         repo.switch("main")
         repo.delete_branch("side", force=True)
         before = stored(tmp_path)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         assert stored(tmp_path) < before
         check(repo, kept)
 
@@ -113,7 +113,7 @@ def test_a_full_fsck_decodes_each_step_once(
 
     monkeypatch.setattr(grouped, "decode_shared", counted)
     with open_quietly(tmp_path) as repo:
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
     assert len(found) == len(set(found)) > 20
 
 
@@ -132,9 +132,9 @@ def test_a_full_fsck_names_the_versions_behind_a_damaged_step(tmp_path: Path) ->
     data[at.offset + at.header.body_at + 3] ^= 16
     pack.write_bytes(data)
     with open_quietly(tmp_path) as repo:
-        report = repo.fsck(full=True)
+        report = repo.storage.fsck(full=True)
         assert set(report.lost) == set(list(made)[5:])
-        assert report.lost == repo.fsck().lost
+        assert report.lost == repo.storage.fsck().lost
         assert reset.id not in report.lost
 
 
@@ -144,14 +144,14 @@ def test_flipped_bits_are_reported(tmp_path: Path, joined: bool) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 9)
         if joined:
-            repo.repack(super_step=8)
+            repo.storage.repack(super_step=8)
     (pack,) = (path for path in (tmp_path / ".mvc/packs").iterdir())
     whole = pack.read_bytes()
     random = torch.Generator().manual_seed(3)
     for at in torch.randint(len(whole) // 2, len(whole), (12,), generator=random).tolist():
         pack.write_bytes(whole[:at] + bytes((whole[at] ^ 0x10,)) + whole[at + 1 :])
         with mvc.Repository.open(tmp_path) as repo:
-            assert not repo.fsck().sound
+            assert not repo.storage.fsck().sound
             for id_, expected in made.items():
                 try:
                     assert bits(repo.checkout(id_)) == expected
@@ -175,9 +175,9 @@ def test_repair_takes_what_another_repository_has(tmp_path: Path) -> None:
     data[-200] ^= 255
     pack.write_bytes(data)
     with mvc.Repository.open(one) as repo:
-        assert not repo.fsck().sound
-        repo.repair(other=other)
-        assert repo.fsck(full=True).sound
+        assert not repo.storage.fsck().sound
+        repo.storage.repair(other=other)
+        assert repo.storage.fsck(full=True).sound
         check(repo, made)
 
 
@@ -200,8 +200,8 @@ def test_a_version_after_a_lost_one_is_stored_exactly(tmp_path: Path) -> None:
 def test_the_index_can_be_made_anew(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 5)
-        repo.repack(super_step=2)
-        repo.rebuild_index()
+        repo.storage.repack(super_step=2)
+        repo.storage.rebuild_index()
         check(repo, made)
         assert moved(first())
 
@@ -225,7 +225,7 @@ def test_a_joined_record_is_cut_as_a_writer_cuts_it(
             done = repo.commit(state, pipeline="lc:x=2,huffman")
             made[done.id] = bits(done.state)
             state = {k: v + moving[k] * torch.randn_like(v) * 0.1 for k, v in state.items()}
-        assert repo.repack(super_step=8).plan.joined
+        assert repo.storage.repack(super_step=8).plan.joined
         check(repo, made)
 
 
@@ -241,5 +241,5 @@ def test_steps_stay_if_a_super_step_cannot_be_read_back(
 
         monkeypatch.setattr(super_steps, "encode_joint", wrong)
         with pytest.raises(EncodingFailed, match="a super-step of"):
-            repo.repack(super_step=8)
+            repo.storage.repack(super_step=8)
         check(repo, made)

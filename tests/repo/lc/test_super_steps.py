@@ -55,14 +55,14 @@ def test_sixty_four_checkpoints(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, state = grow(repo, sparse(), 65, CHAIN)
         size, chain, slow = packs(tmp_path), decoded(repo), seconds(repo)
-        plan = repo.repack(super_step=8).plan
+        plan = repo.storage.repack(super_step=8).plan
         assert plan.joined > 64
         assert 3 * decoded(repo) <= chain
         assert 5 * seconds(repo) <= slow
         assert packs(tmp_path) <= size
         check(repo, made)
-        assert repo.fsck(full=True).sound
-        assert not repo.repack(super_step=8).plan.joined
+        assert repo.storage.fsck(full=True).sound
+        assert not repo.storage.repack(super_step=8).plan.joined
         more, _ = grow(repo, state, 3, CHAIN)
         check(repo, made | more)
 
@@ -83,7 +83,7 @@ def test_levels_one_after_the_other(tmp_path: Path) -> None:
         assert 2 * decoded(repo) < chain
         assert packs(tmp_path) <= single
         check(repo, made | more)
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")
         check(repo, made | more)
 
 
@@ -105,7 +105,7 @@ def test_branches_share_a_run(tmp_path: Path) -> None:
         rest, _ = grow(repo, state, 8, CHAIN)
         assert join(repo.context)
         check(repo, made | more | rest)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_versions_that_were_stored_in_full_between(tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def test_versions_that_were_stored_in_full_between(tmp_path: Path) -> None:
         made, _ = grow(repo, sparse(2000), 30, CHAIN)
         join(repo.context)
         check(repo, made)
-        assert repo.fsck(full=True).sound
+        assert repo.storage.fsck(full=True).sound

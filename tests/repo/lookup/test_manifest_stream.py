@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.ids import ManifestId
 from mvc.io.files import FileSystem
@@ -13,7 +14,6 @@ from mvc.repo.config import set_value
 from mvc.repo.lookup import manifest_stream, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.maintenance.inventory import Inventory, inventory
-from mvc.repo.repository import Repository
 from mvc.store.recovery.recover import Recovery
 from tests.store.repositories import History
 

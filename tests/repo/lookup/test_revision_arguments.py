@@ -9,11 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from mvc.errors import Unattainable, UnknownRevision, WrongUsage
+from mvc.api.recipes import Recipes
+from mvc.api.repository import Repository
+from mvc.api.storage import Storage
+from mvc.errors import CannotResume, Unattainable, UnknownPath, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 
 Use = Callable[[Repository, Any], object]
 
@@ -21,18 +25,31 @@ Use = Callable[[Repository, Any], object]
 def removed(repo: Repository, rev: Any) -> object:
     """Takes the only reset point away, which is refused with the name of the version."""
     with pytest.raises(Unattainable) as caught:
-        repo.repack(remove=[rev], dry_run=True)
+        repo.storage.repack(remove=[rev], dry_run=True)
     return caught.value.message
-
-
-def mounted(repo: Repository, rev: Any) -> list[str]:
-    with repo.mounted(rev) as folder:
-        return sorted(path.name for path in folder.iterdir())
 
 
 def tensor_bytes(repo: Repository, rev: Any) -> bytes:
     (entry,) = repo.manifest(rev).entries
     return bytes(repo.tensor_bytes(entry, entry.tensors[0], rev))
+
+
+def loaded(repo: Repository, rev: Any) -> list[float]:
+    model = nn.ParameterDict({"w": torch.zeros(3)})
+    repo.load(model, rev)
+    return model["w"].tolist()
+
+
+def retraining(repo: Repository, rev: Any) -> list[float]:
+    with repo.recipes.retraining(rev):
+        return repo.checkout(rev)["w"].tolist()
+
+
+def refused(use: Callable[[], object]) -> str:
+    """The version carries neither code nor a training state; with its name in the message."""
+    with pytest.raises((UnknownPath, CannotResume)) as caught:
+        use()
+    return caught.value.message
 
 
 # By the method and the parameter that takes the revision.
@@ -45,15 +62,25 @@ USES: dict[tuple[str, str], Use] = {
     ("diff", "b"): lambda repo, rev: [f.kind for f in repo.diff("HEAD", rev).files],
     ("family", "rev"): lambda repo, rev: [m.path for m in repo.family(rev).members],
     ("find", "rev"): lambda repo, rev: repo.find(rev),
-    ("forget", "revs"): lambda repo, rev: repo.forget(rev).commits,
+    ("forget", "revs"): lambda repo, rev: repo.storage.forget(rev).commits,
     ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
-    ("mounted", "rev"): lambda repo, rev: mounted(repo, rev),
+    ("load", "rev"): loaded,
+    ("load_model", "rev"): lambda repo, rev: refused(lambda: repo.load_model(rev, trust=True)),
+    ("resume", "rev"): lambda repo, rev: refused(lambda: repo.resume(nn.Linear(1, 1), rev=rev)),
+    ("calls", "rev"): lambda repo, rev: repo.recipes.calls(rev),
+    ("code", "rev"): lambda repo, rev: repo.recipes.code(rev),
+    ("environment", "rev"): lambda repo, rev: refused(lambda: repo.recipes.environment(rev)),
+    ("model", "rev"): lambda repo, rev: refused(lambda: repo.recipes.model(rev)),
+    ("retrain", "rev"): lambda repo, rev: refused(lambda: repo.recipes.retrain(rev, trust=True)),
+    ("retraining", "rev"): lambda repo, rev: retraining(repo, rev),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
-    ("repack", "add"): lambda repo, rev: str(repo.repack(add=[rev], dry_run=True).plan.goal),
+    ("repack", "add"): lambda repo, rev: str(
+        repo.storage.repack(add=[rev], dry_run=True).plan.goal
+    ),
     ("repack", "remove"): lambda repo, rev: removed(repo, rev),
-    ("restore", "rev"): lambda repo, rev: repo.restore(rev).commit,
+    ("checkout to", "rev"): lambda repo, rev: repo.checkout(rev, to=repo.root).commit,
     ("retract", "rev"): lambda repo, rev: repo.retract(rev, "prod").commit,
     ("switch", "start"): lambda repo, rev: repo.switch("side", create=True, start=rev),
     ("tag", "rev"): lambda repo, rev: repo.tag("v1", rev).commit,
@@ -75,7 +102,9 @@ def versions(root: Path) -> tuple[Repository, CommitId]:
 
 
 def test_no_method_that_takes_a_revision_is_forgotten_here() -> None:
-    methods = inspect.getmembers(Repository, inspect.isfunction)
+    methods = [
+        m for c in (Repository, Storage, Recipes) for m in inspect.getmembers(c, inspect.isfunction)
+    ]
     takes = {
         (name, parameter)
         for name, method in methods

@@ -88,7 +88,7 @@ def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
                 options=mvc.CommitOptions(time=f"{day}T10:00Z"),
             )  # fmt: skip
         repo.tag("v1", "HEAD~3")
-        repo.forget("HEAD~9")
+        repo.storage.forget("HEAD~9")
         yield repo
 
 
@@ -130,7 +130,7 @@ def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
     from mvc.repo.stats import by_version
 
     total, stats = by_version(repo.context)
-    assert total.bytes == repo.stats().bytes
+    assert total.bytes == repo.storage.stats().bytes
     assert repo.find("HEAD~9") not in stats
     first = stats[repo.find("HEAD~11")]
     assert (first.deltas, first.reset_point, first.base) == (0, True, repo.find("HEAD~11"))

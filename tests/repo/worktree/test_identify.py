@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from mvc.api.repository import Repository
 from mvc.errors import UnknownPath
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repository import Repository
 from tests.repo.working import tensors_of, write_model
 
 
@@ -80,7 +80,7 @@ def test_forgotten_states_among_several_files(repo: Repository, tmp_path: Path) 
     write_model(repo.root / "b.safetensors", seed=4)
     (repo.root / "vocab.txt").write_text("other words")
     repo.commit(options=CommitOptions(all=True))
-    repo.forget(first.id)
+    repo.storage.forget(first.id)
     for _ in range(2):
         for name in ("a.safetensors", "b.safetensors", "vocab.txt"):
             (found,) = repo.identify(tmp_path / name)
@@ -89,4 +89,4 @@ def test_forgotten_states_among_several_files(repo: Repository, tmp_path: Path) 
             assert [d.target for d in found.deployments] == ["prod"]
         write_model(tmp_path / "unknown.safetensors", seed=77)
         assert repo.identify(tmp_path / "unknown.safetensors") == []
-        repo.gc(grace="0")
+        repo.storage.gc(grace="0")

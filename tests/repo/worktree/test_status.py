@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.errors import SourceChanged
-from mvc.repo.repository import Repository
 from mvc.repo.worktree.status import Change, Status
 from tests.repo.working import write_model
 
@@ -109,14 +109,14 @@ def test_a_python_state_without_a_file_is_not_dirty(repo: Repository) -> None:
     status = repo.status()
     assert status.changes == (Change("model.safetensors", "missing", not_written=True),)
     assert status.clean
-    repo.restore("HEAD", paths=["model.safetensors"])
+    repo.checkout("HEAD", path=["model.safetensors"], to=repo.root)
     assert kinds(repo.status()) == {"model.safetensors": "unchanged"}
 
 
 def test_a_file_of_an_older_version_is_told(repo: Repository) -> None:
     python_states(repo, 1, 2)
     second = repo.find("HEAD")
-    repo.restore("main")
+    repo.checkout("main", to=repo.root)
     python_states(repo, 3, 4)
     (change,) = repo.status().changes
     assert (change.kind, change.same_as) == ("modified", second)
@@ -131,7 +131,7 @@ def test_a_file_of_another_size_is_told_as_well(repo: Repository) -> None:
     first = repo.commit(path).id
     write_model(path, layers=4)
     repo.commit(path)
-    repo.restore(first, paths=["m.safetensors"])
+    repo.checkout(first, path=["m.safetensors"], to=repo.root)
     (change,) = repo.status().changes
     assert change.same_as == first and "bytes" in change.detail
 

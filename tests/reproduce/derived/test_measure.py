@@ -101,11 +101,11 @@ def test_provenance_keeps_the_training_and_gives_up_the_weights(models, tmp_path
     approach = APPROACHES["provenance"]
     with mvc.Repository.init(tmp_path) as repo:
         first = approach.save(repo, model_of(models, "U1", None)).commit
-        whole = repo.stats().stored_bytes
+        whole = repo.storage.stats().stored_bytes
         saved = approach.save(repo, model_of(models, "U2", first))
         assert list(saved.seconds) == ["train", "persist", "delete weights"]
         assert min(saved.seconds.values()) >= 0
-        assert repo.stats().stored_bytes - whole < UPDATE // 4
+        assert repo.storage.stats().stored_bytes - whole < UPDATE // 4
         assert "model.safetensors" in repo.manifest(saved.commit).by_path
         with pytest.raises(WeightsDropped):
             repo.checkout(saved.commit)

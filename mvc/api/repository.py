@@ -6,25 +6,26 @@ Opens and wires; every verb is a function in a module of its own.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
-from datetime import datetime, timedelta
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
     BinaryIO,
-    ClassVar,
     Self,
     TypeAlias,
     TypedDict,
     Unpack,
-    cast,
+    overload,
 )
 
 from msgspec.structs import replace
 
+from mvc.api.recipes import Recipes, trusted_versions
+from mvc.api.storage import Storage
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -38,7 +39,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo import deployments, queries, refs, times
-from mvc.repo.arguments import checked
+from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.commit.base_cache import BaseCaches
 from mvc.repo.config import Config, bytes_to_hold, load_config
 from mvc.repo.context import Context
@@ -47,11 +48,14 @@ from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
+from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
-from mvc.types import Progress
+from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    import torch
 
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
@@ -61,8 +65,6 @@ if TYPE_CHECKING:
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.display import Log
-    from mvc.repo.fsck.fsck import FsckReport
-    from mvc.repo.gc.gc import Collection as Collected
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -70,27 +72,18 @@ if TYPE_CHECKING:
     from mvc.repo.maintenance.report import Repaired
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
-    from mvc.repo.queries import Queries
-    from mvc.repo.repack.plan import RepackCurve
-    from mvc.repo.repack.repack import Repacked
     from mvc.repo.report.family import Family
     from mvc.repo.report.plot import Plot
-    from mvc.repo.retention.forget import Chosen, ForgetPreview
-    from mvc.repo.stats import Stats
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
+    from mvc.training.recorder import Recorder
+    from mvc.training.resume import Loaded, Resumed
+    from mvc.training.watch import WatchOptions
 
-__all__ = ["Repository", "Rev", "Time"]
+__all__ = ["Repository"]
 
-Time: TypeAlias = int | str | datetime
-"""Nanoseconds since 1970, a text such as ``2026-11-20T10:00Z`` or ``2 hours ago``, or a datetime.
-
-A ``datetime`` without a zone is in local time.
-"""
-
-PathName: TypeAlias = str | PathLike[str]
 Paths: TypeAlias = PathName | Sequence[PathName]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
 
@@ -102,15 +95,31 @@ class _Rarer(TypedDict, total=False):
     reset_point: bool
 
 
+class WriteOptions(TypedDict, total=False):
+    """How ``checkout`` writes files.
+
+    ``force`` overwrites and deletes files that hold uncommitted work or stand at ``to``.
+    ``everything``: training states beside their models, too. ``atomic_dir`` writes a new folder
+    and makes the symbolic link ``to`` lead to it in one step. ``delete`` removes from the folder
+    ``to`` the files that the version lacks. ``model`` adds the version's code and a ``load.py``,
+    if it carries code (else UnknownPath); nothing of it is run.
+    """
+
+    force: bool
+    everything: bool
+    atomic_dir: bool
+    delete: bool
+    model: bool
+    progress: Progress | None
+
+
 @checked
 class Repository:
     """An open repository; close it, or use it as a context manager.
 
-    Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``public`` is
-    the class of repositories that mvc opens by itself: ``mvc.api`` puts its own there.
+    Safe across threads and after a fork. Raises subclasses of ``mvc.MvcError``. ``storage`` has
+    maintenance, ``recipes`` how versions were trained.
     """
-
-    public: ClassVar[type[Repository]]
 
     def __init__(self, context: Context) -> None:
         if not isinstance(context, Context):
@@ -217,7 +226,7 @@ class Repository:
         refuse_foreign(files, folder)
         first = [] if files.stat(folder) is None else before_opening(files, folder, source)
         with cls.open(path, discover=False, config=config) as repo:
-            done = repo.repair(full=full, other=other)
+            done = repo.storage.repair(full=full, other=other)
         return replace(done, healed=(*first, *done.healed))
 
     @property
@@ -229,6 +238,16 @@ class Repository:
     def config(self) -> Config:
         """The settings in force, with the origin of each."""
         return self.context.config
+
+    @cached_property
+    def storage(self) -> Storage:
+        """Figures, check, repair, gc, forget, repack."""
+        return Storage(self)
+
+    @cached_property
+    def recipes(self) -> Recipes:
+        """How versions were trained, their code, environment and data; training them again."""
+        return Recipes(self)
 
     @property
     def gaps(self) -> Sequence[Gap]:
@@ -329,8 +348,7 @@ class Repository:
         )
         from mvc.requirements import pipeline_and_bound
 
-        if wrong := set(rarer) - set(_Rarer.__annotations__):
-            raise TypeError(f"commit() got an unexpected keyword argument {min(wrong)!r}")
+        check_keywords("commit", _Rarer, rarer)
         chosen = replace(options or CommitOptions(), **rarer)
         text, bound = pipeline_and_bound(pipeline)
         state, carried = self._carried(model, state, path, chosen)
@@ -375,16 +393,27 @@ class Repository:
             return self._commit_states(given, path, request, chosen)
 
     def _carried(
-        self,
-        model: Any,
-        state: Mapping[str, Any] | Paths | None,
-        path: str,  # noqa: ARG002
-        options: CommitOptions,
-    ) -> tuple[Mapping[str, Any] | Paths | None, dict[str, bytes]]:
-        """The state to commit, and what the version carries; ``mvc.api`` knows live models."""
-        if model is not None or options.environment:
-            raise WrongUsage("a model's code is recorded by repositories of mvc.Repository")
-        return state, {}
+        self, model: Any, state: Any, path: str, options: CommitOptions
+    ) -> tuple[Any, dict[str, bytes]]:
+        if model is None and not options.environment:
+            return state, {}
+        from mvc.provenance import environment, models
+
+        carried: dict[str, bytes] = {}
+        fs = self.context.store.fs
+        if model is not None:
+            live = models.live_model(model)
+            if state is None and live is not None:
+                state = live.state_dict()
+            if not isinstance(state, Mapping):
+                raise WrongUsage(
+                    "model says how a state is built, and none is given",
+                    hint="pass model.state_dict() as the first argument, or the live model",
+                )
+            carried |= models.attachments(model, state, path, fs)
+        if options.environment is not False:
+            carried[environment.NAME] = environment.capture(fs, with_torch=False).encoded
+        return state, carried
 
     def _commit_states(
         self,
@@ -480,6 +509,7 @@ class Repository:
 
     # -- getting versions back -------------------------------------------------------------
 
+    @overload
     def checkout(
         self,
         rev: Rev | None = None,
@@ -487,108 +517,110 @@ class Repository:
         at: Time | None = None,
         target: str | None = None,
         path: str | None = None,
+        to: None = None,
+    ) -> Any: ...
+
+    @overload
+    def checkout(
+        self,
+        rev: Rev | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        path: str | Sequence[str] | None = None,
+        to: PathName | BinaryIO,
+        **options: Unpack[WriteOptions],
+    ) -> Restored: ...
+
+    def checkout(
+        self,
+        rev: Rev | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        path: str | Sequence[str] | None = None,
+        to: PathName | BinaryIO | None = None,
+        **options: Unpack[WriteOptions],
     ) -> Any:
-        """A version's state in memory, verified.
+        """A version's state in memory, or with ``to`` its files; both verified.
 
         By revision (default HEAD), or as it was live on ``target`` at the moment ``at``.
         ``path`` is a file of the version, or a folder with one model, whose shards are one state.
         Values are torch tensors where torch tensors went in, else numpy arrays.
-        """
-        from mvc.repo.checkout import states
 
-        commit_id = self.find(rev, at=at, target=target)
-        state = states.load_state(self.context, commit_id, path)
-        queries.note(self.context, [commit_id])
-        return state
-
-    def restore(
-        self,
-        rev: Rev | None = None,
-        *,
-        at: Time | None = None,
-        target: str | None = None,
-        paths: Sequence[str] = (),
-        output: PathName | BinaryIO | None = None,
-        everything: bool = False,
-        atomic_dir: bool = False,
-        delete: bool = False,
-        force: bool = False,
-        progress: Progress | None = None,
-    ) -> Restored:
-        """Writes files. Without ``paths`` and ``output`` the whole set, and HEAD moves there.
-
-        All files are written and verified under temporary names before the first is renamed.
-
-        ``output`` is a file if one file is to be written there, else (or if it is a folder, or a
-        text that ends in ``/``) a folder; an open binary stream takes one file. A training state
-        beside its model is left out unless ``everything`` or ``paths`` ask for it.
-        ``atomic_dir`` writes a new folder and makes the symbolic link ``output`` lead to it in one
-        step. ``delete`` removes from the folder ``output`` the files that the version lacks.
-        ``force`` overwrites and deletes files that hold uncommitted work or stand at ``output``.
+        ``to`` is a file if one file is to be written there, else (or if it is a folder, or a text
+        that ends in ``/``) a folder; an open binary stream takes one file. If it is ``root``, HEAD
+        moves to the version, unless ``path`` names files or folders. ``path`` may be a list. All
+        files are written and verified under temporary names before the first is renamed. A
+        training state beside its model is left out unless ``path`` or ``everything`` ask for it.
+        ``options``: ``WriteOptions``.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
         and Busy if another checkout into the same place takes longer than a minute.
         """
-        from mvc.repo.checkout import checkout
-        from mvc.repo.checkout.export import export, export_to
+        from mvc.repo.checkout import states
 
+        check_keywords("checkout", WriteOptions, options)
         commit_id = self.find(rev, at=at, target=target)
-        if output == "":
-            raise WrongUsage("the output is empty", hint="name a file or a folder; . is this one")
-        if output is None and (everything or atomic_dir or delete):
-            raise WrongUsage("everything, atomic_dir and delete are for an output")
-        if list(paths) == ["."] and not manifests.of_commit(self.context, commit_id).entries:
-            return checkout.Restored(commit_id, (), (), (), refs.head(self.context).branch, False)
-        if output is not None:
-            if not isinstance(output, str | PathLike):
-                if everything or atomic_dir or delete:
-                    raise WrongUsage("a stream takes one file")
-                done = export_to(self.context, commit_id, paths, output, progress=progress)
-            else:
-                done = export(
-                    self.context,
-                    commit_id,
-                    paths,
-                    Path(output),
-                    everything=everything,
-                    as_folder=isinstance(output, str) and output.endswith("/"),
-                    atomic_dir=atomic_dir,
-                    delete=delete,
-                    force=force,
-                    progress=progress,
-                )
-        elif paths:
-            done = checkout.restore_paths(
-                self.context, commit_id, paths, force=force, progress=progress
-            )
+        if to is not None:
+            done: Any = self._write(commit_id, rev if at is None else None, path, to, options)
+        elif any(options.values()):
+            raise WrongUsage(f"{min(options)} is for files", hint="say where they go with to=")
+        elif not isinstance(path, str | None):
+            raise WrongUsage("a state has one path", hint="name one file, or one folder of shards")
         else:
-            branch = None
-            if isinstance(rev, str) and at is None:
-                _, branch = revisions.resolve_ref(self.context, rev)
-            to = branch if branch is not None else commit_id
-            done = checkout.restore_all(self.context, commit_id, to, force=force, progress=progress)
+            done = states.load_state(self.context, commit_id, path)
         queries.note(self.context, [commit_id])
         return done
 
-    def mounted(
+    def _write(
         self,
-        rev: Rev | None = None,
-        *,
-        at: Time | None = None,
-        target: str | None = None,
-        paths: Sequence[str] = (),
-        everything: bool = False,
-    ) -> AbstractContextManager[Path]:
-        """A temporary folder with a version's files, for libraries that want a path.
+        commit: CommitId,
+        rev: Rev | None,
+        path: str | Sequence[str] | None,
+        to: PathName | BinaryIO,
+        options: WriteOptions,
+    ) -> Restored:
+        from mvc.repo.checkout import checkout
+        from mvc.repo.checkout.export import export, export_to
 
-        ``with repo.mounted("v1") as folder:``; the folder is deleted at the end of the block. It
-        lies where the system keeps temporary files (TMPDIR). Arguments as for ``restore``.
-        """
-        from mvc.repo.checkout.export import mounted
+        paths = (path,) if isinstance(path, str) else (path or ())
+        force, progress = options.get("force", False), options.get("progress")
+        if to == "":
+            raise WrongUsage("to is empty", hint="name a file or a folder; . is this one")
+        into_folder = {name for name, value in options.items() if value} - {"force", "progress"}
+        if not isinstance(to, str | PathLike):
+            if into_folder:
+                raise WrongUsage("a stream takes one file")
+            return export_to(self.context, commit, paths, to, progress=progress)
+        if options.get("model"):
+            from mvc.provenance.export import export_model
 
-        commit_id = self.find(rev, at=at, target=target)
-        queries.note(self.context, [commit_id])
-        return mounted(self.context, commit_id, paths, everything=everything)
+            return export_model(self, commit, Path(to), force=force, progress=progress)
+        if self.context.store.fs.realpath(Path(to)) != self.root:
+            return export(
+                self.context,
+                commit,
+                paths,
+                Path(to),
+                everything=options.get("everything", False),
+                as_folder=isinstance(to, str) and to.endswith("/"),
+                atomic_dir=options.get("atomic_dir", False),
+                delete=options.get("delete", False),
+                force=force,
+                progress=progress,
+            )
+        if into_folder:
+            raise WrongUsage(f"{min(into_folder)} is for another folder than the repository's")
+        if list(paths) == ["."] and not manifests.of_commit(self.context, commit).entries:
+            return checkout.Restored(commit, (), (), (), refs.head(self.context).branch, False)
+        if paths:
+            return checkout.restore_paths(
+                self.context, commit, paths, force=force, progress=progress
+            )
+        _, branch = revisions.resolve_ref(self.context, rev) if isinstance(rev, str) else ("", None)
+        to_ = commit if branch is None else branch
+        return checkout.restore_all(self.context, commit, to_, force=force, progress=progress)
 
     def switch(
         self,
@@ -607,6 +639,98 @@ class Repository:
         )
         queries.note(self.context, [] if done is None else [done.commit])
         return done
+
+    def load(
+        self,
+        model: torch.nn.Module,
+        rev: Rev | None = None,
+        *,
+        at: Time | None = None,
+        target: str | None = None,
+        path: str | None = None,
+        strict: bool = True,
+    ) -> Loaded:
+        """Puts a version's weights into a live module, in place; returns what did not fit.
+
+        The version is named as for ``checkout``. Parameters keep their devices. Raises
+        DoesNotFit, before anything is changed, where shapes or dtypes differ, and with
+        ``strict`` where a key is missing or unexpected.
+        """
+        from mvc.training.resume import load
+
+        return load(model, self.checkout(rev, at=at, target=target, path=path), strict=strict)
+
+    def load_model(
+        self,
+        rev: Rev | None = None,
+        *,
+        trust: bool | Sequence[Rev] = False,
+        at: Time | None = None,
+        target: str | None = None,
+    ) -> torch.nn.Module:
+        """Builds a version's model by the code that it carries, with its weights, and returns it.
+
+        The version is named as for ``checkout``. This runs the stored code, and so needs
+        ``trust=True``, or a list with the version in it; ``code`` and ``stored_model`` show first
+        what would run. Raises UnknownPath if the version carries no code, NotTrusted, CannotBuild,
+        DoesNotFit.
+        """
+        from mvc.provenance.models import build, code_of, read_model
+
+        commit = self.find(rev, at=at, target=target)
+        stored = read_model(self.context, commit)
+        code = code_of(self.context, commit, stored)
+
+        def weights() -> Any:
+            return self.checkout(commit, path=stored.weights)
+
+        trusted = commit in trusted_versions(self, trust, [commit])
+        return build(stored, code, weights, version=commit.short, trust=trusted)
+
+    def resume(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        scheduler: Any = None,
+        scaler: Any = None,
+        rev: Rev | None = None,
+        at: Time | None = None,
+        target: str | None = None,
+        path: str = DEFAULT_STATE,
+    ) -> Resumed:
+        """Sets model, optimizer, scheduler, scaler and random generators back to a version.
+
+        The version is named as for ``checkout``; ``path`` is the model's in it. Raises
+        CannotResume with the reason, before anything is changed.
+        """
+        from mvc.training.checks import check_objects
+        from mvc.training.resume import resume
+
+        check_objects(model, optimizer, scheduler, scaler)
+        return resume(
+            self,
+            model,
+            optimizer,
+            scheduler=scheduler,
+            scaler=scaler,
+            rev=self.find(rev, at=at, target=target),
+            name=path,
+        )
+
+    def watch(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        **options: Unpack[WatchOptions],
+    ) -> Recorder:
+        """Records a version after every step of the optimizer, without a line in the loop.
+
+        Raises WrongUsage for a scheduler or scaler, which change after the optimizer's step.
+        """
+        from mvc.training.watch import watch
+
+        return watch(self, model, optimizer, **options)
 
     # -- the working folder, existing checkpoints ------------------------------------------
 
@@ -963,13 +1087,6 @@ class Repository:
         """Every deployment of one version, retracted ones included, as they were recorded."""
         return deployments.of_commit(self.context.fresh(), self.find(rev))
 
-    def queries(self) -> Queries:
-        """Which versions were asked for (``checkout``, ``restore``, ...), how often and when last.
-
-        Raises IoFailed if the notes cannot be read.
-        """
-        return queries.queries(self.context)
-
     def targets(self) -> list[str]:
         """Every deployment target, by name."""
         return deployments.targets(self.context)
@@ -1018,136 +1135,7 @@ class Repository:
         """Deletes a tag; its version stays until ``gc``."""
         return refs.delete_tag(self.context, name)
 
-    # -- maintenance ---------------------------------------------------------------------------
-
-    def stats(self) -> Stats:
-        """Versions, reset points, chains, bytes by kind, recovery times."""
-        from mvc.repo import stats
-
-        return stats.stats(self.context)
-
-    def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
-        """Checks every byte; with ``full`` every object is recovered and hashed as well."""
-        from mvc.repo.fsck import fsck
-
-        return fsck.fsck(self.context, full=full, progress=progress)
-
-    def rebuild_index(self) -> None:
-        """Makes the index anew from journal and packs. Raises ReadOnly, DamagedData."""
-        from mvc.repo.fsck.fsck import rebuild_index
-
-        rebuild_index(self.context)
-
-    def repair(
-        self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
-    ) -> Repaired:
-        """Heals what another path, the repository in ``other`` or a working file gives back."""
-        from mvc.repo.repair.repair import folder_of, repair
-
-        source = None if other is None else folder_of(self.context.store.fs, Path(other))
-        return repair(self.context, full=full, other=source, progress=progress)
-
-    def gc(
-        self,
-        *,
-        grace: timedelta | str | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Collected:
-        """Deletes what nothing reaches and gives the space back; ids do not change.
-
-        ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
-        """
-        from mvc.repo.gc import gc
-        from mvc.repo.gc.gc import grace_of
-
-        act = gc.plan_collection if dry_run else gc.collect
-        return act(self.context, grace=grace_of(self.context, grace), progress=progress)
-
-    def forget(
-        self,
-        revs: Rev | Sequence[Rev] = (),
-        *,
-        unused: str | None = None,
-        unqueried: bool = False,
-        keep_last: int | None = None,
-        keep_hourly: int | None = None,
-        keep_daily: int | None = None,
-        keep_best: Sequence[str] = (),
-        dry_run: bool = False,
-    ) -> Chosen:
-        """Gives up the states of versions, for good; the next ``gc`` takes their bytes away.
-
-        Either of those that are named, or of those that the rules give up (see
-        docs/commands/forget.md). Commits, ids and history stay. Returns what was chosen.
-        """
-        from mvc.repo.retention import forget
-        from mvc.repo.retention.rules import Best, Retention
-
-        one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
-        named = cast(Sequence[Rev], (revs,) if one else revs)
-        best = tuple(Best.parse(text) for text in keep_best)
-        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused, unqueried)
-        chosen = forget.choose(self.context, named, rules or None)
-        if not dry_run:
-            forget.forget(self.context, chosen)
-        return chosen
-
-    def forget_preview(
-        self,
-        chosen: Chosen,
-        *,
-        grace: timedelta | str | None = None,
-        progress: Progress | None = None,
-    ) -> ForgetPreview:
-        """What forgetting these versions would free; reads every manifest.
-
-        ``chosen``: what ``forget(..., dry_run=True)`` returned. ``grace`` as for ``gc``.
-        """
-        from mvc.repo.gc.gc import grace_of
-        from mvc.repo.retention.forget import preview
-
-        span = grace_of(self.context, grace)
-        return preview(self.context, chosen, grace=span, progress=progress)
-
-    def repack_curve(self, *, progress: Progress | None = None) -> RepackCurve:
-        """The bytes of all packs that each recovery bound would take, and the stored layout."""
-        from mvc.repo.repack.repack import draw_curve
-
-        return draw_curve(self.context, progress)
-
-    def repack(
-        self,
-        *,
-        interval: int | None = None,
-        max_recovery: float | None = None,
-        max_size: int | None = None,
-        add: Sequence[Rev] | None = None,
-        remove: Sequence[Rev] | None = None,
-        add_queried: int | None = None,
-        super_step: int | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> Repacked:
-        """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
-
-        At most one aim, all but the last two arguments, is given. ``add_queried`` adds that many
-        versions, those that were asked for most often. Without an aim as the settings say. With
-        ``dry_run`` only the plan is made.
-        """
-        from mvc.repo.repack import repack
-
-        goal = repack.goal_of(
-            self.context,
-            interval=interval,
-            max_recovery=max_recovery,
-            max_size=max_size,
-            add=None if add is None else tuple(map(self.find, add)),
-            remove=None if remove is None else tuple(map(self.find, remove)),
-            add_queried=add_queried,
-            super_step=super_step,
-        )
-        return repack.repack(self.context, goal, dry_run=dry_run, progress=progress)
+    # -- operations ----------------------------------------------------------------------------
 
     def oplog(self, limit: int | None = None) -> Iterator[Operation]:
         """Operations on the repository from the newest back."""
@@ -1160,6 +1148,3 @@ class Repository:
         from mvc.repo.oplog import undo
 
         return (undo.plan if dry_run else undo.undo)(self.context, number)
-
-
-Repository.public = Repository

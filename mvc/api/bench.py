@@ -22,6 +22,7 @@ from msgspec import Struct, field
 
 from mvc.adapters.files.detect import suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
+from mvc.api.repository import Repository
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
 from mvc.io.files import FileSystem
@@ -41,7 +42,6 @@ from mvc.repo.context import Context
 from mvc.repo.importing.importing import Checkpoint, find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
-from mvc.repo.repository import Repository
 from mvc.repo.worktree.worktree import tracked_name
 from mvc.types import Progress
 
@@ -350,7 +350,7 @@ class _Series:
                     if not self._same(name, path, out if whole else out / name):
                         raise DamagedData(f"{pipeline.text} does not give back {_label(version)}")
             with opened() as repository:
-                trial.deltas = repository.stats().bytes["delta"]
+                trial.deltas = repository.storage.stats().bytes["delta"]
         return trial
 
     @contextmanager

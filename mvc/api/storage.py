@@ -1,0 +1,240 @@
+"""``repo.storage``: what a repository holds, its check and repair, and how it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
+
+from mvc.api.recipes import trusted_versions
+from mvc.errors import WrongUsage
+from mvc.repo import queries
+from mvc.repo.arguments import checked
+from mvc.repo.context import Context
+from mvc.repo.lookup import weights
+from mvc.repo.lookup.revisions import Rev
+from mvc.types import PathName, Progress
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
+    from mvc.repo.fsck.fsck import FsckReport
+    from mvc.repo.gc.gc import Collection as Collected
+    from mvc.repo.maintenance.report import Repaired
+    from mvc.repo.queries import Queries
+    from mvc.repo.repack.plan import RepackCurve
+    from mvc.repo.repack.repack import Repacked
+    from mvc.repo.retention.forget import Chosen, ForgetPreview
+    from mvc.repo.stats import Stats
+
+__all__ = ["Storage"]
+
+
+@checked
+class Storage:
+    """What keeps a repository small, fast and sound; ``repo.storage``."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+
+    @property
+    def context(self) -> Context:
+        """What the repository is made of."""
+        return self._repo.context
+
+    @property
+    def closed(self) -> bool:
+        """Whether the repository is closed."""
+        return self._repo.closed
+
+    def stats(self) -> Stats:
+        """Versions, reset points, chains, bytes by kind, recovery times."""
+        from mvc.repo import stats
+
+        return stats.stats(self.context)
+
+    def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
+        """Checks every byte; with ``full`` every object is recovered and hashed as well."""
+        from mvc.repo.fsck import fsck
+
+        return fsck.fsck(self.context, full=full, progress=progress)
+
+    def rebuild_index(self) -> None:
+        """Makes the index anew from journal and packs. Raises ReadOnly, DamagedData."""
+        from mvc.repo.fsck.fsck import rebuild_index
+
+        rebuild_index(self.context)
+
+    def repair(
+        self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
+    ) -> Repaired:
+        """Heals what another path, the repository in ``other`` or a working file gives back."""
+        from mvc.repo.repair.repair import folder_of, repair
+
+        source = None if other is None else folder_of(self.context.store.fs, Path(other))
+        return repair(self.context, full=full, other=source, progress=progress)
+
+    def gc(
+        self,
+        *,
+        grace: timedelta | str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Collected:
+        """Deletes what nothing reaches and gives the space back; ids do not change.
+
+        ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
+        """
+        from mvc.repo.gc import gc
+        from mvc.repo.gc.gc import grace_of
+
+        act = gc.plan_collection if dry_run else gc.collect
+        return act(self.context, grace=grace_of(self.context, grace), progress=progress)
+
+    def forget(
+        self,
+        revs: Rev | Sequence[Rev] = (),
+        *,
+        unused: str | None = None,
+        unqueried: bool = False,
+        keep_last: int | None = None,
+        keep_hourly: int | None = None,
+        keep_daily: int | None = None,
+        keep_best: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> Chosen:
+        """Gives up the states of versions, for good; the next ``gc`` takes their bytes away.
+
+        Either of those that are named, or of those that the rules give up (see
+        docs/commands/forget.md). Commits, ids and history stay. Returns what was chosen.
+        """
+        from mvc.repo.retention import forget
+        from mvc.repo.retention.rules import Best, Retention
+
+        one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
+        named = cast(Sequence[Rev], (revs,) if one else revs)
+        best = tuple(Best.parse(text) for text in keep_best)
+        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused, unqueried)
+        chosen = forget.choose(self.context, named, rules or None)
+        if not dry_run:
+            forget.forget(self.context, chosen)
+        return chosen
+
+    def forget_preview(
+        self,
+        chosen: Chosen,
+        *,
+        grace: timedelta | str | None = None,
+        progress: Progress | None = None,
+    ) -> ForgetPreview:
+        """What forgetting these versions would free; reads every manifest.
+
+        ``chosen``: what ``forget(..., dry_run=True)`` returned. ``grace`` as for ``gc``.
+        """
+        from mvc.repo.gc.gc import grace_of
+        from mvc.repo.retention.forget import preview
+
+        span = grace_of(self.context, grace)
+        return preview(self.context, chosen, grace=span, progress=progress)
+
+    def curve(self, *, progress: Progress | None = None) -> RepackCurve:
+        """The bytes of all packs that each recovery bound would take, and the stored layout."""
+        from mvc.repo.repack.repack import draw_curve
+
+        return draw_curve(self.context, progress)
+
+    def queries(self) -> Queries:
+        """Which versions were asked for (``checkout``, ``restore``, ...), how often and when last.
+
+        Raises IoFailed if the notes cannot be read.
+        """
+        return queries.queries(self.context)
+
+    def repack(
+        self,
+        *,
+        interval: int | None = None,
+        max_recovery: float | None = None,
+        max_size: int | None = None,
+        add: Sequence[Rev] | None = None,
+        remove: Sequence[Rev] | None = None,
+        add_queried: int | None = None,
+        super_step: int | None = None,
+        drop_weights: Sequence[Rev] | None = None,
+        outside_data: bool = False,
+        trust: bool | Sequence[Rev] = False,
+        anyway: bool = False,
+        timeout: float | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Repacked:
+        """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
+
+        At most one aim is given, of ``interval`` to ``drop_weights``; without one the settings
+        count. ``add_queried`` adds that many versions, those that were asked for most often. With
+        ``dry_run`` only the plan is made.
+
+        ``drop_weights`` gives up the weights of versions whose recipe a replay has proven here;
+        with ``trust`` those that are not proven yet are trained again for it. All that a recipe
+        needs is read and hashed before (DamagedData); data sets by reference are refused without
+        ``outside_data`` (CannotRetrain), because mvc does not hold them. Of versions to
+        ``add`` that gave up their weights, these are made again and stored, which needs ``trust``
+        unless other versions still have them. ``trust``, ``anyway`` and ``timeout`` as for
+        ``retrain``: True trusts the versions of this call. With the setting
+        ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
+        """
+        from mvc.repo.repack.goal import check_aims
+        from mvc.repo.repack.repack import goal_of, repack
+
+        aims: dict[str, Any] = {
+            "interval": interval, "max_recovery": max_recovery, "max_size": max_size, "add": add,
+            "remove": remove, "add_queried": add_queried, "super_step": super_step,
+        }  # fmt: skip
+        given = check_aims(**aims, drop_weights=drop_weights)
+        if drop_weights is not None:
+            if dry_run:
+                raise WrongUsage("drop_weights cannot be tried: it takes no dry_run")
+            from mvc.provenance.replay import ReplayOptions
+            from mvc.provenance.weights import drop
+            from mvc.repo.repack.repack import unchanged
+
+            dropped = [self._repo.find(rev) for rev in drop_weights]
+            done = unchanged(self.context)  # first: of a damaged repository nothing is given up
+            trusted = trusted_versions(self._repo, trust, dropped)
+            options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
+            drop(self.context, dropped, options, outside_data=outside_data)
+            return done
+        added = [self._repo.find(rev) for rev in add or ()]
+        for commit in () if dry_run else added:
+            if weights.dropped(self.context, commit) is not None:
+                from mvc.provenance.replay import ReplayOptions
+                from mvc.provenance.weights import store_again
+
+                trusted = trusted_versions(self._repo, trust, added)
+                options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
+                store_again(self.context, commit, options)
+        weighs = self.context.config.get("store.storage_weight") is not None
+        if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
+            return self._cheapest(dry_run=dry_run, progress=progress)
+        aims["add"] = None if add is None else tuple(added)
+        aims["remove"] = None if remove is None else tuple(map(self._repo.find, remove))
+        return repack(
+            self.context, goal_of(self.context, **aims), dry_run=dry_run, progress=progress
+        )
+
+    def _cheapest(self, *, dry_run: bool, progress: Progress | None) -> Repacked:
+        """Weights that are given up go first: the layout of the rest does not rely on them."""
+        from mvc.provenance.weights import all_proven, drop
+        from mvc.repo.repack.repack import goal_of, repack
+
+        goal = goal_of(self.context, proven=all_proven(self.context))
+        if dry_run or not goal.proven:
+            return repack(self.context, goal, dry_run=dry_run, progress=progress)
+        plan = repack(self.context, goal, dry_run=True, progress=progress).plan
+        if not plan.given_up:
+            return repack(self.context, goal_of(self.context), progress=progress)
+        drop(self.context, plan.given_up)
+        done = repack(self.context, goal_of(self.context), progress=progress)
+        return replace(done, plan=replace(done.plan, given_up=plan.given_up, prices=plan.prices))
