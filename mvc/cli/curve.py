@@ -30,7 +30,7 @@ def show_curve(session: Session, picture: Path | None, *, force: bool) -> None:
     if picture is not None:
         session.check_output(picture, force=force)
     with session.progress("planning", counted=True) as progress:
-        curve = session.repository.repack_curve(progress=progress)
+        curve = session.repository.storage.curve(progress=progress)
     if picture is not None:
         session.write_output(picture, _draw(curve, picture))
         session.out.note(f"drew the curve in {printable(str(picture))}")

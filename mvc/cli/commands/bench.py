@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mvc.api.bench import MAX_BYTES, Measured, Row, bench
 from mvc.cli.completing import complete_files
 from mvc.cli.options import Options, argument, option
 from mvc.cli.payload import fields
@@ -21,7 +22,6 @@ from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, nbytes, percent, seconds, size
 from mvc.errors import NotARepository
 from mvc.model.names import printable
-from mvc.repo.bench import MAX_BYTES, Measured, Row, bench
 
 _COLUMNS = (
     Column("pipeline"),

@@ -101,10 +101,12 @@ def _restore(session: Session, rev: str | None, names: Sequence[str], args: _Opt
 
     def write() -> Restored:
         with session.progress("restoring") as progress:
-            return session.repository.restore(
+            return session.repository.checkout(
                 rev,
-                paths=names,
-                output=_stdout(session) if args.output == "-" else args.output,
+                path=names,
+                to=_stdout(session)
+                if args.output == "-"
+                else args.output or session.repository.root,
                 progress=progress,
                 **fields(args, "everything", "atomic_dir", "delete", "force"),
             )
@@ -123,7 +125,9 @@ def _write_model(session: Session, rev: str, args: _Options) -> None:
     commit = repository.find(rev)
     folder = args.output or f"model-{commit.short}"
     with session.progress("restoring") as progress:
-        done = repository.export_model(folder, commit, force=args.force, progress=progress)
+        done = repository.checkout(
+            commit, to=folder, model=True, force=args.force, progress=progress
+        )
     built = repository.load_model(commit, trust=True) if args.retrain.trust_code else None
     if session.as_json:
         call = repository.recipes.model(commit).call

@@ -50,7 +50,7 @@ def command(session: Session, args: _Options) -> None:
     else:
         with session.progress("storing") as progress:
             settings = fields(args, "name", "reference", "message")
-            found = [repository.add_data(given[0], progress=progress, **settings)]
+            found = [repository.recipes.add_data(given[0], progress=progress, **settings)]
     if session.as_json:
         out.json("mvc.data/1", {"data_sets": found})
         return

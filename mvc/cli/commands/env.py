@@ -38,11 +38,11 @@ def command(session: Session, args: _Options) -> int:
     from mvc.provenance.environment import capture
 
     repository = session.repository
-    recorded = repository.environment(args.rev)
+    recorded = repository.recipes.environment(args.rev)
     if args.other is None:
         there = capture(with_torch="torch" in recorded.sections)
     else:
-        there = repository.environment(args.other)
+        there = repository.recipes.environment(args.other)
     compared = recorded.compare(there)
     code = int(args.exit_code and compared.verdict == "different")
     if session.as_json:

@@ -47,14 +47,16 @@ def command(session: Session, args: _Options) -> int:
     told: dict[str, Any] = {}
     if args.repair:
         with session.progress("repairing") as progress:
-            done = session.repository.repair(full=args.full, other=args.other, progress=progress)
+            done = session.repository.storage.repair(
+                full=args.full, other=args.other, progress=progress
+            )
         report, healed = done.after, [*healed, *done.healed]
         told = {"healed": healed, "quarantined": done.quarantined, "freed_bytes": done.freed}
         if not session.as_json:
             _print_repaired(session, healed, done, args.other)
     else:
         with session.progress("checking") as progress:
-            report = session.repository.fsck(full=args.full, progress=progress)
+            report = session.repository.storage.fsck(full=args.full, progress=progress)
     if session.as_json:
         session.out.json("mvc.fsck/1", fields(report) | told)
     else:

@@ -37,7 +37,7 @@ def command(session: Session, args: _Options) -> None:
             raise
         raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
-        done = session.repository.gc(grace=span, dry_run=args.dry_run, progress=progress)
+        done = session.repository.storage.gc(grace=span, dry_run=args.dry_run, progress=progress)
     if session.as_json:
         told = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
         session.out.json("mvc.gc/1", told | fields(done))

@@ -18,7 +18,7 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb("mvc init models", _Options)
 def command(session: Session, args: _Options) -> None:
-    from mvc.repo.repository import Repository
+    from mvc.api.repository import Repository
 
     with Repository.init(args.folder, branch=args.branch, config=load) as repository:
         where = str(repository.root / ".mvc")

@@ -84,7 +84,7 @@ def command(session: Session, args: _Options) -> int:
     def make() -> Any:
         made = _made(script)
         if args.rev is not None:
-            from mvc.api import Repository
+            from mvc.api.repository import Repository
 
             module = made[0] if isinstance(made, tuple) else made
             Repository(session.context).load(module, args.rev, path=args.path)

@@ -66,7 +66,7 @@ def command(session: Session, args: _Options) -> None:
     )
     bar = session.progress("repacking", counted=True)
     with training_progress(session) if args.trust or args.trust_code else bar as progress:
-        done = session.repository.repack(
+        done = session.repository.storage.repack(
             max_size=None if args.max_size is None else nbytes(args.max_size),
             add=add or None,
             remove=remove or None,

@@ -24,7 +24,7 @@ _COLUMNS = (Column("stored"), *numbers("bytes", "share"))
 
 @verb("mvc stats")
 def command(session: Session) -> None:
-    found = session.repository.stats()
+    found = session.repository.storage.stats()
     if session.as_json:
         session.out.json("mvc.stats/1", found)
     else:

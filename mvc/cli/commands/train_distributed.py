@@ -15,7 +15,7 @@ from typing import Any
 import click
 from msgspec.structs import asdict
 
-from mvc.api import Repository
+from mvc.api.repository import Repository
 from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import Options, argument, flag, option
 from mvc.cli.program import verb
