@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from mvc.api import bench as bench_module
 from mvc.cli.main import run
 from mvc.codecs.pipeline import PRESETS
-from mvc.api import bench as bench_module
 
 FEW = (PRESETS["lossless"], "xor | planes | zstd:1", PRESETS["none"])
 
