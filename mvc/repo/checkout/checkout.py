@@ -76,17 +76,20 @@ class Restored(Struct, frozen=True):
 
 
 def select(manifest: Manifest, paths: Sequence[str]) -> list[FileEntry]:
-    """The entries that ``paths`` (files or folders) name; all if no path is named."""
+    """The entries that ``paths`` (files or folders) name; all if no path is named.
+
+    Versions of earlier programs may have a path that is both: it names the file, ``path/`` the
+    folder.
+    """
     if not paths:
         return list(manifest.entries)
     chosen: dict[str, FileEntry] = {}
     for path in paths:
+        if path in manifest.by_path:
+            chosen[path] = manifest.by_path[path]
+            continue
         inside = path.rstrip("/") + "/"
-        found = {
-            e.path: e
-            for e in manifest.entries
-            if path in {".", e.path} or e.path.startswith(inside)
-        }
+        found = {e.path: e for e in manifest.entries if path == "." or e.path.startswith(inside)}
         if not found:
             raise UnknownPath(f"the version has no path {path}")
         chosen |= found
@@ -221,7 +224,11 @@ def remove(
                 hint="'mvc ls' lists the tracked paths",
             ) from error
     fs, root = context.store.fs, context.root
-    here = [e for e in chosen.values() if not cached and fs.stat(root / e.path) is not None]
+    here = []
+    if not cached:
+        present = {path: fs.stat(root / path) for path in chosen}
+        # A folder may stand there now: it is no file of HEAD, and stays.
+        here = [e for e in chosen.values() if (at := present[e.path]) and not at.is_dir]
     _refuse_links(context, here)
     for entry in here:
         check_place(entry.path)

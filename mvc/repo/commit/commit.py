@@ -6,10 +6,10 @@ takes the paths it did not change from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 from contextlib import ExitStack, suppress
 from heapq import nlargest
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from mvc.errors import (
     MvcError,
     NothingToCommit,
     StateForgotten,
+    WrongUsage,
 )
 from mvc.io.files import FileSystem
 from mvc.io.process import host_name, user_name
@@ -221,6 +222,8 @@ class _Work:
         gone = {*self.removed, *(c.path for c in self.request.changes if c.open is None)}
         whole = self.request.tag is not None  # a tag's version has what it is given, no more
         paths = {e.path: e for e in parent.entries if e.path not in gone and not whole}
+        for path in self._displaced({*paths, *self.kept}):
+            del paths[path]
         if self.head.commit is not None:
             kept = [entry for path, entry in paths.items() if path not in self.kept]
             check_weights(self.context, self.head.commit, kept, stored=True)
@@ -231,6 +234,26 @@ class _Work:
             writer.put_bytes(MANIFEST, self.manifest.id, self.manifest.encoded, base)
         writer.flush()
         self.regions = self.packs.sync()
+
+    def _displaced(self, paths: Set[str]) -> set[str]:
+        """Those of ``paths`` that are folders of committed files now, or lay in their place.
+
+        Raises WrongUsage where no file on disk tells which of the two is meant.
+        """
+        fs, displaced = self.context.store.fs, set[str]()
+        for file, inside in _nested(paths):
+            for path, other in ((file, inside), (inside, file)):
+                if path in self.kept:
+                    identity = fs.stat(self.context.root / path)
+                    if other in self.kept or identity is None or not identity.is_file:
+                        raise WrongUsage(
+                            f"{file} cannot be a file and the folder of {inside} in one version",
+                            hint=f"name another path, or remove the tracked one: 'mvc rm {other}'"
+                            if other not in self.kept
+                            else "give one of them another path",
+                        )
+                    displaced.add(other)
+        return displaced
 
     def _entry(self) -> Entry:
         """Runs under the journal's lock: the parent is the tip of now."""
@@ -321,6 +344,14 @@ class _Work:
             count = len(old[path].tensors)
             found.append(PathChange(path, "removed", count, count))
         return tuple(found)
+
+
+def _nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
+    """Each path that is also a folder of another one, with that one."""
+    for path in sorted(paths):
+        for folder in map(str, PurePosixPath(path).parents):
+            if folder in paths:
+                yield folder, path
 
 
 def _prove_manifest(manifest: Manifest) -> None:

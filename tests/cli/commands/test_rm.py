@@ -33,3 +33,14 @@ def test_what_is_not_tracked_is_named(mvc) -> None:
     mvc.commit(1)
     err = mvc("rm", "nope", code=3).err
     assert "nope is not tracked" in err and "hint: 'mvc ls'" in err
+
+
+def test_a_path_whose_place_is_a_folder_now(mvc) -> None:
+    path = mvc.write(1, "d/y.safetensors")
+    mvc("commit", path)
+    path.unlink()
+    inside = mvc.write(2, "d/y.safetensors/q.safetensors")
+    assert mvc("rm", "d/y.safetensors").err == "rm d/y.safetensors\n"
+    assert inside.exists()
+    mvc("commit", inside)
+    assert mvc("ls", "--name-only").out == "d/y.safetensors/q.safetensors\n"
