@@ -39,7 +39,9 @@ ATTACHED = ".mvc/"
 DATA = "data/"
 """How the tags of data sets begin."""
 
-VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn"})
+VERSION_CONTROL = frozenset(
+    {".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", "_darcs", ".pijul", "cvs"}
+)
 """Folders of version control systems, in any case of letters; mvc never looks into them."""
 
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}

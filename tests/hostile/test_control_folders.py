@@ -15,7 +15,19 @@ STATE = {"w": np.arange(4, dtype=np.float32)}
 
 
 @pytest.mark.parametrize(
-    "path", [".git/config", "sub/.GIT/hooks/post-merge", "git~1/config", ".hg/hgrc"]
+    "path",
+    [
+        ".git/config",
+        "sub/.GIT/hooks/post-merge",
+        "git~1/config",
+        ".hg/hgrc",
+        ".sl/config",
+        ".jj/repo/config.toml",
+        ".bzr/branch/branch.conf",
+        "_darcs/prefs/defaults",
+        ".pijul/config",
+        "sub/CVS/Root",
+    ],
 )
 def test_no_commit_into_another_programs_folder(tmp_path: Path, path: str) -> None:
     with mvc.Repository.init(tmp_path) as repo, pytest.raises(InvalidName, match="version control"):

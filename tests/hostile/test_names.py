@@ -119,3 +119,13 @@ def test_old_versions_that_have_both_are_read_by_path(
         assert repo.remove(["m"]) == ("m",)
         repo.commit({"w": np.zeros(4)}, path="other")
         assert {change.path for change in repo.status().changes} == {"m/n", "other"}
+
+
+@pytest.mark.parametrize("folder", ["", "d/"])
+def test_no_file_has_the_name_of_a_temporary_one(tmp_path: Path, folder: str) -> None:
+    name = f"{folder}.mvc-tmp-0123456789abcdef"
+    with Repository.init(tmp_path) as repo:
+        with pytest.raises(InvalidName, match="the name of a temporary file of mvc"):
+            repo.commit({"w": np.ones(3)}, path=name)
+        with pytest.raises(InvalidName, match="the name of a temporary file of mvc"):
+            repo.commit({"w": np.ones(3)}, path=f"{name}/w")

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
+from mvc.io.plans import is_temporary
 from mvc.limits import (
     MAX_ATTACHED,
     MAX_ATTACHED_BYTES,
@@ -177,6 +178,11 @@ def check_request(request: CommitRequest) -> None:
     for change in request.changes:
         if change.path in seen:
             raise WrongUsage(f"{change.path} is named twice")
+        if any(map(is_temporary, change.path.split("/"))):
+            raise InvalidName(
+                f"{change.path} has the name of a temporary file of mvc",
+                hint="no checkout would write it: rename it",
+            )
         seen.add(check_place(change.path))
 
 
