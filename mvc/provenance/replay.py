@@ -260,7 +260,7 @@ class _Replay:
         job, variables = self._prepare(base)
         work = self._folder / "work"
         self._context.store.fs.make_dirs(work)
-        command = [sys.executable, "-m", "mvc.provenance.worker", str(job)]
+        command = [sys.executable, "-P", "-m", "mvc.provenance.worker", str(job)]
         log = self._folder / "log"
         with log.open("wb") as output, _started(command, variables, work, output) as process:
             self._follow(process)

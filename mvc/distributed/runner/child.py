@@ -40,7 +40,8 @@ class Child:
         stdout: int | None = subprocess.PIPE,
     ) -> None:
         self._process = subprocess.Popen(  # noqa: S603 (this program)
-            [sys.executable, "-m", *command],
+            # -P: a file of the working folder that is named like a package is not imported.
+            [sys.executable, "-P", "-m", *command],
             stdin=subprocess.PIPE,
             stdout=stdout,
             env=_environment(variables),

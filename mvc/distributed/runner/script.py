@@ -42,7 +42,7 @@ def main() -> int:
     end_with_stdin()
     del sys.argv[0]
     script = sys.argv[0]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path.insert(0, str(Path(script).resolve().parent))
     try:
         runpy.run_path(script, run_name="__main__")
     except Dismissed:  # the command says why

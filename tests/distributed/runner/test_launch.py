@@ -295,3 +295,16 @@ def test_nothing_is_left_when_the_command_is_killed(tmp_path: Path, how: int) ->
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(each) for each in text.split()]
+
+
+def test_no_file_of_the_working_folder_is_taken_for_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    marker = tmp_path / "ran"
+    (folder / "msgspec.py").write_text(f"open({str(marker)!r}, 'w').close()\nraise SystemExit(9)\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    assert Killing(tmp_path / "models").run()["rounds"]
+    assert not marker.exists()
