@@ -2,10 +2,10 @@
 
 Maintenance writes the objects that it moves into new packs, and a new journal beside the old
 one, entry by entry. Then, under the old journal's lock, it copies what others have appended
-meanwhile, makes everything durable and renames the new journal to the old one's name. That
-rename is the commit point: an interruption before it leaves the repository as it was, and
-files that nothing names. Sequence numbers stay; entries that carry nothing any more may be
-left out.
+meanwhile, makes everything durable, reads the new packs back and renames the new journal to the
+old one's name. That rename is the commit point: an interruption before it leaves the repository
+as it was, and files that nothing names. Sequence numbers stay; entries that carry nothing any
+more may be left out.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Self
 from mvc.errors import MvcError
 from mvc.io.files import TEMPORARY, FileLock, WriteFile
 from mvc.store.format import add_features
-from mvc.store.journal.entries import Entry
+from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.high_water_mark import write_high_water_mark
-from mvc.store.packs.reader import pack_path
+from mvc.store.packs.reader import PackReader, pack_path
+from mvc.store.proof import proof_of
 from mvc.store.publishing.publish import ConcurrentRewrite, heal, proven_entry
 from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
 from mvc.store.writing.pack_writer import PackWriter
@@ -49,6 +50,7 @@ class Rewrite:
         self._features: frozenset[str] = frozenset()
         self._waiting: list[bytes] = []
         self._size = 0
+        self._unproven: list[Region] = []
         self._done = False
         self.packs = packs
 
@@ -110,6 +112,7 @@ class Rewrite:
 
     def _append(self, entry: Entry, sequence: int) -> None:
         self._features |= entry.features
+        self._unproven += [region for region in entry.regions if region.pack in self.packs.made]
         data, self._at = proven_entry(entry, Position(self._at.offset, sequence, self._at.chain))
         self._waiting.append(data)
         self._size += len(data)
@@ -119,6 +122,22 @@ class Rewrite:
     def _flush(self) -> None:
         self._file.write(self._waiting)
         self._waiting, self._size = [], 0
+
+    def _prove(self) -> None:
+        """Raises EncodingFailed unless the new packs hold what the new journal names.
+
+        The packs that it no longer names are the only other copy.
+        """
+        regions, self._unproven = self._unproven, []
+        packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
+        try:
+            ahead = packs.ahead()
+            with proof_of("what was written to the new packs"):
+                for region in regions:
+                    for at, header in ahead.records(region):
+                        ahead.raw(region.pack, at, header)
+        finally:
+            packs.close()
 
     def _take_in(self, tail: Callable[[Recorded], Entry]) -> int:
         """Copies what was appended to the old journal meanwhile; returns the number of entries."""
@@ -154,6 +173,7 @@ class Rewrite:
         self._flush()
         self._file.sync()
         self.packs.push()
+        self._prove()
         with fs.lock(path):
             with fs.open_write(path) as old:
                 snapshot.refresh()
@@ -168,6 +188,7 @@ class Rewrite:
             self._flush()
             self.packs.sync()
             self._file.sync()
+            self._prove()
             # This feature tells ``heal`` that the journal was replaced once.
             add_features(fs, snapshot.folder, self._features | {"compacted"})
             self._check_name()
