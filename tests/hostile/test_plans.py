@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.repo.commit import request
 from tests.cli.program import Mvc
 
 COMMANDS = [
@@ -103,9 +104,12 @@ def test_a_plan_in_place_stays_in_the_working_folder(mvc: Mvc, outside: Path, na
     assert (mvc.folder / ".mvc/journal").exists()
 
 
-def test_a_version_cannot_bring_a_plan_along(mvc: Mvc, tmp_path: Path) -> None:
+def test_a_version_cannot_bring_a_plan_along(
+    mvc: Mvc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file of a version has the name under which a folder's own plan would be looked for."""
-    with Repository.open(mvc.folder) as repo:
+    with Repository.open(mvc.folder) as repo, monkeypatch.context() as forging:
+        forging.setattr(request, "is_temporary", lambda _: False)
         repo.commit({"w": np.ones(3)}, path=TEMPORARY)
     output = tmp_path / "out"
     mvc("checkout", "HEAD", "-o", f"{output}/", code=3)
