@@ -162,25 +162,26 @@ def _chosen(problem: RepackProblem) -> RepackPlan:
 def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
     """Tightens the planner's bound until the selection meets the real one, blob by blob."""
     (versions, today), before = problem.versions(full=True), problem.before
-    allowed = round(bound * 1e9)
+    allowed, least = round(bound * 1e9), fastest(versions)
     best = next((p for p in _skipping(problem) if p.after.worst_seconds <= bound), None)
-    for _ in range(_ROUNDS):
-        layout = within_time(versions, allowed, today)
+    for last in (*[False] * (_ROUNDS - 1), True):
+        layout = within_time(versions, least if last else allowed, today)
         if layout is None:
             break
         plan = problem.plan_of(problem.mapped(versions, layout))
         if plan.after.worst_seconds <= bound:
             best = plan if best is None or plan.after.bytes <= best.after.bytes else best
             break
-        allowed = min(allowed - 1, int(allowed * bound / plan.after.worst_seconds))
+        # The planner knows no groups: what it must be asked for can lie far below the bound, but
+        # not below what every version in full takes.
+        allowed = max(least, min(allowed - 1, int(allowed * bound / plan.after.worst_seconds)))
     if before.worst_seconds <= bound and (best is None or before.bytes <= best.after.bytes):
         return problem.unchanged()
     if best is not None:
         return best
-    least = fastest(versions) / 1e9
     raise Unattainable(
         f"no layout recovers every version within {plain(bound)} s here",
-        hint=f"the fastest takes about {plain(least, 2)} s: every version in full",
+        hint=f"the fastest takes about {plain(least / 1e9, 2)} s: every version in full",
     )
 
 
