@@ -67,8 +67,11 @@ class Session:
             self.out.warn(f"completed a checkout that was interrupted: {'; '.join(done)}")
         if opened.given_up:
             files = listed([printable(str(path)) for path in opened.given_up], 3)
+            alone = listed([printable(str(path)) for path in opened.left_alone], 3)
+            more = f"; left alone, because it is not what mvc wrote: {alone}" if alone else ""
             self.out.warn(
-                f"gave up a checkout that was interrupted: {files} not replaced; see 'mvc status'"
+                f"gave up a checkout that was interrupted: {files} not replaced{more}; "
+                "see 'mvc status'"
             )
         return opened
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 
-__all__ = ["SLICE", "Patience", "StillWaiting", "warn"]
+__all__ = ["SLICE", "Patience", "StillWaiting", "speaking", "warn"]
 
 SLICE = 1.0
 """Seconds for which a wait may sleep between two calls of ``look``."""
@@ -55,3 +58,17 @@ class Patience:
 def warn(what: str, seconds: float) -> None:
     """Says by Python's ``warnings`` what is waited for."""
     warnings.warn(f"waits for {what} ({seconds:.0f} s)", StillWaiting, stacklevel=2)
+
+
+@contextmanager
+def speaking(what: str) -> Iterator[None]:
+    """Says by Python's ``warnings`` if the block takes long."""
+    done = Event()
+    patience = Patience(math.inf, lambda seconds: warn(what, seconds))
+    thread = Thread(target=patience.await_, args=(done.wait,), name="mvc-patience", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

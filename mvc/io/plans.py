@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from mvc.control_folders import is_foreign
 from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
@@ -53,14 +54,15 @@ class Step(Struct, frozen=True):
         return self.place(folder).with_name(self.temporary)
 
     def is_sound(self) -> bool:
-        """Whether the step stays inside of its folder and out of a repository's own."""
+        """Whether the step stays in its folder, and out of those of version control systems."""
         if not isinstance(self.name, str) or not isinstance(self.temporary, str):
             return False
         parts = Path(self.name).parts
         return (
             bool(parts)
             and parts[0] != "/"
-            and not {"..", ".mvc"} & {part.lower() for part in parts}
+            and ".." not in parts
+            and not is_foreign("/".join(parts))
             and not any(map(is_temporary, parts))
             and (self.temporary == "" or is_temporary(self.temporary))
             and len(self.before) in {0, 4}
@@ -70,6 +72,8 @@ class Step(Struct, frozen=True):
 class Plan(Struct, frozen=True):
     """``then``: what else belongs to the replacement, once all files are replaced.
 
+    ``version``: the version whose files they are; empty if there is none, and in plans of earlier
+    versions of mvc.
     ``outside``: the folder that a plan of an earlier version of mvc names. Nothing proves that
     mvc wrote there, so none of its steps may be done.
     """
@@ -78,13 +82,14 @@ class Plan(Struct, frozen=True):
     then: Mapping[str, str]
     is_ready: bool = False
     outside: str = ""
+    version: str = ""
 
     def encode(self) -> bytes:
         """The first line."""
         steps = [[step.name, step.temporary, *step.before] for step in self.steps]
         checks = [step.check for step in self.steps]
-        found = {"folder": "", "steps": steps, "checks": checks, "then": dict(self.then)}
-        return json.dumps(found).encode() + b"\n"
+        fields = {"folder": "", "steps": steps, "checks": checks, "then": dict(self.then)}
+        return json.dumps({**fields, "version": self.version}).encode() + b"\n"
 
     @staticmethod
     def ready(line: bytes) -> bytes:
@@ -93,7 +98,7 @@ class Plan(Struct, frozen=True):
 
     @classmethod
     def parse(cls, data: bytes) -> Plan | None:
-        """None for what is no plan."""
+        """None for what is no plan. No two steps have one temporary file."""
         line, end, rest = data.partition(b"\n")
         found = _object(line)
         try:
@@ -103,14 +108,16 @@ class Plan(Struct, frozen=True):
                 Step(name, temporary, tuple(facts), check)
                 for (name, temporary, *facts), check in zip(listed, checks, strict=True)
             ]
-            texts = isinstance(found["folder"], str) and all(
-                isinstance(text, str) for text in (*then, *then.values())
-            )
+            version = found.get("version", "")
+            texts = (found["folder"], version, *checks, *then, *then.values())
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        if not texts or not all(step.is_sound() for step in steps):
+        if not all(isinstance(text, str) for text in texts):
             return None
-        return cls(steps, then, rest == cls.ready(line + end), found["folder"])
+        written = [step.temporary for step in steps if step.temporary]
+        if not all(step.is_sound() for step in steps) or len({*written}) < len(written):
+            return None
+        return cls(steps, then, rest == cls.ready(line + end), found["folder"], version)
 
 
 class Pointer(Struct, frozen=True):

@@ -4,7 +4,8 @@ All files are written, flushed and checked under temporary names before the firs
 the renames come one after the other. A *plan* (``mvc.io.plans``) names the temporary files from the
 beginning, and is locked while its process lives. What a killed process leaves is decided by the
 next one that calls ``finish_interrupted``: if all files were ready, and are what the plan says, it
-does the remaining renames; if not, it deletes the temporary files.
+does the remaining renames; if not, it deletes the temporary files. It neither opens nor deletes
+what no replacement wrote: other than regular files, and of ready ones those of another size.
 
 Without a plan, where none can be written, nobody completes what a killed process left. An empty
 plan keeps replacements in one place apart.
@@ -24,9 +25,18 @@ from msgspec import Struct
 
 from mvc.errors import Busy, IoFailed, MvcError, ReadOnly, StorageFull, WouldOverwrite
 from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
+from mvc.io.patience import speaking
 from mvc.io.plans import MOST, Plan, Pointer, Step, before, is_own_file, is_temporary
 
-__all__ = ["Fill", "Finish", "finish_interrupted", "make_folder", "one_at_a_time", "replacing"]
+__all__ = [
+    "Fill",
+    "Finish",
+    "Finished",
+    "finish_interrupted",
+    "make_folder",
+    "one_at_a_time",
+    "replacing",
+]
 
 Fill = Callable[[WriteFile], None]
 """Writes the content of a file."""
@@ -48,12 +58,14 @@ def replacing(
     inside: bool = False,
     checks: Mapping[str, str],
     then: Mapping[str, str] | None = None,
+    version: str = "",
 ) -> Iterator[list[str]]:
     """Replaces ``files`` of ``folder`` by what each of them is filled with, and deletes others.
 
     If anything fails before all of them are written and flushed, nothing has changed. ``plans`` is
     the folder of plans, in a repository, None for no plan. ``checks`` tell the contents of the
-    files, for ``finish_interrupted``. ``inside``: ``folder`` is the one that holds the repository.
+    files, for ``finish_interrupted``, and ``version`` says whose they are. ``inside``: ``folder``
+    is the one that holds the repository.
     ``then`` says what the block does, so that ``finish_interrupted`` can have it done.
     No symbolic link below ``folder`` is followed. Files that are replaced hand on their
     permissions. Yields which of ``deletes`` are gone: one that is another name of a file just
@@ -68,7 +80,7 @@ def replacing(
     if not steps:
         yield []
         return
-    written = _PlanFile(fs, folder, Plan(steps, then or {}), plans, inside)
+    written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside)
     with written as plan:
         try:
             for step, fill in zip(steps, files.values(), strict=False):
@@ -86,26 +98,34 @@ def replacing(
 class Finish(Struct, frozen=True):
     """How interrupted replacements are finished.
 
-    ``root`` is the folder that holds the repository. ``check`` gives the check of the file at a
-    path, under its final name; ``conclude`` does what a plan says in ``then``.
+    ``root`` is the folder that holds the repository. ``size`` gives the bytes of the file of a
+    plan's ``version`` that has a check, None if there is no such file. ``check`` gives the check of
+    the file at a path, under its final name; ``conclude`` does what a plan says in ``then``.
     """
 
     root: Path
+    size: Callable[[str, str], int | None]
     check: Callable[[Path, str], str]
     conclude: Callable[[Mapping[str, str]], None]
 
 
-def finish_interrupted(
-    fs: FileSystem, plans: Path, finish: Finish
-) -> tuple[list[Path], list[Path]]:
+class Finished(Struct):
+    """The files that were replaced, and those that were not although a temporary file was there.
+
+    ``left_alone``: temporary files that no replacement wrote.
+    """
+
+    replaced: tuple[Path, ...] = ()
+    given_up: tuple[Path, ...] = ()
+    left_alone: tuple[Path, ...] = ()
+
+
+def finish_interrupted(fs: FileSystem, plans: Path, finish: Finish) -> Iterator[Finished]:
     """Completes or takes back what killed processes of this user left.
 
-    Returns the files that it replaced, and those that it did not replace although a temporary file
-    was there. If a file has changed since the plan was made, or a temporary file is not what the
+    If a file has changed since the plan was made, or a temporary file is not what the
     plan says, the remaining steps of the plan are dropped.
     """
-    replaced: list[Path] = []
-    given_up: list[Path] = []
     identity = fs.stat(plans, follow=False)
     for name in fs.list(plans) if identity is not None and identity.is_dir else ():
         path = plans / name
@@ -115,56 +135,52 @@ def finish_interrupted(
         if lock is not None:
             with lock:
                 # What cannot be finished must not hold up the next command, and every one after.
+                done = Finished()
                 try:
-                    done, left = _finish(fs, path, finish)
-                    replaced += done
-                    given_up += left
+                    done = _finish(fs, path, finish)
                 except (Busy, StorageFull):
                     continue  # the next command can
                 except (MvcError, ValueError):
                     pass
                 fs.unlink(path, missing_ok=True, within=plans)
-    return replaced, given_up
+            yield done
 
 
-def _finish(fs: FileSystem, path: Path, finish: Finish) -> tuple[list[Path], list[Path]]:
+def _finish(fs: FileSystem, path: Path, finish: Finish) -> Finished:
     data = fs.read_bytes(path, MOST)
     pointer = Pointer.parse(data)
     if pointer is not None:
         return _finish_elsewhere(fs, pointer, path.name, finish)
     plan = Plan.parse(data)
     if plan is None:
-        return [], []
+        return Finished()
     if plan.outside:
-        return [], [s.place(Path(plan.outside)) for s in _waiting(fs, plan)]
+        folder = Path(plan.outside)
+        return Finished(given_up=tuple(s.place(folder) for s in _waiting(fs, plan, folder)))
     # The folder of plans may have been copied together with its files: inodes differ.
     return _finish_in(fs, finish.root, plan, finish, exact=2)
 
 
-def _finish_elsewhere(
-    fs: FileSystem, pointer: Pointer, number: str, finish: Finish
-) -> tuple[list[Path], list[Path]]:
+def _finish_elsewhere(fs: FileSystem, pointer: Pointer, number: str, finish: Finish) -> Finished:
     """Finishes the plan that lies in the folder itself; without one there nothing is done."""
     folder, path = Path(pointer.folder), pointer.plan(number)
     if not pointer.is_true(fs) or not is_own_file(fs, path):
-        return [], []
+        return Finished()
     lock = fs.lock(path, block=False)
     if lock is None:
-        return [], []
+        return Finished()
     with lock:
         data = fs.read_bytes(path, MOST)
         plan = Plan.parse(data)
         if data and (plan is None or plan.outside or plan.then):
-            return [], []  # it is not mvc that made this file
-        done = ([], []) if plan is None else _finish_in(fs, folder, plan, finish, exact=4)
+            return Finished()  # it is not mvc that made this file
+        done = Finished() if plan is None else _finish_in(fs, folder, plan, finish, exact=4)
         fs.unlink(path, missing_ok=True, within=folder)
         fs.sync_dir(folder, within=folder)
         return done
 
 
-def _finish_in(
-    fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exact: int
-) -> tuple[list[Path], list[Path]]:
+def _finish_in(fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exact: int) -> Finished:
     """``exact``: how many facts about a file must be those of the plan for it to be deleted."""
     deletes = [
         s
@@ -172,27 +188,48 @@ def _finish_in(
         if not s.temporary and s.before and before(fs, s.place(folder))[:exact] == s.before[:exact]
     ]
     writes = _waiting(fs, plan, folder)
+    ours = [s for s in writes if _is_ours(fs, folder, s, plan, finish)]
     complete = False
-    with suppress(MvcError):
-        if plan.is_ready and all(
-            before(fs, s.place(folder))[:2] == s.before[:2]
-            and finish.check(s.written(folder), s.name) == s.check
-            for s in writes
+    with suppress(MvcError), speaking(f"the end of an interrupted checkout in {folder}"):
+        if (
+            plan.is_ready
+            and ours == writes
+            and all(
+                before(fs, s.place(folder))[:2] == s.before[:2]
+                and finish.check(s.written(folder), s.name) == s.check
+                for s in writes
+            )
         ):
             _carry_out(fs, folder, [*writes, *deletes])
             complete = True
     if complete and plan.then:
         finish.conclude(plan.then)
-    left = _waiting(fs, plan, folder)
-    _drop(fs, folder, left)
-    return [s.place(folder) for s in writes if s not in left], [s.place(folder) for s in left]
+    left = {step.temporary: step for step in _waiting(fs, plan, folder)}
+    alone = left.keys() - {step.temporary for step in ours}
+    _drop(fs, folder, [s for s in left.values() if s.temporary not in alone])
+    return Finished(
+        tuple(s.place(folder) for s in writes if s.temporary not in left),
+        tuple(s.place(folder) for s in left.values()),
+        tuple(s.written(folder) for s in left.values() if s.temporary in alone),
+    )
 
 
-def _waiting(fs: FileSystem, plan: Plan, folder: Path | None = None) -> list[Step]:
+def _waiting(fs: FileSystem, plan: Plan, folder: Path) -> list[Step]:
     """The steps whose temporary files are there."""
-    at = Path(plan.outside) if folder is None else folder
     writes = [step for step in plan.steps if step.temporary]
-    return [s for s in writes if fs.stat(s.written(at), follow=False) is not None]
+    return [s for s in writes if fs.stat(s.written(folder), follow=False) is not None]
+
+
+def _is_ours(fs: FileSystem, folder: Path, step: Step, plan: Plan, finish: Finish) -> bool:
+    """Whether a replacement can have written what stands at the temporary name; opens nothing."""
+    path = step.written(folder)
+    there = fs.stat(path, follow=False)
+    return (
+        there is not None
+        and is_own_file(fs, path)
+        and fs.realpath(path.parent) == fs.realpath(folder) / Path(step.name).parent
+        and (not plan.is_ready or there.size == finish.size(plan.version, step.check))
+    )
 
 
 @contextmanager

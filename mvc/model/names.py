@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
+from mvc.control_folders import is_foreign
 from mvc.errors import InvalidName
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
@@ -17,14 +18,12 @@ __all__ = [
     "ATTACHED",
     "DATA",
     "DEFAULT_STATE",
-    "VERSION_CONTROL",
     "an",
     "attached_path",
     "check_key",
     "check_path",
     "check_place",
     "check_ref",
-    "is_foreign",
     "is_under",
     "printable",
     "training_path",
@@ -39,15 +38,9 @@ ATTACHED = ".mvc/"
 DATA = "data/"
 """How the tags of data sets begin."""
 
-VERSION_CONTROL = frozenset(
-    {".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", "_darcs", ".pijul", "cvs"}
-)
-"""Folders of version control systems, in any case of letters; mvc never looks into them."""
-
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
 _SHORT_OF_MVC = re.compile(r"mvc~[0-9]+")  # what Windows calls .mvc in eight letters
-_FOREIGN = VERSION_CONTROL | {"git~1"}  # what Windows calls .git in eight letters
 _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+/-]*")
 _HEX_ID = re.compile(r"[0-9a-fA-F]{40,64}")
 
@@ -121,11 +114,6 @@ def check_place(path: str) -> str:
             hint="a file of a version can be written elsewhere: 'mvc checkout -o FILE REV PATH'",
         )
     return path
-
-
-def is_foreign(path: str) -> bool:
-    """Whether a path leads into the folder of a version control system."""
-    return not _FOREIGN.isdisjoint(path.lower().split("/"))
 
 
 def attached_path(name: str) -> str:

@@ -22,6 +22,7 @@ class Context(Struct):
     ``finished``: the files that were replaced to complete checkouts whose process was killed.
     ``finished_head``: whether HEAD was moved to complete one.
     ``given_up``: the files of such checkouts that were left as they are.
+    ``left_alone``: temporary files that their plans name and no checkout wrote.
     """
 
     store: Store
@@ -30,6 +31,7 @@ class Context(Struct):
     finished: tuple[Path, ...] = ()
     finished_head: bool = False
     given_up: tuple[Path, ...] = ()
+    left_alone: tuple[Path, ...] = ()
 
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.

@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-from mvc.errors import InvalidName, RefConflict
+from mvc.errors import (
+    DamagedData,
+    InvalidName,
+    MvcError,
+    RefConflict,
+    StateForgotten,
+    UnknownRevision,
+)
 from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
 from mvc.repo.context import Context
@@ -63,6 +70,26 @@ def _move_head(context: Context, said: Mapping[str, str]) -> None:
         context.finished_head = True
 
 
+def _sizes(context: Context, version: str) -> Iterator[tuple[str, int]]:
+    """The content id and the size of each file of a version; without one, of all versions.
+
+    Nothing for a version that is unknown, forgotten or damaged.
+    """
+    from mvc.repo.lookup.manifests import of_commit
+
+    snapshot = context.fresh()
+    with suppress(MvcError, ValueError):
+        ids = (
+            [CommitId(bytes.fromhex(version))]
+            if version
+            else [commit.id for e in snapshot.newest_first() for commit in e.entry.commits]
+        )
+        for id_ in ids:
+            with suppress(DamagedData, StateForgotten, UnknownRevision):
+                for entry in of_commit(context, id_).entries:
+                    yield entry.content_id.hex(), entry.size
+
+
 def finish_checkouts(context: Context) -> None:
     """Completes or takes back checkouts whose process was killed, and notes that in ``context``."""
 
@@ -71,13 +98,23 @@ def finish_checkouts(context: Context) -> None:
 
         return entry_at(context, path, name).content_id.hex()
 
+    @cache
+    def sizes(version: str) -> dict[str, int]:
+        return dict(_sizes(context, version))
+
     store = context.store
     if store.writable:
         plans = store.folder / PLANS
-        finish = Finish(context.root, check, partial(_move_head, context))
-        replaced, given_up = finish_interrupted(store.fs, plans, finish)
-        context.finished += tuple(replaced)
-        context.given_up += tuple(given_up)
+        finish = Finish(
+            context.root,
+            lambda version, check: sizes(version).get(check),
+            check,
+            partial(_move_head, context),
+        )
+        for done in finish_interrupted(store.fs, plans, finish):
+            context.finished += done.replaced
+            context.given_up += done.given_up
+            context.left_alone += done.left_alone
 
 
 @contextmanager

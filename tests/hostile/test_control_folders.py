@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import mvc
+from mvc import control_folders
 from mvc.errors import InvalidName
-from mvc.model import names
 
 STATE = {"w": np.arange(4, dtype=np.float32)}
 
@@ -27,6 +27,7 @@ STATE = {"w": np.arange(4, dtype=np.float32)}
         "_darcs/prefs/defaults",
         ".pijul/config",
         "sub/CVS/Root",
+        "sub/cvs/entries",
     ],
 )
 def test_no_commit_into_another_programs_folder(tmp_path: Path, path: str) -> None:
@@ -43,7 +44,7 @@ def test_a_forged_version_writes_no_settings_of_git(
     with mvc.Repository.init(tmp_path) as repo:
         clean = repo.commit(STATE, path="w.safetensors").id
         with monkeypatch.context() as forging:
-            forging.setattr(names, "_FOREIGN", frozenset())
+            forging.setattr(control_folders, "_FOREIGN", frozenset())
             forged = repo.commit(STATE, path=".git/config").id
         for go in (
             lambda: repo.checkout(forged, force=True, to=repo.root),
@@ -58,3 +59,34 @@ def test_a_forged_version_writes_no_settings_of_git(
         assert np.array_equal(repo.checkout(forged, path=".git/config")["w"], STATE["w"])
         repo.checkout(clean, force=True, to=repo.root)
     assert config.read_text() == "own"
+
+
+@pytest.mark.parametrize("folder", ["cvs", "CVS", "_darcs", "sub/cvs"])
+def test_a_folder_that_only_has_the_name_of_one_is_kept(tmp_path: Path, folder: str) -> None:
+    root = tmp_path / "models"
+    (root / folder).mkdir(parents=True)
+    name = f"{folder}/w.npy"
+    np.save(root / name, np.arange(3))
+    with mvc.Repository.init(root) as repo:
+        assert set(repo.status().untracked) == {name}
+        repo.commit([root])
+        assert set(repo.manifest().by_path) == {name}
+        (root / name).unlink()
+        repo.checkout("HEAD", to=root, force=True)
+        repo.checkout("HEAD", to=tmp_path / "out", delete=True)
+    assert (root / name).exists() and (tmp_path / "out" / name).exists()
+
+
+@pytest.mark.parametrize("marker", ["CVS/Entries", "cvs/Entries", "_darcs/format"])
+def test_a_folder_of_such_a_system_is_left_out(tmp_path: Path, marker: str) -> None:
+    root, out = tmp_path / "models", tmp_path / "out"
+    for place in (root, out):
+        (place / marker).parent.mkdir(parents=True)
+        (place / marker).write_text("own")
+        (place / marker).with_name("Root").write_text("own")
+    with mvc.Repository.init(root) as repo:
+        np.save(root / "w.npy", np.arange(3))
+        repo.commit([root])
+        assert set(repo.manifest().by_path) == {"w.npy"}
+        repo.checkout("HEAD", to=out, delete=True, force=True)
+    assert (out / marker).exists() and (out / marker).with_name("Root").exists()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from mvc.io import patience
-from mvc.io.patience import Patience
+from mvc.io.patience import Patience, StillWaiting, speaking
 
 
 @pytest.fixture
@@ -52,3 +54,13 @@ def test_waiting_ends_when_it_comes(clock: list[float]) -> None:
     assert Patience(10, lambda _: None).await_(arrived)
     when = 200.0
     assert not Patience(10, lambda _: None).await_(arrived)
+
+
+def test_a_block_that_takes_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "_FIRST_WORD", 0.0)
+    monkeypatch.setattr(patience, "SLICE", 0.01)
+    deadline = time.monotonic() + 60
+    said = pytest.warns(StillWaiting, match=r"waits for the tide \(0 s\)")
+    with said as words, speaking("the tide"):
+        while not words.list and time.monotonic() < deadline:
+            time.sleep(0.01)

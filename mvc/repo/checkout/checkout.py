@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from mvc.control_folders import is_foreign
 from mvc.errors import (
     DamagedData,
     MvcError,
@@ -29,7 +30,7 @@ from mvc.io.files import WriteFile
 from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import DEFAULT_STATE, check_place, is_foreign, printable
+from mvc.model.names import DEFAULT_STATE, check_place, printable
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import Context
 from mvc.repo.history.log import Orphans, orphans
@@ -412,6 +413,7 @@ def _writing(
         inside=folder == context.root,
         checks={name: entry.content_id.hex() for name, entry in entries.items()},
         then=then,
+        version="" if commit is None else commit.hex(),
     ) as deleted:
         yield tuple(deleted)
 

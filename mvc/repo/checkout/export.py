@@ -19,7 +19,7 @@ from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import VERSION_CONTROL, printable, training_path
+from mvc.model.names import printable, training_path
 from mvc.repo.checkout.checkout import Restored, select, write_files
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context
@@ -27,6 +27,7 @@ from mvc.repo.interrupted import checking_out
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.opening import remove_if_failed
+from mvc.repo.worktree.worktree import is_control_folder
 from mvc.types import Progress
 
 __all__ = ["export", "export_to"]
@@ -186,7 +187,9 @@ def _files_below(fs: FileSystem, folder: Path) -> list[str]:
                     f"{printable(str(folder / at))} holds a repository: nothing is deleted there",
                     hint="name a folder of its own for the version",
                 )
-            if identity is None or entry.startswith(TEMPORARY) or entry.lower() in VERSION_CONTROL:
+            if identity is None or entry.startswith(TEMPORARY):
+                continue
+            if is_control_folder(fs, folder / name):
                 continue
             if identity.is_dir:
                 waiting.append(name)

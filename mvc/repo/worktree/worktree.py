@@ -13,10 +13,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from mvc.control_folders import MARKERS, VERSION_CONTROL
 from mvc.errors import InvalidName, UnknownPath
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
-from mvc.model.names import VERSION_CONTROL, check_path, printable
+from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 
@@ -27,6 +28,7 @@ __all__ = [
     "entry_of",
     "expand",
     "files_in",
+    "is_control_folder",
     "is_python_state",
     "sound_files_in",
     "tracked_name",
@@ -156,7 +158,7 @@ def files_in(
         above |= {(here.device, here.inode)}
         ignore = _with_rules(fs, root, at, ignore)
         for entry in fs.list(root / at):
-            if entry.startswith((TEMPORARY, SWAPPED)) or entry.lower() in VERSION_CONTROL:
+            if entry.startswith((TEMPORARY, SWAPPED)) or is_control_folder(fs, root / at / entry):
                 continue
             name = f"{at}/{entry}" if at else entry
             identity = fs.stat(root / name)
@@ -169,6 +171,14 @@ def files_in(
                 waiting.append((name, ignore, above))
             elif identity.is_file:
                 yield FoundFile(name, identity)
+
+
+def is_control_folder(fs: FileSystem, path: Path) -> bool:
+    """Whether a folder belongs to a version control system."""
+    name = path.name.casefold()
+    return name in VERSION_CONTROL or (
+        name in MARKERS and fs.stat(path / MARKERS[name], follow=False) is not None
+    )
 
 
 def _with_rules(fs: FileSystem, root: Path, folder: str, ignore: Ignore) -> Ignore:

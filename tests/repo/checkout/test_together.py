@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
 import signal
 import threading
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -274,6 +276,34 @@ def stop_between_renames(world: World, root: Path) -> None:
     assert world.version(root) == -1
 
 
+@pytest.mark.parametrize("earlier", [True, False], ids=["earlier", "of today"])
+def test_a_plan_names_the_version_and_one_of_an_earlier_mvc_none(
+    world: World, tmp_path: Path, earlier: bool
+) -> None:
+    root = world.copy(tmp_path / "models")
+    stop_between_renames(world, root)
+    (plan,) = (at for at in (root / ".mvc/checkouts").iterdir() if at.stat().st_size)
+    fields = json.loads(plan.read_bytes().splitlines()[0])
+    assert fields.pop("version") == world.ids[0]
+    if earlier:
+        line = json.dumps(fields).encode() + b"\n"
+        plan.write_bytes(line + b"ready %08x\n" % zlib.crc32(line))
+    with Repository.open(root) as repo:
+        assert str(repo.find()) == world.ids[0]
+    assert world.version(root) == 0
+
+
+def test_a_file_that_was_cut_since_is_left_alone(world: World, tmp_path: Path) -> None:
+    root = world.copy(tmp_path / "models")
+    stop_between_renames(world, root)
+    cut = next(iter(root.glob(".mvc-tmp-*")))
+    os.truncate(cut, 10)
+    with Repository.open(root) as repo:
+        assert repo.context.left_alone == (cut,) and not repo.context.finished
+        assert len(repo.context.given_up) == 2
+    assert list(root.rglob(".mvc-tmp-*")) == [cut]
+
+
 def test_what_was_written_since_is_not_replaced(world: World, tmp_path: Path) -> None:
     """Another program wrote a shard after the process was killed: its work stays."""
     root = world.copy(tmp_path / "models")
@@ -310,8 +340,6 @@ def test_a_running_checkout_is_left_alone(world: World, tmp_path: Path) -> None:
     ],
 )
 def test_a_forged_plan_does_no_harm(world: World, tmp_path: Path, plan: bytes) -> None:
-    import zlib
-
     root = world.copy(tmp_path / "models")
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
