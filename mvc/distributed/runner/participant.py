@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed
 
 from mvc.distributed import messages
 from mvc.distributed.protocols import base
@@ -30,9 +32,8 @@ from mvc.distributed.runner.connection import (
     Connection,
     ConnectionGone,
     Frame,
-    within,
 )
-from mvc.distributed.runner.connection import connect as connect_store
+from mvc.distributed.runner.handshake import Unproven, greet
 from mvc.distributed.runner.launch import ADDRESS, Dismissed, start_coordinator
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
@@ -211,8 +212,6 @@ class Participant:
             except queue.Empty:
                 self._say_alive()
             if self._patience.look():
-                self._closed = True
-                atexit.unregister(self._abandon)
                 raise self._lost("says nothing")
 
     def _listen(self, awaited: Callable[[], bool]) -> None:
@@ -269,9 +268,10 @@ class Participant:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """Ends the connection's threads: gloo aborts a process that ends while one is inside it."""
+        """The coordinator hears the last words, and ends the connection."""
         self._link.finish(_LAST_WORDS)
         self._reader.join(_LAST_WORDS)
+        self._link.close()
 
     # -- coming and coming back ------------------------------------------------------------------
 
@@ -282,10 +282,10 @@ class Participant:
             try:
                 self._meet(deadline)
                 break
+            except Unproven:
+                raise self._lost("does not know the secret of this training") from None
             except (ConnectionGone, OSError):
                 if time.monotonic() > deadline:
-                    self._closed = True
-                    atexit.unregister(self._abandon)
                     raise self._lost("is not there") from None
                 time.sleep(_PAUSE)
         self._did("join")
@@ -295,6 +295,8 @@ class Participant:
             self._end()
 
     def _lost(self, how: str) -> CannotDistribute:
+        self._closed = True
+        atexit.unregister(self._abandon)
         host, port = self._address
         return CannotDistribute(
             f"the coordinator at {host}:{port} {how}",
@@ -303,25 +305,21 @@ class Participant:
         )
 
     def _meet(self, deadline: float) -> None:
-        socket.create_connection(self._address, timeout=self._timeout).close()
-        left = max(1.0, deadline - time.monotonic())
-
-        def link() -> Connection:
-            store = connect_store(*self._address, left)
-            return Connection(store, f"gloo/{store.add('links', 1)}", 1, left)
-
-        self._link = within(left, link)
+        until = max(deadline, time.monotonic() + 1.0)
+        link = socket.create_connection(self._address, timeout=until - time.monotonic())
+        try:
+            keys = greet(link, self.rank, until)
+        except (ConnectionGone, Unproven):
+            link.close()
+            raise
+        self._link = Connection(link, keys, self._timeout)
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
         self._reader = threading.Thread(
             target=_receive, args=(self._link, self._inbox), daemon=True
         )
         self._reader.start()
         self._link.say(
-            hello=self.rank,
-            token=os.environ.get(TOKEN, ""),
-            pid=os.getpid(),
-            layout=self._layout.to_json(),
-            settings=dict(self._settings),
+            pid=os.getpid(), layout=self._layout.to_json(), settings=dict(self._settings)
         )
         self._be_welcomed()
 
@@ -358,11 +356,12 @@ def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
             if frame.kind == FINAL or (frame.kind == CONTROL and _LAST & frame.json().keys()):
                 break
     except ConnectionGone:
-        pass
+        link.close()  # before this worker connects again
     except BadMessage as error:
         link.say(leave=error.message[:1000])
     inbox.put(None)
-    link.finish(0)  # its thread would hold the connection for ever
+    link.finish(_LAST_WORDS)
+    link.close()
 
 
 # -- torchrun --------------------------------------------------------------------------------------
@@ -374,12 +373,14 @@ def _through_torchrun(rank: int, workers: int) -> str:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     key = f"mvc/coordinator/{restarts}"
     try:
-        store = connect_store(host, int(os.environ["MASTER_PORT"]), 60.0)
+        store = torch.distributed.TCPStore(
+            host, int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=60)
+        )
         if rank == 0:
             port, token = _own_coordinator(host, workers, resume=restarts != "0")
-            within(60.0, lambda: store.set(key, f"{host}:{port} {token}"))
-        place: bytes = within(60.0, lambda: store.get(key))
-    except ConnectionGone as error:
+            store.set(key, f"{host}:{port} {token}")
+        place = store.get(key)
+    except RuntimeError as error:
         raise CannotDistribute(
             f"the processes that torchrun has started do not find each other: {error}"
         ) from error
