@@ -43,10 +43,12 @@ from mvc.io.patience import SLICE, Patience, warn
 __all__ = ["Participant", "join"]
 
 _Batch = TypeVar("_Batch")
+_Result = TypeVar("_Result")
 
 _LAST_WORDS = 10.0  # seconds that the last messages may take
 _LAST = {"failed", "again"}  # what the coordinator says last
 _PAUSE = 0.1  # seconds between two attempts to reach the coordinator
+_TORCHRUN = 60.0  # seconds that a word to torchrun's store may take
 
 
 def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> Participant:
@@ -373,19 +375,49 @@ def _through_torchrun(rank: int, workers: int) -> str:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     key = f"mvc/coordinator/{restarts}"
     try:
-        store = torch.distributed.TCPStore(
-            host, int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=60)
-        )
+        store = _within(_TORCHRUN, lambda: _torchruns_store(host))
         if rank == 0:
             port, token = _own_coordinator(host, workers, resume=restarts != "0")
-            store.set(key, f"{host}:{port} {token}")
-        place = store.get(key)
-    except RuntimeError as error:
+            _within(_TORCHRUN, lambda: store.set(key, f"{host}:{port} {token}"))
+        place: bytes = _within(_TORCHRUN, lambda: store.get(key))
+    except ConnectionGone as error:
         raise CannotDistribute(
             f"the processes that torchrun has started do not find each other: {error}"
         ) from error
     address, _, os.environ[TOKEN] = place.decode().partition(" ")
     return address
+
+
+def _torchruns_store(host: str) -> Any:
+    return torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        host,
+        int(os.environ["MASTER_PORT"]),
+        wait_for_workers=False,
+        timeout=timedelta(seconds=_TORCHRUN),
+    )
+
+
+def _within(seconds: float, act: Callable[[], _Result]) -> _Result:
+    """The result of a call of torch, which waits for ever for a process that is stopped.
+
+    Raises ConnectionGone if it fails or takes longer.
+    """
+    results: queue.Queue[_Result | ConnectionGone] = queue.Queue()
+
+    def work() -> None:
+        try:
+            results.put(act())
+        except RuntimeError as error:
+            results.put(ConnectionGone(str(error)))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        result = results.get(timeout=seconds)
+    except queue.Empty:
+        result = ConnectionGone("it does not answer")
+    if isinstance(result, ConnectionGone):
+        raise result
+    return result
 
 
 def _own_coordinator(host: str, workers: int, resume: bool) -> tuple[int, str]:
