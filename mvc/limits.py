@@ -53,5 +53,3 @@ MAX_PICKLE_DEPTH = 1000
 # provenance
 MAX_PROBE = 64 * MIB  # the summary of a probed run
 MAX_PROBE_TENSORS = 4096 * MIB  # the tensors beside it
-MAX_FRAME = 4096 * MIB - 1  # what one process of a distributed training sends another at once
-MAX_HELLO = 64 * MIB  # the first of it, before the process has shown the secret of the run

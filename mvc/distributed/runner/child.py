@@ -119,7 +119,6 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     threads = max(1, cpu_count() // max(1, int(variables.get("WORLD_SIZE", "1"))))
     return {
         "OMP_NUM_THREADS": str(threads),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # each attempt to reach a lost process fills a screen
         **os.environ,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys([home, *kept])),
         **variables,

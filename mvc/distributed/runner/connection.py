@@ -1,31 +1,26 @@
-"""Frames of bytes between the coordinator and one worker, over torch.distributed.
+"""Frames of bytes between the coordinator and one worker, over a TCP connection.
 
-Each worker shares a gloo group of two with the coordinator, in place of one group of all: when a
-process dies, only its own group breaks, and it comes back with a new one. They meet at a TCPStore
-that the coordinator serves; nothing else goes through it.
-
-This module alone uses names of torch that are not documented (``ProcessGroupGloo`` and its
-options, TCPStore's queues).
+Each frame carries a keyed BLAKE3 of its number and its content, with a key of its direction on this
+connection. So what anybody else puts in, changes, repeats or leaves out ends the connection.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable
+import time
 from contextlib import suppress
-from datetime import timedelta
-from typing import Any, TypeVar
+from hmac import compare_digest
+from typing import Any
 
-import torch
-import torch.distributed
+from blake3 import blake3
 from msgspec import Struct
 
 from mvc.errors import BadMessage, CannotDistribute
-from mvc.limits import MAX_FRAME
 
 __all__ = [
     "ALIVE",
@@ -36,9 +31,9 @@ __all__ = [
     "Connection",
     "ConnectionGone",
     "Frame",
-    "connect",
+    "Keys",
+    "read",
     "serve",
-    "within",
 ]
 
 CONTROL, MESSAGE, MODEL, FINAL = 1, 2, 3, 4
@@ -46,19 +41,24 @@ CONTROL, MESSAGE, MODEL, FINAL = 1, 2, 3, 4
 model, after which a worker receives nothing more.
 """
 
-_Result = TypeVar("_Result")
-
 ALIVE = b'{"alive": true}'
 """A CONTROL frame: the process goes on, and has nothing else to say."""
 
-_c10d: Any = torch.distributed  # its types say nothing of what is used here
-_HEAD = struct.Struct("<BxxxII")
-_INLINE = 52  # bytes of a short frame that travel with its head
-_FOR_EVER = timedelta(days=3650)  # gloo closes the connection of a receive that times out
+_HEAD = struct.Struct("<BxxxII")  # kind, step, length
+_NUMBER = struct.Struct("<Q")
+_TAG = 16  # bytes
+_PART = 1 << 20  # bytes that are received at once, at most
 
 
 class ConnectionGone(Exception):
     """The process at the other end has gone, or does not read."""
+
+
+class Keys(Struct, frozen=True):
+    """The keys of both directions of a connection, for one of its ends."""
+
+    out: bytes
+    into: bytes
 
 
 class Frame(Struct, frozen=True):
@@ -83,21 +83,20 @@ class Connection:
     """One end of a connection. Frames are sent in order, by a thread of its own.
 
     ``beside``: bytes, both ways, that are no messages of the protocol: first and last models.
-    Only ``receive`` tells that the other end has gone: a frame that was sent may not arrive.
+    ``ended`` is set when the other end has gone, which only ``receive`` notices: a frame that was
+    sent may not arrive.
     """
 
-    def __init__(self, store: Any, name: str, rank: int, seconds: float) -> None:
-        """Waits for the other end. Raises ConnectionGone after ``seconds``."""
-        self._peer = 1 - rank
-        self._limit = timedelta(seconds=seconds)
-        options = _c10d.ProcessGroupGloo._Options()
-        options._timeout = self._limit
-        options._devices = [_device(store)]
-        try:
-            self._group = _c10d.ProcessGroupGloo(_c10d.PrefixStore(name, store), rank, 2, options)
-        except RuntimeError as error:
-            raise ConnectionGone(str(error)) from error
+    def __init__(self, link: socket.socket, keys: Keys, seconds: float) -> None:
+        """An end that does not read for so many ``seconds`` is given up."""
+        link.settimeout(None)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        limit = struct.pack("ll", math.ceil(seconds), 0)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._link, self._keys = link, keys
+        self._received = 0
         self.beside = 0
+        self.ended = threading.Event()
         self._outbox: queue.Queue[Frame | None] = queue.Queue()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -119,110 +118,78 @@ class Connection:
         self._writer.join(seconds)
         return not self._writer.is_alive()
 
+    def close(self) -> None:
+        """Ends it at once, with the threads that send and receive."""
+        with suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._link.close()
+
     def _write(self) -> None:
-        with suppress(RuntimeError):
+        number = 0
+        try:
             while (frame := self._outbox.get()) is not None:
                 data = frame.data
                 self.beside += 0 if frame.kind == MESSAGE else len(data)
-                head = bytearray(_HEAD.size + _INLINE)
-                _HEAD.pack_into(head, 0, frame.kind, frame.step, len(data))
-                parts = [head]
-                if len(data) <= _INLINE:
-                    head[_HEAD.size : _HEAD.size + len(data)] = data
-                else:
-                    parts.append(bytearray(data))
-                tensors = [torch.frombuffer(part, dtype=torch.uint8) for part in parts]
-                for work in [self._group.send([tensor], self._peer, 0) for tensor in tensors]:
-                    work.wait(self._limit)
+                head = _HEAD.pack(frame.kind, frame.step, len(data))
+                self._link.sendall(head + _tag(self._keys.out, number, head, data) + data)
+                number += 1
+            self._link.shutdown(socket.SHUT_WR)  # what comes from the other end is still read
+        except OSError:
+            with suppress(OSError):
+                self._link.shutdown(socket.SHUT_RDWR)
 
-    def receive(self, most: int = MAX_FRAME, limit: timedelta = _FOR_EVER) -> Frame:
-        """Waits for a frame. Raises ConnectionGone; BadMessage if it is longer than ``most``.
+    def receive(self) -> Frame:
+        """Waits for a frame, for ever. Raises ConnectionGone.
 
-        The connection is lost if the frame does not come within ``limit``. By default a thread of
-        its own receives, and its queue is what others wait at.
+        A thread of its own receives, and its queue is what others wait at.
         """
-        head = torch.empty(_HEAD.size + _INLINE, dtype=torch.uint8)
-        self._fill(head, limit)
-        raw = head.numpy().tobytes()
-        kind, step, length = _HEAD.unpack_from(raw)
-        self.beside += 0 if kind == MESSAGE else length
-        if length > most:
-            raise BadMessage(f"a frame has {length} bytes, more than {most}")
-        if length <= _INLINE:
-            return Frame(kind, step, raw[_HEAD.size : _HEAD.size + length])
-        body = torch.empty(length, dtype=torch.uint8)
-        self._fill(body, limit)
-        return Frame(kind, step, body.numpy().tobytes())
-
-    def _fill(self, tensor: torch.Tensor, limit: timedelta) -> None:
         try:
-            self._group.recv([tensor], self._peer, 0).wait(limit)
-        except RuntimeError as error:
-            raise ConnectionGone(str(error)) from error
+            head = read(self._link, _HEAD.size)
+            tag = read(self._link, _TAG)
+            kind, step, length = _HEAD.unpack(head)
+            data = read(self._link, length)
+            if not compare_digest(tag, _tag(self._keys.into, self._received, head, data)):
+                raise ConnectionGone("somebody else has put a frame in")
+        except ConnectionGone:
+            self.ended.set()
+            raise
+        self._received += 1
+        self.beside += 0 if kind == MESSAGE else length
+        return Frame(kind, step, data)
 
 
-def serve(host: str, port: int) -> Any:
-    """The store at which workers meet the coordinator; port 0 takes a free one.
+def _tag(key: bytes, number: int, head: bytes, data: bytes) -> bytes:
+    tag = blake3(_NUMBER.pack(number) + head, key=key)
+    tag.update(data)
+    return tag.digest(_TAG)
+
+
+def read(link: socket.socket, length: int, until: float | None = None) -> bytes:
+    """So many bytes. Raises ConnectionGone if they do not come until then (monotonic clock)."""
+    parts = []
+    try:
+        while length:
+            if until is not None:
+                link.settimeout(max(1e-3, until - time.monotonic()))
+            part = link.recv(min(length, _PART))
+            if not part or (until is not None and time.monotonic() > until):
+                raise ConnectionGone("it has gone, or says too little")
+            parts.append(part)
+            length -= len(part)
+    except OSError as error:
+        raise ConnectionGone(str(error)) from error
+    return b"".join(parts)
+
+
+def serve(host: str, port: int) -> socket.socket:
+    """The socket at which the coordinator listens; port 0 takes a free one.
 
     Raises CannotDistribute if the port is in use.
     """
     try:
-        listening = socket.create_server((host, port))
+        return socket.create_server((host, port))
     except OSError as error:
         raise CannotDistribute(
             f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}",
             hint="name another --port, or leave it out to take a free one",
         ) from error
-    number = listening.getsockname()[1]
-    return _c10d.TCPStore(
-        host,
-        number,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=30),
-        master_listen_fd=listening.detach(),
-    )
-
-
-def connect(host: str, port: int, seconds: float) -> Any:
-    """A client of that store. Raises ConnectionGone if nobody serves it within ``seconds``."""
-    return within(
-        seconds,
-        lambda: _c10d.TCPStore(
-            host,
-            port,
-            is_master=False,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=seconds),
-        ),
-    )
-
-
-def within(seconds: float, act: Callable[[], _Result]) -> _Result:
-    """The result of a call of torch, which waits for ever for a process that is stopped.
-
-    Raises ConnectionGone if it fails or takes longer.
-    """
-    results: queue.Queue[_Result | ConnectionGone] = queue.Queue()
-
-    def work() -> None:
-        try:
-            results.put(act())
-        except (RuntimeError, ConnectionGone) as error:
-            results.put(ConnectionGone(str(error)))
-
-    threading.Thread(target=work, daemon=True).start()
-    try:
-        result = results.get(timeout=seconds)
-    except queue.Empty:
-        result = ConnectionGone("it does not answer")
-    if isinstance(result, ConnectionGone):
-        raise result
-    return result
-
-
-def _device(store: Any) -> Any:
-    """Loopback if the store is there, else the interface that gloo takes (GLOO_SOCKET_IFNAME)."""
-    if getattr(store, "host", "") in {"localhost", "127.0.0.1"}:
-        return _c10d.ProcessGroupGloo.create_device(hostname="127.0.0.1")
-    return _c10d.ProcessGroupGloo.create_default_device()

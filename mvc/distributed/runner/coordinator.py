@@ -10,16 +10,16 @@ from __future__ import annotations
 import json
 import os
 import queue
+import socket
 import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
-from hmac import compare_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,16 +35,15 @@ from mvc.distributed.runner.connection import (
     Connection,
     ConnectionGone,
     Frame,
-    connect,
     serve,
 )
 from mvc.distributed.runner.global_models import GlobalModels, Round, alone
+from mvc.distributed.runner.handshake import Unproven, admit
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
 from mvc.distributed.runner.settings import (
     BEAT,
     TIMEOUT,
-    TOKEN,
     check_worker_models,
     checked,
     protocol_of,
@@ -54,16 +53,13 @@ from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.patience import SLICE, Patience
-from mvc.limits import MAX_HELLO
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["Service"]
 
-_LOOK = 0.05  # seconds between two looks for workers that come
 _LAST_WORDS = 10.0  # seconds that workers may take to end, at least
 _GOODBYE = 5.0  # seconds that a failure may take to reach them
+_GREETING = 10.0  # seconds in which a process that connects must prove that it is a worker
+_STRANGERS = 64  # processes that may be about to prove it; the oldest makes room for one more
 _RESUME = "--resume goes on from the last round"
 
 Tell = Callable[..., None]
@@ -101,6 +97,7 @@ class Service:
         self._log: list[Event] = []
         self._traffic = Traffic()
         self._connections: list[Connection] = []
+        self._strangers: deque[socket.socket] = deque()
         self._over = self._running = False
         self._drifts: dict[int, m.Drift] = {}
         self._timeout = float(self._settings.get("timeout", TIMEOUT))
@@ -113,23 +110,24 @@ class Service:
     def run(self) -> None:
         """Trains, from the first worker to the last global model. All workers hear of an error."""
         host = str(self._job.get("host", "127.0.0.1"))
-        store = serve(host, int(self._job.get("port", 0)))
-        self._tell("listening", port=store.port, pid=os.getpid())
-        accepting = threading.Thread(target=self._accept, args=(host, store.port), daemon=True)
+        door = serve(host, int(self._job.get("port", 0)))
+        accepting = threading.Thread(target=self._accept, args=(door,), daemon=True)
         accepting.start()
         try:
+            self._tell("listening", port=door.getsockname()[1], pid=os.getpid())
             self._train()
         except Exception as error:
             for seat in self._seats.values():
                 seat.link.say(failed=str(error))
             until = time.monotonic() + _GOODBYE
-            for seat in self._seats.values():
-                seat.link.finish(max(0.0, until - time.monotonic()))
+            for link in self._connections:
+                link.finish(max(0.0, until - time.monotonic()))
             raise
         finally:
             self._over = True
-            store.add("links", 1)
             accepting.join(5.0)
+            for link in self._connections:
+                link.close()
 
     def _train(self) -> None:
         self._gather()
@@ -180,39 +178,51 @@ class Service:
 
     # -- connections ---------------------------------------------------------------------------
 
-    def _accept(self, host: str, port: int) -> None:
-        store = connect(host, port, 10.0)
-        number = 0
-        while True:
-            time.sleep(_LOOK)
-            while number < store.add("links", 0):
-                number += 1
-                if self._over:
-                    return
-                attend = threading.Thread(
-                    target=self._attend, args=(host, port, number), daemon=True
-                )
-                attend.start()
+    def _accept(self, door: socket.socket) -> None:
+        """Attends to all that connect, in a thread each, until the training is over."""
+        door.settimeout(SLICE / 4)
+        with door:
+            while not self._over:
+                try:
+                    link, _ = door.accept()
+                except TimeoutError:
+                    continue
+                except OSError:  # as too many open files
+                    time.sleep(SLICE / 4)
+                    continue
+                self._strangers.append(link)
+                if len(self._strangers) > _STRANGERS:  # a worker needs a moment only
+                    with suppress(OSError):  # its own thread closes it
+                        self._strangers.popleft().shutdown(socket.SHUT_RDWR)
+                threading.Thread(target=self._attend, args=(link,), daemon=True).start()
 
-    def _attend(self, host: str, port: int, number: int) -> None:
-        """Receives from one worker, in a thread of its own."""
-        with suppress(ConnectionGone):
-            link = Connection(connect(host, port, 10.0), f"gloo/{number}", 0, self._timeout)
-            try:
-                said = link.receive(MAX_HELLO, timedelta(seconds=self._timeout)).json()
-                token = str(said.get("token", "")).encode(errors="replace")
-                if not compare_digest(token, os.environ.get(TOKEN, "").encode()):
-                    raise BadMessage("this process does not belong to the run")
-                self._events.put(("hello", link, said))
-                while True:
-                    self._events.put(("frame", link, link.receive()))
-            except BadMessage as error:
-                link.say(failed=error.message)
-                self._events.put(("misfit", link, error.message))
-            except ConnectionGone:
-                self._events.put(("lost", link, None))
-            finally:
-                link.finish(0)  # its thread would hold the connection for ever
+    def _attend(self, link: socket.socket) -> None:
+        """A process that has connected: it proves that it is a worker, or is dropped."""
+        try:
+            worker, keys = admit(link, time.monotonic() + _GREETING)
+            connection = Connection(link, keys, self._timeout)
+        except (ConnectionGone, Unproven, OSError):
+            link.close()
+            return
+        finally:
+            with suppress(ValueError):  # it made room for another
+                self._strangers.remove(link)
+        self._hear(worker, connection)
+
+    def _hear(self, worker: int, link: Connection) -> None:
+        """Receives from one worker, until it goes."""
+        try:
+            self._events.put(("hello", link, {**link.receive().json(), "hello": worker}))
+            while True:
+                self._events.put(("frame", link, link.receive()))
+        except BadMessage as error:
+            link.say(failed=error.message)
+        except ConnectionGone:
+            self._events.put(("lost", link, None))
+        finally:
+            link.finish(_GOODBYE)
+            if link not in self._connections:  # else its bytes are still to be counted
+                link.close()
 
     def _next(self, until: float | None) -> tuple[str, Connection, Any] | None:
         """The next event; None if none comes until then."""
@@ -398,8 +408,6 @@ class Service:
                 self._take_frame(worker, content)
             except BadMessage as error:
                 self._refuse(worker, error.message)
-        elif kind == "misfit":
-            self._refuse(worker, content)
         else:
             self._lose(worker, "its process has gone")
 
@@ -610,13 +618,12 @@ class Service:
                     elif isinstance(m.from_bytes(frame.data), m.Join):  # too late
                         stop = m.Stop(worker, machine.round, 0)
                         link.send(MESSAGE, stop.to_bytes())
-            elif kind != "frame" and worker is not None:
-                orders.setdefault(worker, None)
         for seat in self._seats.values():
             seat.link.send(FINAL, machine.reference.tobytes())
         until = time.monotonic() + self._timeout
         for worker, seat in list(self._seats.items()):
-            if not seat.link.finish(max(0.0, until - time.monotonic())):
+            sent = seat.link.finish(max(0.0, until - time.monotonic()))
+            if not sent or not seat.link.ended.wait(max(0.0, until - time.monotonic())):
                 self._dismiss_deaf(worker)
             self._traffic.look()
         if "log" in self._settings:
@@ -696,4 +703,4 @@ if __name__ == "__main__":
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads wait inside gloo, which knows no way to stop them
+    os._exit(code)  # no thread of torch or of a disk that does not answer keeps it from its end

@@ -11,11 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed
 
 from mvc.distributed import messages
 from mvc.distributed.protocols import base
@@ -30,9 +32,8 @@ from mvc.distributed.runner.connection import (
     Connection,
     ConnectionGone,
     Frame,
-    within,
 )
-from mvc.distributed.runner.connection import connect as connect_store
+from mvc.distributed.runner.handshake import Unproven, greet
 from mvc.distributed.runner.launch import ADDRESS, Dismissed, start_coordinator
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
@@ -42,10 +43,12 @@ from mvc.io.patience import SLICE, Patience, warn
 __all__ = ["Participant", "join"]
 
 _Batch = TypeVar("_Batch")
+_Result = TypeVar("_Result")
 
 _LAST_WORDS = 10.0  # seconds that the last messages may take
 _LAST = {"failed", "again"}  # what the coordinator says last
 _PAUSE = 0.1  # seconds between two attempts to reach the coordinator
+_TORCHRUN = 60.0  # seconds that a word to torchrun's store may take
 
 
 def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> Participant:
@@ -211,8 +214,6 @@ class Participant:
             except queue.Empty:
                 self._say_alive()
             if self._patience.look():
-                self._closed = True
-                atexit.unregister(self._abandon)
                 raise self._lost("says nothing")
 
     def _listen(self, awaited: Callable[[], bool]) -> None:
@@ -269,9 +270,10 @@ class Participant:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        """Ends the connection's threads: gloo aborts a process that ends while one is inside it."""
+        """The coordinator hears the last words, and ends the connection."""
         self._link.finish(_LAST_WORDS)
         self._reader.join(_LAST_WORDS)
+        self._link.close()
 
     # -- coming and coming back ------------------------------------------------------------------
 
@@ -282,10 +284,10 @@ class Participant:
             try:
                 self._meet(deadline)
                 break
+            except Unproven:
+                raise self._lost("does not know the secret of this training") from None
             except (ConnectionGone, OSError):
                 if time.monotonic() > deadline:
-                    self._closed = True
-                    atexit.unregister(self._abandon)
                     raise self._lost("is not there") from None
                 time.sleep(_PAUSE)
         self._did("join")
@@ -295,6 +297,8 @@ class Participant:
             self._end()
 
     def _lost(self, how: str) -> CannotDistribute:
+        self._closed = True
+        atexit.unregister(self._abandon)
         host, port = self._address
         return CannotDistribute(
             f"the coordinator at {host}:{port} {how}",
@@ -303,25 +307,21 @@ class Participant:
         )
 
     def _meet(self, deadline: float) -> None:
-        socket.create_connection(self._address, timeout=self._timeout).close()
-        left = max(1.0, deadline - time.monotonic())
-
-        def link() -> Connection:
-            store = connect_store(*self._address, left)
-            return Connection(store, f"gloo/{store.add('links', 1)}", 1, left)
-
-        self._link = within(left, link)
+        until = max(deadline, time.monotonic() + 1.0)
+        link = socket.create_connection(self._address, timeout=until - time.monotonic())
+        try:
+            keys = greet(link, self.rank, until)
+        except (ConnectionGone, Unproven):
+            link.close()
+            raise
+        self._link = Connection(link, keys, self._timeout)
         self._inbox: queue.Queue[Frame | None] = queue.Queue()
         self._reader = threading.Thread(
             target=_receive, args=(self._link, self._inbox), daemon=True
         )
         self._reader.start()
         self._link.say(
-            hello=self.rank,
-            token=os.environ.get(TOKEN, ""),
-            pid=os.getpid(),
-            layout=self._layout.to_json(),
-            settings=dict(self._settings),
+            pid=os.getpid(), layout=self._layout.to_json(), settings=dict(self._settings)
         )
         self._be_welcomed()
 
@@ -358,11 +358,12 @@ def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
             if frame.kind == FINAL or (frame.kind == CONTROL and _LAST & frame.json().keys()):
                 break
     except ConnectionGone:
-        pass
+        link.close()  # before this worker connects again
     except BadMessage as error:
         link.say(leave=error.message[:1000])
     inbox.put(None)
-    link.finish(0)  # its thread would hold the connection for ever
+    link.finish(_LAST_WORDS)
+    link.close()
 
 
 # -- torchrun --------------------------------------------------------------------------------------
@@ -374,17 +375,49 @@ def _through_torchrun(rank: int, workers: int) -> str:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     key = f"mvc/coordinator/{restarts}"
     try:
-        store = connect_store(host, int(os.environ["MASTER_PORT"]), 60.0)
+        store = _within(_TORCHRUN, lambda: _torchruns_store(host))
         if rank == 0:
             port, token = _own_coordinator(host, workers, resume=restarts != "0")
-            within(60.0, lambda: store.set(key, f"{host}:{port} {token}"))
-        place: bytes = within(60.0, lambda: store.get(key))
+            _within(_TORCHRUN, lambda: store.set(key, f"{host}:{port} {token}"))
+        place: bytes = _within(_TORCHRUN, lambda: store.get(key))
     except ConnectionGone as error:
         raise CannotDistribute(
             f"the processes that torchrun has started do not find each other: {error}"
         ) from error
     address, _, os.environ[TOKEN] = place.decode().partition(" ")
     return address
+
+
+def _torchruns_store(host: str) -> Any:
+    return torch.distributed.TCPStore(  # type: ignore[attr-defined]
+        host,
+        int(os.environ["MASTER_PORT"]),
+        wait_for_workers=False,
+        timeout=timedelta(seconds=_TORCHRUN),
+    )
+
+
+def _within(seconds: float, act: Callable[[], _Result]) -> _Result:
+    """The result of a call of torch, which waits for ever for a process that is stopped.
+
+    Raises ConnectionGone if it fails or takes longer.
+    """
+    results: queue.Queue[_Result | ConnectionGone] = queue.Queue()
+
+    def work() -> None:
+        try:
+            results.put(act())
+        except RuntimeError as error:
+            results.put(ConnectionGone(str(error)))
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        result = results.get(timeout=seconds)
+    except queue.Empty:
+        result = ConnectionGone("it does not answer")
+    if isinstance(result, ConnectionGone):
+        raise result
+    return result
 
 
 def _own_coordinator(host: str, workers: int, resume: bool) -> tuple[int, str]:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from mvc.distributed.runner.connection import Connection, connect
 from tests.counters import count
 from tests.distributed.runner.deaf import FGM, TIMEOUT, Training
 
@@ -39,7 +38,7 @@ PROTOCOLS: tuple[tuple[str, ...], ...] = (
 )
 IN_TRAINING = ("stop", "block", "ignore", "loader")
 AT_EXIT = ("stop", "block", "ignore", "thread")
-PEERS = ("silent", "half", "linked")
+PEERS = {"silent": b"", "half": b"mvc run", "greeted": b"mvc run\n\x01\x00" + bytes(32)}
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGKILL: -signal.SIGKILL}
 
 
@@ -144,15 +143,11 @@ def test_peers_that_say_nothing(tmp_path: Path, kind: str, hangs: bool) -> None:
         port = free.getsockname()[1]
     script = ("--hang=0:stop:30",) if hangs else ()
     training = Training(tmp_path, *script, options=(*FGM, f"--port={port}"))
-    links: list[object] = []
+    links: list[socket.socket] = []
     training.await_line("round 0")
     for _ in range(3):
-        if kind == "linked":
-            store = connect("127.0.0.1", port, 10)
-            links.append(Connection(store, f"gloo/{store.add('links', 1)}", 1, 10))
-        else:
-            links.append(peer := socket.create_connection(("127.0.0.1", port)))
-            peer.sendall(b"\x00" * (7 if kind == "half" else 0))
+        links.append(socket.create_connection(("127.0.0.1", port)))
+        links[-1].sendall(PEERS[kind])
     done = training.finish(None if hangs else time.time())
     assert done.code == (3 if hangs else 0), done.err
     training.check()

@@ -6,11 +6,9 @@ import gc
 import itertools
 import json
 import socket
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +25,13 @@ from mvc.distributed.runner.connection import (
     MESSAGE,
     MODEL,
     Connection,
-    ConnectionGone,
     Frame,
-    connect,
     serve,
 )
+from mvc.distributed.runner.handshake import greet
 from mvc.distributed.runner.launch import Dismissed
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.participant import Participant, join
-from mvc.distributed.runner.settings import TOKEN
 from mvc.distributed.safe import Threshold
 from mvc.distributed.simulator import parse_event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
@@ -261,15 +257,17 @@ def test_a_worker_that_does_not_answer_is_given_up(
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
-    store = serve("127.0.0.1", 0)
-    team = Team(tmp_path, **FGM)
-    team.run([Trainer(0), Trainer(1)], port=store.port)
+    with serve("127.0.0.1", 0) as door:
+        port = door.getsockname()[1]
+        team = Team(tmp_path, **FGM)
+        team.run([Trainer(0), Trainer(1)], port=port)
     assert isinstance(team.failure, CannotDistribute)
-    assert f"cannot listen on 127.0.0.1:{store.port}: address already in use" in str(team.failure)
+    assert f"cannot listen on 127.0.0.1:{port}: address already in use" in str(team.failure)
 
 
 def test_nobody_serves() -> None:
-    port = serve("127.0.0.1", 0).port
+    with serve("127.0.0.1", 0) as door:
+        port = door.getsockname()[1]
     trainer = Trainer(0)
     with pytest.raises(
         CannotDistribute, match=rf"the coordinator at 127\.0\.0\.1:{port} is not there"
@@ -289,22 +287,6 @@ def test_join_outside_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
         join(make().double())
     with pytest.raises(CannotDistribute, match=r"the model has no parameter that is trained"):
         join(make().requires_grad_(False))
-
-
-def test_a_long_frame_is_not_received() -> None:
-    store = serve("127.0.0.1", 0)
-    ends: list[Connection] = []
-    other = threading.Thread(
-        target=lambda: ends.append(Connection(connect("127.0.0.1", store.port, 5), "x", 1, 5))
-    )
-    other.start()
-    link = Connection(store, "x", 0, 5)
-    other.join()
-    ends[0].send(CONTROL, bytes(200))
-    assert len(link.receive().data) == 200
-    ends[0].send(CONTROL, bytes(200))
-    with pytest.raises(BadMessage, match="a frame has 200 bytes, more than 100"):
-        link.receive(100)
 
 
 def test_a_training_that_failed_leaves_no_thread_behind(tmp_path: Path) -> None:
@@ -327,30 +309,11 @@ def test_a_training_that_failed_leaves_no_thread_behind(tmp_path: Path) -> None:
             time.sleep(0.01)
 
 
-def test_lost_link() -> None:
-    store = serve("127.0.0.1", 0)
-    with pytest.raises(ConnectionGone):
-        Connection(store, "nobody", 0, 0.2)
-
-
 def test_words_that_cannot_be_read() -> None:
     with pytest.raises(BadMessage, match="cannot be read"):
         Frame(CONTROL, 0, b"[" * 200_000).json()
     with pytest.raises(BadMessage, match="cannot be read"):
         ModelLayout.from_json([[], [["w", [float("inf")]]], [], []])
-
-
-def test_a_worker_that_died_between_two_words_to_the_store_blocks_nobody(tmp_path: Path) -> None:
-    team = Team(tmp_path, protocol="sync", timeout=5)
-    tell = team._tell
-
-    def first(event: str, **fields: Any) -> None:
-        if event == "listening":
-            connect("127.0.0.1", fields["port"], 5).add("links", 1)
-        tell(event, **fields)
-
-    team._tell = first  # type: ignore[method-assign]
-    assert team.run([Trainer(0, count=4), Trainer(1, count=4)]) == [None, None]
 
 
 def test_a_run_goes_on_from_its_own_round_or_not_at_all(tmp_path: Path) -> None:
@@ -366,57 +329,53 @@ def test_a_run_goes_on_from_its_own_round_or_not_at_all(tmp_path: Path) -> None:
     assert "no round of this training is left on global" in str(lost.failure)
 
 
-def test_strangers_end_neither_the_coordinator_nor_a_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever lacks the secret of the run is told so; what it says counts nothing."""
-    monkeypatch.setenv(TOKEN, "secret")
+def test_a_worker_that_says_odd_things_of_itself_is_refused(tmp_path: Path) -> None:
+    """It knows the secret of the run, but it takes no part, and the others train."""
     layout = ModelLayout.of(make()).to_json()
-    hello = {"hello": 1, "layout": layout, "settings": {}}
-    foreign = "this process does not belong to the run"
+    hello = {"layout": layout, "settings": {}}
     unread = "a message of the runner cannot be read"
     odd = "what this process says of itself cannot be read"
     said: list[tuple[int, Any, str]] = [
-        (CONTROL, hello, foreign),
-        (CONTROL, {**hello, "token": ""}, foreign),
-        (CONTROL, {**hello, "token": "\ud800"}, foreign),
-        (CONTROL, {**hello, "token": ["secret"]}, foreign),
         (CONTROL, b"", unread),
         (CONTROL, b"[" * 200_000, unread),
         (MODEL, bytes(100), unread),
         (MESSAGE, m.Drift(1, 1, 0, 1, bytes(8)).to_bytes(), unread),
         (99, bytes(53), unread),
-        (CONTROL, {"token": "secret"}, odd),
-        (CONTROL, {**hello, "token": "secret", "hello": float("inf")}, odd),
-        (CONTROL, {**hello, "token": "secret", "settings": 7}, odd),
-        (CONTROL, {**hello, "token": "secret", "hello": 2}, "there is no worker 2"),
+        (CONTROL, {}, odd),
+        (CONTROL, {**hello, "layout": float("inf")}, odd),
+        (CONTROL, {**hello, "settings": 7}, odd),
+        (CONTROL, hello, "there is no worker 2"),
     ]
     team = Team(tmp_path, protocol="sync", timeout=20)
-    tell, heard = team._tell, list[tuple[str, Connection]]()
+    tell, heard = team._tell, list[tuple[str, str]]()
 
-    def speak(port: int, what: tuple[int, Any, str]) -> tuple[str, Connection]:
+    def speak(port: int, what: tuple[int, Any, str]) -> tuple[str, str]:
         kind, words, text = what
-        store = connect("127.0.0.1", port, 5)
-        link = Connection(store, f"gloo/{store.add('links', 1)}", 1, 5)
+        raw = socket.create_connection(("127.0.0.1", port))
+        link = Connection(raw, greet(raw, 2, time.monotonic() + 10), 5)
         link.send(kind, words if isinstance(words, bytes) else json.dumps(words).encode())
+        answer = str(link.receive().json()["failed"])
         link.finish(5)
-        return text, link
+        link.close()
+        return text, answer
 
     def first(event: str, **fields: Any) -> None:
-        if event == "begins" or (event == "joined" and not team.of("joined")):
-            port = team.of("listening")[0]["port"]
-            with socket.create_connection(("127.0.0.1", port)) as raw:
-                raw.sendall(b"GET / HTTP/1.0\r\n\r\n")
-            few = said if event == "joined" else said[::6]
+        if event == "listening":
             with ThreadPoolExecutor(5) as pool:
-                heard.extend(pool.map(partial(speak, port), few))
+                answers = [pool.submit(speak, fields["port"], what) for what in said[:5]]
+                heard.extend(answer.result() for answer in answers)
+            pool = ThreadPoolExecutor(5)
+            late.extend(pool.submit(speak, fields["port"], what) for what in said[5:])
+            pool.shutdown(wait=False)
         tell(event, **fields)
 
+    late: list[Future[tuple[str, str]]] = []
     team._tell = first  # type: ignore[method-assign]
     assert team.run([Trainer(0, count=4), Trainer(1, count=4)]) == [None, None]
     assert team.finished["refused"] == {}
-    assert [event["worker"] for event in team.of("joined")] in ([0, 1], [1, 0])
-    assert len(heard) == len(said) + 3
-    assert all(text in link.receive().json()["failed"] for text, link in heard)
+    assert sorted(event["worker"] for event in team.of("joined")) == [0, 1]
+    heard.extend(answer.result(20) for answer in late)
+    assert len(heard) == len(said)
+    assert all(text in answer for text, answer in heard)
     with Repository.open(tmp_path) as repo:
         assert len(repo.deployments("global")) == 5
