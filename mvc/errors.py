@@ -98,7 +98,7 @@ class InvalidTime(MvcError):
 
 
 class InvalidConfig(MvcError):
-    """A configuration key or value that is unknown or out of range."""
+    """A setting that is unknown or out of range, or settings that others may have written."""
 
 
 class InvalidPipeline(MvcError):

@@ -148,7 +148,7 @@ class Repository:
         """Makes an empty repository in a folder, which is created if need be, and opens it.
 
         ``config`` as for ``open``; it is given None, because there is no file yet.
-        Raises AlreadyARepository, InvalidName, InvalidConfig.
+        Raises AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
         """
         files, time = fs or FileSystem(), clock or Clock()
         root = files.realpath(Path(path))

@@ -24,6 +24,7 @@ _EVALUATED = (
 )  # fmt: skip
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _NONE = object()
+_MOST_WRAPPERS = 100
 _SHOWN = 60  # characters of a value in a message
 
 
@@ -48,8 +49,25 @@ class Definitions:
         return None
 
     def changed_value(self, module: ModuleType) -> str | None:
-        """A constant of the module, or of a class in it, that is not what the file says."""
-        return self._scope.changed(vars(module), module, "")
+        """A constant or function of the module, or of a class in it, that is not the file's."""
+        changed = self._scope.changed(vars(module), module, "")
+        return changed or self._replaced(self._scope, vars(module), module, "")
+
+    def _replaced(
+        self, scope: _Scope, live: Mapping[str, Any], module: ModuleType, where: str
+    ) -> str | None:
+        """The first undecorated function in whose place another one runs, as a text."""
+        for name in scope.functions():
+            if name in live:
+                code = getattr(_unwrapped(live[name]), "__code__", None)
+                known = [bare for bare, _ in self._code.get(f"{where}{name}", ())]
+                if not isinstance(code, CodeType) or _bare(code) not in known:
+                    return f"{where}{name} was replaced by another function"
+        for name, cls, inner in scope.live_classes(live, module):
+            replaced = self._replaced(inner, vars(cls), module, f"{where}{name}.")
+            if replaced is not None:
+                return replaced
+        return None
 
     def _of_function(self, function: FunctionType, module: ModuleType) -> str | None:
         code = function.__code__
@@ -143,13 +161,27 @@ class _Scope:
             written, here = self.value(node, module), live.get(name, _NONE)
             if _is_plain(written) and _is_plain(here) and not _same(written, here):
                 return _differs(f"{where}{name} is", here, written)
+        for name, cls, inner in self.live_classes(live, module):
+            found = inner.changed(vars(cls), module, f"{where}{name}.")
+            if found is not None:
+                return found
+        return None
+
+    def live_classes(
+        self, live: Mapping[str, Any], module: ModuleType
+    ) -> Iterator[tuple[str, type, _Scope]]:
         for statement, inner in self.classes.items():
             cls = live.get(statement.name)
             if isinstance(cls, type) and cls.__module__ == module.__name__:
-                found = inner.changed(vars(cls), module, f"{where}{statement.name}.")
-                if found is not None:
-                    return found
-        return None
+                yield statement.name, cls, inner
+
+    def functions(self) -> Iterator[str]:
+        """Names that the text binds once, to a function without decorators."""
+        for name, (node, *more) in self._bound.items():
+            if more or self._by_star or name in self._changed:
+                continue
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
+                yield name
 
 
 def _defaults(
@@ -323,6 +355,16 @@ def _inside(values: Iterable[Any], module: str, seen: set[int]) -> Iterator[Func
         if isinstance(own, dict) and "__wrapped__" in own:
             held.append(own["__wrapped__"])
         yield from _inside(held, module, seen)
+
+
+def _unwrapped(value: Any) -> Any:
+    """What a framework wrapped: many wrap the methods of their subclasses, and say so."""
+    for _ in range(_MOST_WRAPPERS):
+        inner = getattr(value, "__wrapped__", None) or getattr(value, "__func__", None)
+        if inner is None:
+            break
+        value = inner
+    return value
 
 
 def _is_set(cell: Any) -> bool:

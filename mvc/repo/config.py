@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
-from mvc.io.process import memory_bytes
+from mvc.io.process import memory_bytes, trusted_owners, user_name
 from mvc.limits import MAX_NAME_BYTES, MAX_PIPELINE_TEXT, MAX_REF_BYTES
 from mvc.model.names import printable
 from mvc.store.writing.layout import PATTERN
@@ -45,6 +45,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
 _MAX_FILE = 1 << 16
+_BY_ALL = 0o002  # permission to write
 _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
 _WHOLE = 1 << 63  # above every setting
 _WORDS = {"true": True, "yes": True, "on": True, "1": True,
@@ -220,7 +221,8 @@ def load_config(
     values: dict[str, tuple[Value, Origin]] = {key.name: (key.default, "default") for key in _ALL}
     files: dict[Origin, Path | None] = {"user": user_file, "repository": repo_file}
     for origin, file in files.items():
-        found = _checked(_read(fs, file), f"{file}", personal=origin == "user")
+        personal = origin == "user"
+        found = _checked(_read(fs, file, personal), f"{file}", personal=personal)
         values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
@@ -255,7 +257,7 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
     ``user``: the file is the user's own, which may set all keys.
     """
     parsed = _known(key).parse(value, "")
-    node = tree = _read(fs, file)
+    node = tree = _read(fs, file, user)
     _checked(tree, f"{file}", personal=user)
     if KEYS[key].personal and not user:
         raise _not_here(key, f"{file}")
@@ -267,12 +269,12 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
     _write(fs, file, tree)
 
 
-def unset_value(fs: FileSystem, file: Path, key: str) -> bool:
-    """Removes one key from a file; returns False if the file does not set it.
+def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> bool:
+    """Removes one key from a file, as ``set_value``; returns False if the file does not set it.
 
     The file may have unknown keys, so that it can be repaired this way.
     """
-    tree = _read(fs, file)
+    tree = _read(fs, file, user)
     nodes = [tree]
     *parents, last = key.split(".")
     for part in parents:
@@ -290,9 +292,11 @@ def unset_value(fs: FileSystem, file: Path, key: str) -> bool:
     return True
 
 
-def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
+def _read(fs: FileSystem, file: Path | None, personal: bool) -> dict[str, Any]:
     if file is None or fs.stat(file) is None:
         return {}
+    if personal:
+        _refuse_foreign(fs, file)
     data = fs.read_bytes(file, _MAX_FILE)
     if _EMPTY.fullmatch(data):  # the common case; importing yaml takes as long as a look-up
         return {}
@@ -311,6 +315,25 @@ def _read(fs: FileSystem, file: Path | None) -> dict[str, Any]:
             f"{file}: settings are written as 'section:' with 'name: value' indented below it"
         )
     return tree or {}
+
+
+def _refuse_foreign(fs: FileSystem, file: Path) -> None:
+    """Raises InvalidConfig if the user's own file may be another user's words, as ssh does.
+
+    Root may write it. A group may: with umask 002, which many systems set, it is one of its own.
+    """
+    facts = [each for each in (fs.stat(file, follow=False), fs.stat(file)) if each is not None]
+    if strangers := {each.owner for each in facts} - trusted_owners() - {0}:
+        problem = f"belongs to {user_name(min(strangers))}"
+        hint = "read it, and put a copy of your own in its place, or remove it"
+    elif any(each.is_file and each.permissions & _BY_ALL for each in facts):
+        import shlex  # rarely needed
+
+        problem = "can be written by everyone"
+        hint = f"read it, then: chmod o-w {shlex.quote(str(file))}"
+    else:
+        return
+    raise InvalidConfig(f"{printable(str(file))} is not believed: it {problem}", hint=hint)
 
 
 @cache

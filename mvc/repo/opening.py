@@ -92,10 +92,14 @@ def open_context(
 
 
 def check_absent(fs: FileSystem, root: Path) -> None:
-    """Raises AlreadyARepository if there is a repository, or the errors of a damaged one."""
+    """Raises AlreadyARepository if there is a repository, or the errors of a damaged one.
+
+    Raises DubiousOwnership if it is another user's.
+    """
     folder = root / FOLDER
     if fs.stat(folder) is None:
         return
+    refuse_foreign(fs, folder)
     _check_folder(fs, folder)
     raise AlreadyARepository(
         f"there is a repository already: {printable(str(folder))}",

@@ -202,6 +202,33 @@ def test_what_a_file_says_that_it_changes_is_no_constant(project: Project) -> No
         sources_of([module.A], values=True)
 
 
+@pytest.mark.parametrize("where", ["f", "A.g", "A.B.h"])
+@pytest.mark.parametrize("how", ["name", "code"])
+def test_a_function_that_was_replaced_is_not_the_files(
+    project: Project, where: str, how: str
+) -> None:
+    project.write({
+        "swapped.py": "import functools\ndef f(n=1):\n    return n\nclass A:\n    def g(self): 0\n"
+        "    def __new__(cls):\n        return super().__new__(cls)\n"
+        "    @functools.cache\n    def k(self): 0\n    class B:\n        def h(self): 0\n"
+    })  # fmt: skip
+    module = project.load("swapped")
+    assert sources_of([module.A], values=True).files
+    module.A.k = module.A.B.h  # what a decorator made is not known
+    module.A.B.h = functools.wraps(module.A.B.h)(lambda *_: None)  # as frameworks do
+    assert sources_of([module.A], values=True).files
+    *path, name = where.split(".")
+    owner = functools.reduce(getattr, path, module)
+    if how == "name":
+        setattr(owner, name, lambda *_: 2)
+    else:
+        getattr(owner, name).__code__ = (lambda *_: 2).__code__
+    sources_of([module.A])
+    if (where, how) != ("A.B.h", "code"):  # of a wrapper, the function inside counts
+        with pytest.raises(CannotRecord, match=rf"{where} was replaced by another function"):
+            sources_of([module.A], values=True)
+
+
 def _local() -> type:
     class Inside:
         pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -88,6 +89,7 @@ def test_every_command_refuses(
     assert sorted(p.name for p in (other / ".mvc").iterdir()) == before
 
 
+@NEEDS_ROOT
 def test_the_hint_is_the_command_that_allows_it(
     other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,12 +102,14 @@ def test_the_hint_is_the_command_that_allows_it(
     mvc("log")
 
 
+@NEEDS_ROOT
 @pytest.mark.parametrize("value", ["*", "{root}", "/nowhere:{root}", "{root}/sub/.."])
 def test_the_users_file_allows(other: Path, tmp_path: Path, value: str) -> None:
     allow(value.format(root=other), tmp_path)
     Repository.open(other / "sub").close()
 
 
+@NEEDS_ROOT
 @pytest.mark.parametrize("value", ["", "/", "models", ".", "{root}/sub", "{root}x"])
 def test_other_values_allow_nothing(
     other: Path, tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch
@@ -204,14 +208,18 @@ def as_other(folder: Path, *arguments: str) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), errors.read_text()
 
 
+def open_to_all(folder: Path) -> None:
+    for place in (folder, *folder.parents):
+        if not place.stat().st_mode & 1:
+            os.chmod(place, place.stat().st_mode | 0o055)  # of pytest's own folders
+
+
 @NEEDS_ROOT
 def test_processes_of_two_users(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real other user meets the repository above the working folder, and has its own."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 1:
-            os.chmod(folder, folder.stat().st_mode | 0o055)  # of pytest's own folders
+    open_to_all(tmp_path)
     mine = tmp_path / "mine"
     mine.mkdir()
     os.chown(mine, OTHER, OTHER)
@@ -235,3 +243,75 @@ def test_processes_of_two_users(
     assert as_other(mine, "status")[0] == 0
     with pytest.raises(DubiousOwnership):
         Repository.open(mine)
+
+
+@NEEDS_ROOT
+def test_a_repository_of_ones_own_below_a_strangers(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read of the repository above: nobody but root may."""
+    (root / "sub/deep").mkdir()
+    give_away(root / "sub", OTHER)
+    monkeypatch.chdir(root / "sub/deep")
+    for line in (["init"], ["status"], ["config"]):
+        Mvc(root / "sub/deep", capsys)(*line)
+    shutil.rmtree(root / "sub/deep/.mvc")
+    open_to_all(root)
+    write_model(root / "sub/deep/model.safetensors")
+    give_away(root / "sub", OTHER)
+    os.chmod(root / ".mvc", 0)
+
+    code, errors = as_other(root, "init")
+    assert code == 3 and "dubious ownership" in errors
+    assert as_other(root / "sub", "init", "deep")[0] == 0
+    for line in ("status", "config user.name", "commit model.safetensors", "log", "gc", "fsck"):
+        code, errors = as_other(root / "sub/deep", *line.split())
+        assert code == 0, errors
+    code, errors = as_other(root / "sub", "log")
+    assert code == 3 and "dubious ownership" in errors
+
+
+WRITABLE, STRANGERS = "can be written by everyone", f"belongs to uid-{OTHER}"
+
+
+@pytest.mark.parametrize(
+    ("problem", "link"),
+    [(WRITABLE, False), (WRITABLE, True), pytest.param(STRANGERS, False, marks=NEEDS_ROOT),
+     pytest.param(STRANGERS, True, marks=NEEDS_ROOT)],
+)  # fmt: skip
+def test_settings_that_others_may_have_written_are_not_believed(
+    problem: str, link: bool, root: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    allow("*", tmp_path)
+    file = config = tmp_path / "home/mvc/config.yaml"
+    if link:
+        file = config.rename(tmp_path / "elsewhere")
+        config.symlink_to(file)
+    before = file.read_bytes()
+    if problem == WRITABLE:
+        file.chmod(0o666)
+    else:
+        os.chown(file, OTHER, OTHER)
+    monkeypatch.chdir(root)
+    for line in (
+        ["log"], ["config"], ["config", "--user", "user.name", "me"],
+        ["config", "--user", "--unset", "safe.directory"],
+    ):  # fmt: skip
+        first, hint = Mvc(root, capsys)(*line, code=3).err.splitlines()
+        assert first == f"mvc: {config} is not believed: it {problem}"
+        assert hint.startswith("hint: ")
+    assert file.read_bytes() == before
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER + 1)
+    with pytest.raises(InvalidConfig, match="is not believed"):
+        Repository.open(root)
+
+
+@NEEDS_ROOT
+def test_settings_that_root_wrote_for_a_user_count(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow("*", tmp_path)
+    (tmp_path / "home/mvc/config.yaml").chmod(0o664)  # a group of one's own, as with umask 002
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    Repository.open(root).close()

@@ -74,6 +74,28 @@ def _repack(repo: mvc.Repository, ids: list[CommitId], aim: Aim) -> None:
         assert "remove" in revs
 
 
+@pytest.mark.parametrize("name", ["chain", "skips", "groups"])
+@pytest.mark.parametrize("number", _RESET_POINTS)
+def test_a_removed_reset_point_is_one_no_more(tmp_path: Path, name: str, number: int) -> None:
+    """A tensor that all versions have shares a group with the others of the first one."""
+    made = _history(tmp_path, *HISTORIES[name])
+    with mvc.Repository.open(tmp_path) as repo:
+        done = repo.storage.repack(remove=[made[number][0]])
+        assert done.plan.removed == (made[number][0],) and done.now is not None
+        (other,) = set(_RESET_POINTS) - {number}
+        assert done.now.reset_points == (made[other][0],)
+        _check(repo, made, [])
+
+
+def test_a_reset_point_that_another_one_equals_is_not_removed(tmp_path: Path) -> None:
+    with start(tmp_path, {}) as repo:
+        states = [{"w": torch.randn(60, 50)}]
+        states.append({"w": _moved(states[0]["w"])})
+        ids = [repo.commit(states[i % 2], reset_point=i != 1).id for i in range(3)]
+        with pytest.raises(Unattainable, match=f"version {ids[0].short} stays a reset point"):
+            repo.storage.repack(remove=[ids[0]])
+
+
 @pytest.mark.parametrize("name", HISTORIES)
 def test_remove_after_forget(tmp_path: Path, name: str) -> None:
     _try_all(tmp_path, name, AIMS[:2], by_rule=False)

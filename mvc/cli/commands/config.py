@@ -42,7 +42,7 @@ def command(session: Session, args: _Options) -> None:
     file = user_file(os.environ) if args.user else session.config_file
     if args.value is not None:
         set_value(session.fs, file, args.key, args.value, user=args.user)
-    elif not unset_value(session.fs, file, args.key):
+    elif not unset_value(session.fs, file, args.key, user=args.user):
         session.out.note(f"{printable(args.key)} is not set in {printable(str(file))}")
 
 

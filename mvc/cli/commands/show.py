@@ -6,6 +6,7 @@ The files and tensors listed are those that differ from the first parent; -v lis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import StringIO
 
 from msgspec import Struct, field
 
@@ -108,8 +109,8 @@ def _print_code(session: Session, rev: str) -> None:
     for name, text in files.items():
         out.line()
         out.line(out.paint(f"# {printable(name)}", "heading"))
-        for line in text.splitlines():
-            out.line("\t".join(map(printable, line.split("\t"))))
+        for line in StringIO(text, newline=None):  # its lines end where Python's do
+            out.line("\t".join(map(printable, line.removesuffix("\n").split("\t"))))
     if not files:
         out.note("the version carries no source files")
 

@@ -15,6 +15,7 @@ from mvc.cli.options import DRY_RUN, Options, argument
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
+from mvc.errors import RefConflict
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.oplog.undo import Undoing
@@ -29,6 +30,11 @@ class _Options(Options, frozen=True, kw_only=True):
 @verb("mvc undo", _Options)
 def command(session: Session, args: _Options) -> None:
     out = session.out
+    if args.number is None and session.context.given_up:
+        raise RefConflict(
+            "the interrupted checkout is taken back, and nothing else was undone",
+            hint="'mvc undo' takes back the newest operation of 'mvc oplog', too",
+        )
     done = session.repository.undo(args.number, dry_run=args.dry_run)
     if session.as_json:
         out.json("mvc.undo/1", _json(done))

@@ -549,7 +549,7 @@ def _git_head(fs: FileSystem, git: Path) -> str:
             return _checked(_line(fs, folder / name))
     if fs.stat(common / "packed-refs") is None:
         return ""
-    for line in fs.read_bytes(common / "packed-refs", _MAX_GIT_PACKED).decode().splitlines():
+    for line in fs.read_bytes(common / "packed-refs", _MAX_GIT_PACKED).decode().split("\n"):
         if line.endswith(" " + name):
             return _checked(line.split(" ", 1)[0])
     return ""

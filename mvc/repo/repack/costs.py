@@ -88,6 +88,12 @@ class Costs:
         self.attempt(id_, base)
         return self._delta(id_, base)
 
+    def anew(self, id_: bytes) -> list[Candidate]:
+        """The full record of a blob, encoded again although there is one, after trying it."""
+        self.attempt(id_, None)
+        i = self.first[id_]
+        return self.sizes.full(id_, self.survey.versions[i].blobs[id_], i)
+
     def turned(self, candidate: Candidate) -> Candidate:
         """The delta from a piece to its base, taken to be of the same size."""
         id_, base = candidate.base, candidate.id

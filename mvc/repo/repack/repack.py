@@ -396,7 +396,7 @@ def removed(problem: RepackProblem) -> Selection:
     asked, bound = {problem.survey.versions[i].commit for i in numbers}, problem.goal.bound
 
     def rest(chosen: Selection) -> tuple[LayoutMetrics, Selection]:
-        chosen.drop([o for o in chosen if o.base is None and o.id in gone])
+        chosen.drop_full(gone)
         chosen.complete()
         return layout_metrics(problem.costs, chosen), chosen
 
@@ -412,6 +412,12 @@ def removed(problem: RepackProblem) -> Selection:
         if fails(edged[0]) < fails(after):
             after, chosen = edged
     _check_bound(problem, after)
+    for id_ in after.reset_points:
+        if id_ in asked:
+            raise Unattainable(
+                f"version {id_.short} stays a reset point: what it has is needed in full by others",
+                hint="remove the reset points with the same tensors as well, or run 'mvc gc' first",
+            )
     return chosen
 
 

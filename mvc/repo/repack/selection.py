@@ -11,7 +11,7 @@ paths of others may lead through them. Nothing new is made of them or from them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from mvc.ids import CommitId
 from mvc.repo.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
@@ -73,6 +73,21 @@ class Selection:
     def drop(self, candidates: Iterable[Candidate]) -> None:
         for candidate in candidates:
             self._chosen.pop(_key(candidate), None)
+
+    def drop_full(self, gone: Set[bytes]) -> None:
+        """Drops the full records of blobs. What shares a payload with one of them is encoded anew.
+
+        A group stays if a blob in it is of no version, since nothing new can be made of that.
+        """
+        others: set[bytes] = set()
+        for group in self._costs.candidates.groups.values():
+            ids = {candidate.id for candidate in group if candidate.base is None}
+            if not ids.isdisjoint(gone) and ids <= self._costs.first.keys():
+                others |= ids - gone
+        dropped = gone | others
+        self.drop([o for o in self if o.base is None and o.id in dropped])
+        for id_ in sorted(others):
+            self.add(self._costs.anew(id_))
 
     @property
     def new(self) -> list[Candidate]:

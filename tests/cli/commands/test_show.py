@@ -59,3 +59,17 @@ def test_what_a_version_carries(mvc, monkeypatch, tmp_path) -> None:
     found = mvc("show", "--code", "--json").json
     assert found["schema"] == "mvc.show.code/1"
     assert "class Named" in found["code"]["code/shown.py"]
+
+
+def test_lines_of_code_end_where_pythons_do(mvc, monkeypatch, tmp_path) -> None:
+    project = Project(tmp_path / "project", monkeypatch)
+    project.write({"ends.py": "from torch import nn\r\n# a\u2028b\x85c\x0bd\x1ce\n\x0c\r"
+                   "class Named(nn.Linear):\n\tpass\n\n"})  # fmt: skip
+    with library.Repository.open(mvc.folder) as repo:
+        made = project.load("ends").Named(3, 2)
+        repo.commit(model=library.Architecture(made, {"in_features": 3, "out_features": 2}))
+    project.forget()
+    assert mvc("show", "--code").out.partition("# code/ends.py\n")[2].split("\n") == [
+        "from torch import nn", r"# a\u2028b\x85c\x0bd\x1ce", r"\x0c", "class Named(nn.Linear):",
+        "\tpass", "", "",
+    ]  # fmt: skip

@@ -14,7 +14,7 @@ from tests.cli.program import spawn
 from tests.counters import count
 from tests.faults.hooked import HookedFS
 from tests.fresh import fresh_process
-from tests.repo.checkout.test_together import World, calls_of, killed, restore_in, world
+from tests.repo.checkout.test_together import World, calls_of, held, killed, restore_in, world
 from tests.seeds import draw
 
 __all__ = ["world"]
@@ -129,3 +129,38 @@ def test_a_killed_checkout_elsewhere_leaves_one_version(world: World, tmp_path: 
 @pytest.mark.long
 def test_a_checkout_elsewhere_killed_anywhere(world: World, tmp_path: Path) -> None:
     served_elsewhere(world, tmp_path, 1000)
+
+
+def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(
+    world: World, tmp_path: Path
+) -> None:
+    """While a file of it is waiting, it is the checkout that undo is about, never a commit."""
+    total = calls_of(restore_in(world.copy(tmp_path / "counted"), world.ids[0]))
+    seen = dict.fromkeys(["begun", "ready", "done"], 0)
+    for at in (total * share // 100 for share in (50, 70, 78, 84, 96)):
+        root = world.copy(tmp_path / "models")
+        assert killed(restore_in(root, world.ids[0]), at)
+        waiting = any(root.rglob(".mvc-tmp-*"))
+        done = spawn("undo", cwd=root)
+        fresh_process()
+        with Repository.open(root) as repo:
+            newest = next(repo.oplog()).entry.operation
+            if done.returncode:
+                seen["begun"] += 1
+                assert waiting and newest == "commit" and world.version(root) == 1
+                assert done.stderr.splitlines()[-2:] == [
+                    "mvc: the interrupted checkout is taken back, and nothing else was undone",
+                    "hint: 'mvc undo' takes back the newest operation of 'mvc oplog', too",
+                ]
+                assert repo.status().clean
+                assert spawn("undo", cwd=root).stdout.startswith("Undid operation 2 (commit)")
+            elif waiting or world.version(root) == 0:
+                seen["ready" if waiting else "done"] += 1
+                assert done.stdout.startswith("Undid operation 3 (checkout)")
+                assert str(repo.find()) == world.ids[1] and world.version(root) == 0
+            for version, id_ in zip(world.versions, world.ids, strict=True):
+                repo.checkout(id_, to=tmp_path / "out")
+                assert held(tmp_path / "out") == version
+                shutil.rmtree(tmp_path / "out")
+        shutil.rmtree(root)
+    assert all(seen.values()), seen

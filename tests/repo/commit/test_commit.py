@@ -51,6 +51,14 @@ def test_unchanged_and_equal_tensors_are_stored_once(repo):
     assert same(repo.checkout()["c"], BASE)
 
 
+def test_the_commit_of_a_packed_branch_of_git_is_noted(repo):
+    git = repo.root / ".git"
+    git.mkdir()
+    (git / "HEAD").write_text("ref: refs/heads/a\u2028b\n")
+    (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{'1f' * 20} refs/heads/a\u2028b\n")
+    assert repo.commit({"a": BASE}).commit.code == "1f" * 20
+
+
 def test_a_delta_is_smaller_than_a_full_record(repo):
     full = repo.commit({"a": near(0)}).stored_bytes
     delta = repo.commit({"a": near(1)}).stored_bytes
