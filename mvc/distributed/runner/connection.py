@@ -83,8 +83,8 @@ class Connection:
     """One end of a connection. Frames are sent in order, by a thread of its own.
 
     ``beside``: bytes, both ways, that are no messages of the protocol: first and last models.
-    ``ended`` is set when the other end has gone, which only ``receive`` notices: a frame that was
-    sent may not arrive.
+    ``ended`` is set when it is closed. Only ``receive`` notices that the other end has gone: a
+    frame that was sent may not arrive.
     """
 
     def __init__(self, link: socket.socket, keys: Keys, seconds: float) -> None:
@@ -123,6 +123,7 @@ class Connection:
         with suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
         self._link.close()
+        self.ended.set()
 
     def _write(self) -> None:
         number = 0
@@ -143,16 +144,12 @@ class Connection:
 
         A thread of its own receives, and its queue is what others wait at.
         """
-        try:
-            head = read(self._link, _HEAD.size)
-            tag = read(self._link, _TAG)
-            kind, step, length = _HEAD.unpack(head)
-            data = read(self._link, length)
-            if not compare_digest(tag, _tag(self._keys.into, self._received, head, data)):
-                raise ConnectionGone("somebody else has put a frame in")
-        except ConnectionGone:
-            self.ended.set()
-            raise
+        head = read(self._link, _HEAD.size)
+        tag = read(self._link, _TAG)
+        kind, step, length = _HEAD.unpack(head)
+        data = read(self._link, length)
+        if not compare_digest(tag, _tag(self._keys.into, self._received, head, data)):
+            raise ConnectionGone("somebody else has put a frame in")
         self._received += 1
         self.beside += 0 if kind == MESSAGE else length
         return Frame(kind, step, data)

@@ -220,9 +220,9 @@ class Service:
         except ConnectionGone:
             self._events.put(("lost", link, None))
         finally:
+            self._traffic.look()
             link.finish(_GOODBYE)
-            if link not in self._connections:  # else its bytes are still to be counted
-                link.close()
+            link.close()
 
     def _next(self, until: float | None) -> tuple[str, Connection, Any] | None:
         """The next event; None if none comes until then."""
