@@ -408,11 +408,9 @@ class ObjectWriter:
         body: list[Bytes] = []
         at = 0
         for piece in pieces:
-            sampled = self._sampling.takes(piece.text)
-            payload = payload_of(piece, proven=sampled or len(piece.chunks) > 1)
+            payload = payload_of(piece)
             stored, check = sum(len(part) for part in payload), payload_check(payload)
-            if sampled:
-                prove_check(payload, check)
+            prove_check(payload, check)
             members.append(placed(piece, check, stored, at))
             body.extend(payload)
             at += stored
@@ -425,17 +423,14 @@ class ObjectWriter:
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)
             body: list[Bytes] = []
-            proven = bool(pipeline.features) or self._sampling.takes(text)
             if pipeline.forward_only:
                 body += proven_steps(pipeline, [p.step for p in chosen if p.step is not None])
             else:
                 members = [group_member(piece) for piece in chosen]
                 body += encode_group(pipeline, members)
-                if proven:
-                    prove_group(pipeline, body, members)
+                prove_group(pipeline, body, members)
             check, size = payload_check(body), sum(len(part) for part in body)
-            if proven:
-                prove_check(body, check)
+            prove_check(body, check)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
                 tell(piece, self._sequence, size * piece.nbytes // raw)
