@@ -18,9 +18,10 @@ from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.lossy import LossyStage
 from mvc.codecs.stages.table import STAGES
 from mvc.errors import EncodingFailed, SourceChanged
-from mvc.limits import CHUNK
+from mvc.limits import CHUNK, PIECE
 from mvc.model.commit import Commit
 from mvc.store.journal.entries import Entry
+from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.proof import ALWAYS
 from tests.fresh import fresh_process, open_quietly
 from tests.values.stories import stored_bytes
@@ -384,3 +385,38 @@ def test_a_tensor_that_changes_meanwhile_is_named_as_the_cause(
         monkeypatch.setattr(pipeline, "encode_chunk", meanwhile)
         with pytest.raises(SourceChanged, match="changed while it was being committed"):
             repo.commit(state)
+
+
+@pytest.mark.parametrize("wrong", ["always", "once"])
+@pytest.mark.parametrize("nbytes", [4 << 10, PIECE + (1 << 20)])
+def test_a_base_that_is_recovered_wrongly_is_not_built_upon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, wrong: str
+) -> None:
+    """The version before, or the older one that the layout names: in full, or not at all."""
+    piece, rng = Recovery.piece, np.random.default_rng(0)
+    state = {"w": rng.integers(1 << 30, size=nbytes // 4, dtype=np.int32)}
+    calls: list[int] = []
+
+    def other(self: Recovery, id_: bytes, start: int, out: memoryview, **named: Any) -> Any:
+        path = piece(self, id_, start, out, **named)
+        if start == 0 and (wrong == "always" or not calls):
+            out[0] ^= 1
+        calls.append(start)
+        return path
+
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(state)
+    for i in range(1, 5):
+        state["w"][i::1000] += i
+        calls.clear()
+        with open_quietly(tmp_path) as repo, monkeypatch.context() as patch:
+            patch.setattr(Recovery, "piece", other)
+            try:
+                id_ = repo.commit(state).id
+            except EncodingFailed:
+                assert nbytes > PIECE
+                patch.undo()
+                id_ = repo.commit(state).id
+        assert calls, "no base was recovered"
+        with open_quietly(tmp_path) as repo:
+            assert repo.checkout(id_)["w"].tobytes() == state["w"].tobytes()
