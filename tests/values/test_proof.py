@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -18,8 +18,11 @@ from mvc.codecs.stages.decisions import Drift, Dsed, Every
 from mvc.codecs.stages.lossy import LossyStage
 from mvc.codecs.stages.table import STAGES
 from mvc.errors import EncodingFailed, SourceChanged
+from mvc.limits import CHUNK, PIECE
 from mvc.model.commit import Commit
 from mvc.store.journal.entries import Entry
+from mvc.store.recovery.recover import Recovery
+from mvc.store.writing.proof import ALWAYS
 from tests.fresh import fresh_process, open_quietly
 from tests.values.stories import stored_bytes
 
@@ -205,10 +208,98 @@ def test_the_commit_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cas
             assert all(found[key].tobytes() == state[key].tobytes() for key in state)
 
 
+ALWAYS_PROVEN = {
+    "raw": ("raw", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),
+    **{case: RECORDS_SPOILED[case] for case in (
+        "patch", "group", "sparse group", "steps", "container", "checksum", "checksum of a group",
+        "header")},
+}  # fmt: skip
+"""What is proven however much a commit stores."""
+
+PROVEN_IN_SMALL = {
+    "full or delta": RECORDS_SPOILED["full"],
+    **{case: STAGES_SPOILED[case] for case in ("elide", "planes", "zstd", "sparse", "gaps")},
+}  # fmt: skip
+"""What is proven up to ``ALWAYS`` bytes."""
+
+
+@pytest.mark.parametrize(
+    ("case", "always"),
+    [
+        *((case, ALWAYS) for case in PROVEN_IN_SMALL),
+        *((case, 0) for case in ALWAYS_PROVEN),  # as beyond the first bytes of a large commit
+    ],
+)
+def test_one_wrong_call_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, always: int
+) -> None:
+    monkeypatch.setattr(PROOF + ".ALWAYS", always)
+    line, owner, attribute, spoil = (ALWAYS_PROVEN | PROVEN_IN_SMALL)[case]
+    first, refused, kept = many_tensors(), 0, {}
+    first = on_grid(first) if "steps" in line else first
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(first, pipeline=line)
+        for wrong in (0, 1, 4, 11, 37):
+            state = moved(first, wrong)
+            state = on_grid(state) if "steps" in line else state
+            with monkeypatch.context() as patch:
+                calls = spoil_in(patch, owner, attribute, spoil, only={wrong})
+                try:
+                    done = repo.commit(state, pipeline=line)
+                except EncodingFailed:
+                    refused += 1
+                else:  # it was called less often, or to estimate a size
+                    kept[done.id] = done.state or state
+            if len(calls) <= wrong:
+                break
+    assert refused, "the encoder was not called"
+    with open_quietly(tmp_path) as repo:
+        for id_, state in kept.items():
+            found = repo.checkout(id_)
+            assert all(found[key].tobytes() == state[key].tobytes() for key in state)
+
+
+def test_the_first_chunks_of_a_large_commit_are_all_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the others by a sample: one that is wrong from some chunk on is seen."""
+    line, owner, attribute, spoil = RECORDS_SPOILED["full"]
+    chunks = ALWAYS // CHUNK
+    state = {"w": np.random.default_rng(0).standard_normal(3 * ALWAYS // 4, np.float32)}
+    with mvc.Repository.init(tmp_path) as repo:  # the first call estimates the size
+        for wrong in ({1}, {6}, {chunks - 3}, range(chunks + 1, 3 * chunks + 1)):
+            with monkeypatch.context() as patch:
+                spoil_in(patch, owner, attribute, spoil, only=wrong)
+                with pytest.raises(EncodingFailed):
+                    repo.commit(state, pipeline=line)
+        assert repo.commit(state, pipeline=line).id
+
+
+def many_tensors() -> State:
+    """A model of small tensors and one of many chunks."""
+    rng = np.random.default_rng(0)
+    made = {f"t{i}": rng.standard_normal(4000, np.float32) for i in range(40)}
+    return made | {"big": rng.standard_normal(1 << 20, np.float32)}
+
+
+def moved(state: State, seed: int) -> State:
+    """One in 20 of the weights moves."""
+    rng = np.random.default_rng(seed)
+    made = {}
+    for name, value in state.items():
+        step = rng.standard_normal(len(value), np.float32) * np.float32(1e-2)
+        made[name] = value + step * (rng.random(len(value), np.float32) < 0.05)
+    return made
+
+
 def spoil_in(
-    patch: pytest.MonkeyPatch, owner: str, attribute: str, spoil: Spoil
+    patch: pytest.MonkeyPatch,
+    owner: str,
+    attribute: str,
+    spoil: Spoil,
+    only: Container[int] | None = None,
 ) -> list[tuple[Any, ...]]:
-    """Spoils an encoder; the list gets an item for each of its calls."""
+    """Spoils an encoder, or ``only`` some of its calls; the list gets an item for each call."""
     calls: list[tuple[Any, ...]] = []
     try:
         holder: Any = import_module(owner)
@@ -223,8 +314,9 @@ def spoil_in(
         return calls
 
     def counted(*args: Any, **named: Any) -> Any:
+        wrong = only is None or len(calls) in only
         calls.append(args)
-        return spoiled(*args, **named)
+        return (spoiled if wrong else original)(*args, **named)
 
     patch.setattr(holder, attribute, counted)
     return calls
@@ -293,3 +385,38 @@ def test_a_tensor_that_changes_meanwhile_is_named_as_the_cause(
         monkeypatch.setattr(pipeline, "encode_chunk", meanwhile)
         with pytest.raises(SourceChanged, match="changed while it was being committed"):
             repo.commit(state)
+
+
+@pytest.mark.parametrize("wrong", ["always", "once"])
+@pytest.mark.parametrize("nbytes", [4 << 10, PIECE + (1 << 20)])
+def test_a_base_that_is_recovered_wrongly_is_not_built_upon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, wrong: str
+) -> None:
+    """The version before, or the older one that the layout names: in full, or not at all."""
+    piece, rng = Recovery.piece, np.random.default_rng(0)
+    state = {"w": rng.integers(1 << 30, size=nbytes // 4, dtype=np.int32)}
+    calls: list[int] = []
+
+    def other(self: Recovery, id_: bytes, start: int, out: memoryview, **named: Any) -> Any:
+        path = piece(self, id_, start, out, **named)
+        if start == 0 and (wrong == "always" or not calls):
+            out[0] ^= 1
+        calls.append(start)
+        return path
+
+    with mvc.Repository.init(tmp_path) as repo:
+        repo.commit(state)
+    for i in range(1, 5):
+        state["w"][i::1000] += i
+        calls.clear()
+        with open_quietly(tmp_path) as repo, monkeypatch.context() as patch:
+            patch.setattr(Recovery, "piece", other)
+            try:
+                id_ = repo.commit(state).id
+            except EncodingFailed:
+                assert nbytes > PIECE
+                patch.undo()
+                id_ = repo.commit(state).id
+        assert calls, "no base was recovered"
+        with open_quietly(tmp_path) as repo:
+            assert repo.checkout(id_)["w"].tobytes() == state["w"].tobytes()

@@ -73,6 +73,7 @@ class StateWriter:
         self._progress = progress
         self._last: BaseCache | None = None  # of the file that is being stored
         self._name = ""  # of the tensor that is
+        self._older_base: StoredBase | None = None  # of the tensor that is coded
         self._since_flush = 0
         self.copies = PrecisionCopies()
         self._borrowed: dict[int, tuple[str, BlobId]] = {}  # names and ids of the caller's memory
@@ -263,16 +264,22 @@ class StateWriter:
             self._room(length)
             self.writer.put(entry.skeleton, spec, start, part, base)
 
-    def _older(self, link: Link, start: int) -> memoryview:
-        """A piece of an object that leads to a base: from memory, or recovered."""
+    def _older(self, link: Link, start: int, spec: TensorSpec | None) -> memoryview:
+        """A piece of an object that leads to a base: from memory, or recovered and verified."""
+        if spec is None:
+            return memoryview(self._recovery.manifest(link.id))
         if self._last is not None:
             held = self._last.older(self._name, link, start)
             if held is not None:
                 return held
         self._since_flush += link.nbytes
-        out = self._old.take(link.nbytes)
-        self._recovery.piece(link.id, start, out)
-        return out
+        if self._older_base is None or self._older_base.id != link.id or not start:
+            base = StoredBase(BlobId(link.id), spec, self._recovery, self._old)
+            self._older_base = None
+            if spec.nbytes > PIECE:
+                base.check()  # it may have had another shape, which no record says
+            self._older_base = base
+        return self._older_base.piece(start)
 
 
 def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:

@@ -14,15 +14,18 @@ from collections.abc import Iterator, Sequence
 from itertools import chain, count
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from mvc.codecs import cast
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, EncodingFailed, MvcError
 from mvc.ids import BlobId
 from mvc.limits import PIECE
+from mvc.model.hashing import BlobHasher
 from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.content.compare import bare_name
+from mvc.repo.content.hashing import verify_pieces
 from mvc.store.graph.search import Graph, Link, Path
 from mvc.store.packs.arena import Arena
 
@@ -51,8 +54,8 @@ def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> lis
     return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
 
 
-class StoredBase(Struct, frozen=True):
-    """A stored blob as a base; its pieces are recovered when needed.
+class StoredBase(Struct):
+    """A stored blob as a base; its pieces are recovered when needed, first to last.
 
     Without ``graph`` it is taken as it is, whatever leads to it.
     """
@@ -62,6 +65,8 @@ class StoredBase(Struct, frozen=True):
     recovery: Recovers
     arena: Arena
     graph: Graph | None = None
+    _hasher: BlobHasher | None = None
+    _hashed: int = 0
 
     def chain(self, start: int) -> tuple[Link, ...]:
         """Raises DamagedData if it is not stored in pieces of today's size (mvc 0.1)."""
@@ -75,11 +80,41 @@ class StoredBase(Struct, frozen=True):
     def piece(self, start: int) -> memoryview:
         """The base's whole piece at ``start``, whatever the new piece's length.
 
-        The decoder has the whole piece, so the encoder must use the whole piece, too.
+        The decoder has the whole piece, so the encoder must use the whole piece, too. Once all of
+        the base is recovered, it is compared with its id: a delta to a wrong base would lead back
+        to the right bytes here, and nowhere else. Raises DamagedData, and EncodingFailed if
+        earlier pieces were used already.
         """
         out = self.arena.take(min(PIECE, self.spec.nbytes - start))
         self.recovery.piece(self.id, start, out)
+        if start == 0:
+            self._hasher, self._hashed = BlobHasher(self.spec, parallel=True), 0
+        elif start != self._hashed:
+            self.check()  # pieces before it were not asked for
+        if self._hasher is not None and start == self._hashed:
+            self._hasher.update(out)
+            self._hashed += len(out)
+            if self._hashed == self.spec.nbytes and self._hasher.done() != self.id:
+                raise self._wrong(EncodingFailed if start else DamagedData)
         return out
+
+    def check(self) -> None:
+        """Raises DamagedData unless all of it is stored, and its type is ``spec``."""
+        room = np.empty(min(PIECE, self.spec.nbytes), np.uint8).data
+
+        def read(start: int, length: int) -> memoryview:
+            self.recovery.piece(self.id, start, room[:length])
+            return room[:length]
+
+        for _ in verify_pieces(self.id, self.spec, read, self._wrong(DamagedData)):
+            pass
+
+    def _wrong(self, kind: type[MvcError]) -> MvcError:
+        return kind(
+            f"object {self.id.short}, to be the base of a delta, does not match its hash after "
+            "decoding",
+            hint="run 'mvc fsck --full'; 'mvc commit --reset-point' stores a version without bases",
+        )
 
 
 class _Candidates:

@@ -58,8 +58,8 @@ from mvc.types import Bytes
 
 __all__ = ["ObjectWriter", "Older"]
 
-Older = Callable[[Link, int], memoryview]
-"""Recovers the piece at a start of an object that leads to a base."""
+Older = Callable[[Link, int, TensorSpec | None], memoryview]
+"""Recovers the piece at a start of an object that leads to a base; a manifest has no spec."""
 
 _SLACK = 256  # bytes that an incompressible chunk may grow by; hardly any does
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
@@ -253,7 +253,7 @@ class ObjectWriter:
             if found.id != base.id:
                 under = chain[: chain.index(found) + 1]
                 with suppress(DamagedData):
-                    yield BasePiece(found.id, self._older(found, start), under)
+                    yield BasePiece(found.id, self._older(found, start, base.spec), under)
                 if chain[-1].depth > layout.deepest // 2:
                     return  # a full record is better than to go on from there
         data = base.piece(start)
@@ -317,7 +317,7 @@ class ObjectWriter:
         origin, old = b"", memoryview(b"")
         if base is not None and not self._policy.reset:
             with suppress(DamagedData):
-                under, origin, old = self._whole_base(base)
+                under, origin, old = self._whole_base(base, kind)
         if origin and not self.added(origin):
             self.bases.add(origin)
         extra = b""
@@ -331,7 +331,9 @@ class ObjectWriter:
         self._single.pieces.append(waiting)
         self._single.raw += len(data)
 
-    def _whole_base(self, base: tuple[bytes, bytes]) -> tuple[tuple[Link, ...], bytes, memoryview]:
+    def _whole_base(
+        self, base: tuple[bytes, bytes], kind: int
+    ) -> tuple[tuple[Link, ...], bytes, memoryview]:
         """What ``put_bytes`` codes against: the chain that leads there, its id and bytes.
 
         All are empty if it is to be stored in full.
@@ -343,8 +345,9 @@ class ObjectWriter:
             return (), b"", memoryview(b"")
         found = layout.base(chain, self._sequence)
         if found.id != id_ and self._older is not None and self._nameable(found.id):
+            spec = None if kind == MANIFEST else TensorSpec("raw", (found.nbytes,))
             with suppress(DamagedData):
-                return chain[: chain.index(found) + 1], found.id, self._older(found, 0)
+                return chain[: chain.index(found) + 1], found.id, self._older(found, 0, spec)
         return chain, id_, memoryview(data)
 
     def drain(self) -> None:
@@ -408,11 +411,9 @@ class ObjectWriter:
         body: list[Bytes] = []
         at = 0
         for piece in pieces:
-            sampled = self._sampling.takes(piece.text)
-            payload = payload_of(piece, proven=sampled or len(piece.chunks) > 1)
+            payload = payload_of(piece)
             stored, check = sum(len(part) for part in payload), payload_check(payload)
-            if sampled:
-                prove_check(payload, check)
+            prove_check(payload, check)
             members.append(placed(piece, check, stored, at))
             body.extend(payload)
             at += stored
@@ -425,17 +426,14 @@ class ObjectWriter:
             chosen = [piece for piece in pieces if piece.text == text]
             pipeline = Pipeline.parse(Coding(text).pipeline)
             body: list[Bytes] = []
-            proven = bool(pipeline.features) or self._sampling.takes(text)
             if pipeline.forward_only:
                 body += proven_steps(pipeline, [p.step for p in chosen if p.step is not None])
             else:
                 members = [group_member(piece) for piece in chosen]
                 body += encode_group(pipeline, members)
-                if proven:
-                    prove_group(pipeline, body, members)
+                prove_group(pipeline, body, members)
             check, size = payload_check(body), sum(len(part) for part in body)
-            if proven:
-                prove_check(body, check)
+            prove_check(body, check)
             raw = sum(piece.nbytes for piece in chosen) or 1
             for piece in chosen:
                 tell(piece, self._sequence, size * piece.nbytes // raw)

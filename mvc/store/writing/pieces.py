@@ -129,14 +129,13 @@ def copy_kept(piece: Waiting) -> None:
     piece.raw = _NO_RAW
 
 
-def payload_of(piece: Waiting, *, proven: bool) -> Sequence[Bytes]:
+def payload_of(piece: Waiting) -> Sequence[Bytes]:
     """The piece's encoded bytes in parts, once all its chunks are there."""
     chunks = [future.result() for future in piece.chunks]
     if _coding(piece.text).transform == "patch":
         return chunks
     payload = pack_chunks(chunks, piece.nbytes, piece.width, CHUNK)
-    if proven:
-        prove_chunks(payload, piece.nbytes, piece.width)
+    prove_chunks(payload, piece.nbytes, piece.width)
     return payload
 
 

@@ -1,17 +1,19 @@
 """Nothing is published that readers refuse: what was encoded is decoded again, by their own code.
 
 Before a journal entry names a record, the record's bytes are decoded and compared with what they
-stand for: headers, containers of chunks, patches, approximate steps, super-steps, manifests, and
-every chunk and group of a coding that came after the first version of the format. The first
-codings only move words and leave the rest to zstd. To decode all that they make would add a fifth
-to the work of a commit, so one in 32 is decoded, others in each operation, and the first of every
-kind. What was encoded is what the id names: the caller has hashed it.
+stand for: headers, checksums, containers of chunks, patches, groups, approximate steps,
+super-steps, manifests, and chunks. Only of chunks that zstd compresses, in a coding of the first
+version of the format, are some left out once an operation has stored ``ALWAYS`` bytes: to decode
+all of them takes a quarter of a commit's processor time. One in 32 is decoded then, and the first
+of every kind. What was encoded is what the id names: the caller has hashed it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import count
+from threading import Lock
 
 import numpy as np
 
@@ -21,23 +23,32 @@ from mvc.codecs.lc.payload import decode_steps, encode_steps
 from mvc.codecs.lc.step import Step
 from mvc.codecs.patch import decode_patch
 from mvc.codecs.payload import Payload
-from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.words import combine, scratch_bytes
+from mvc.codecs.pipeline import CODED, ELIDED, Pipeline
+from mvc.codecs.words import combine, scratch_bytes, words_of
+from mvc.limits import MIB
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
 from mvc.store.proof import proof_of, prove_equal
 from mvc.types import Bytes
 
 __all__ = [
-    "Sampling", "prove_alike", "prove_check", "prove_chunks", "prove_group", "prove_patch",
-    "proven_header", "proven_steps",
+    "ALWAYS", "Sampling", "prove_alike", "prove_check", "prove_chunks", "prove_group",
+    "prove_patch", "proven_header", "proven_steps",
 ]  # fmt: skip
 
+ALWAYS = 16 * MIB
+"""Raw bytes of an operation up to which every chunk is proven."""
 _EVERY = 32
+_SHORT = 4096  # bytes that are compared sooner than two arrays are made
 
 
 def _prove_bytes(one: Bytes, other: Bytes) -> None:
-    same = np.array_equal(np.frombuffer(one, np.uint8), np.frombuffer(other, np.uint8))
-    prove_equal(same, True)
+    if len(one) <= _SHORT:
+        prove_equal(bytes(one), bytes(other))
+        return
+    # Words take less memory to compare than bytes.
+    same = np.array_equal(words_of(memoryview(one), 8), words_of(memoryview(other), 8))
+    rest = len(one) // 8 * 8
+    prove_equal((same, bytes(one[rest:])), (True, bytes(other[rest:])))
 
 
 class Sampling:
@@ -47,12 +58,16 @@ class Sampling:
         """``sequence``: of the operation; the next one proves other chunks."""
         self._turns = count(sequence)
         self._kinds: set[object] = set()
+        self._left = ALWAYS
+        self._lock = Lock()
 
-    def takes(self, kind: object) -> bool:
-        """Whether this one is proven: the first of its kind, and one in 32."""
-        taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds
-        self._kinds.add(kind)
-        return taken
+    def _takes(self, kind: object, nbytes: int) -> bool:
+        """Whether this one is proven: of the first bytes, the first of its kind, or one in 32."""
+        with self._lock:
+            self._left -= nbytes
+            taken = next(self._turns) % _EVERY == 0 or kind not in self._kinds or self._left >= 0
+            self._kinds.add(kind)
+            return taken
 
     def chunk(
         self, pipeline: Pipeline, encoded: Bytes, new: memoryview, base: memoryview | None, *,
@@ -62,8 +77,9 @@ class Sampling:
 
         What the first codings move is moved back by its inverse, whatever it is.
         """
-        later = bool(pipeline.features)
-        if not later and not self.takes((pipeline.text, width, encoded[0])):
+        later, shape = bool(pipeline.features), encoded[0]
+        costly = not later and pipeline.method is not None and shape in (CODED, ELIDED)
+        if costly and not self._takes((pipeline.text, width, shape), len(new)):
             return
         data, state = memoryview(encoded), scratch_bytes("proof", len(new)).data
         with proof_of(f"a tensor coded by {pipeline.text}"):
@@ -120,14 +136,20 @@ def prove_chunks(payload: Sequence[Bytes], nbytes: int, width: int) -> None:
     """Proves the container of a tensor's chunks, given in parts: the head and every chunk."""
     head, *chunks = payload
     with proof_of("the chunks of a tensor"):
-        read = Payload(bytes(head), nbytes, stored=sum(map(len, payload)))
-        prove_equal((read.width, read.sizes), (width, [len(chunk) for chunk in chunks]))
+        read = _container(bytes(head), nbytes, sum(map(len, payload)))
+        prove_equal(read, (width, [len(chunk) for chunk in chunks]))
+
+
+@lru_cache(maxsize=256)  # a model may have 100,000 tensors of one size
+def _container(head: bytes, nbytes: int, stored: int) -> tuple[int, list[int]]:
+    read = Payload(head, nbytes, stored=stored)
+    return read.width, read.sizes
 
 
 def prove_check(payload: Sequence[Bytes], check: bytes) -> None:
     """Proves the checksum of a payload."""
     with proof_of("a payload"):
-        prove_equal(payload_check([b"".join(payload)]), check)
+        prove_equal(payload_check(payload), check)
 
 
 def proven_header(members: Sequence[Member], *, group: bool, body_size: int) -> bytes:
