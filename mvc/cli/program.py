@@ -47,7 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "ls": "List the files and tensors of a version.",
         "env": "Show how the environment of a version differs.",
         "cat": "Print one tensor, or save it as .npy.",
-        "identify": "Find the versions that hold a file's state.",
+        "identify": "Find the versions that introduced a file's state.",
         "stats": "Show what the repository holds and costs.",
         "plot": "Draw metrics, sizes, distances and deployments over time.",
         "report": "Write the history as one page to look at.",

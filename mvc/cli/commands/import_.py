@@ -66,7 +66,9 @@ def command(session: Session, args: _Options) -> None:
     if session.verbosity >= 0:
         session.out.line(_summary(found))
     if any(version.kept for version in found):
-        session.out.note("the working folder is as it was; 'mvc checkout HEAD .' writes the newest")
+        session.out.note(
+            "the working folder is as it was; 'mvc checkout HEAD .' writes the last one imported"
+        )
 
 
 def _tell_kept(session: Session, done: Sequence[Imported]) -> None:

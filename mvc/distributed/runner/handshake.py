@@ -24,6 +24,7 @@ from blake3 import blake3
 
 from mvc.distributed.runner.connection import ConnectionGone, Keys, read
 from mvc.distributed.runner.settings import TOKEN
+from mvc.errors import CannotDistribute
 
 __all__ = ["Unproven", "admit", "greet", "keyed"]
 
@@ -47,7 +48,7 @@ def greet(link: socket.socket, worker: int, until: float) -> Keys:
 
     Raises Unproven if the other end is not the coordinator, and ConnectionGone.
     """
-    secret, nonce = os.environ.get(TOKEN, ""), secrets.token_bytes(_NONCE)
+    secret, nonce = _secret(), secrets.token_bytes(_NONCE)
     _send(link, _HELLO.pack(_MARK, worker, nonce))
     nonces = nonce + read(link, _NONCE, until)
     _check(link, keyed(secret, "coordinator", worker, nonces), until)
@@ -57,7 +58,7 @@ def greet(link: socket.socket, worker: int, until: float) -> Keys:
 
 def admit(link: socket.socket, until: float) -> tuple[int, Keys]:
     """The coordinator's part: the worker's number. Raises Unproven and ConnectionGone."""
-    secret, nonce = os.environ.get(TOKEN, ""), secrets.token_bytes(_NONCE)
+    secret, nonce = _secret(), secrets.token_bytes(_NONCE)
     mark, worker, theirs = _HELLO.unpack(read(link, _HELLO.size, until))
     if mark != _MARK:
         raise Unproven
@@ -68,6 +69,17 @@ def admit(link: socket.socket, until: float) -> tuple[int, Keys]:
 
 
 _ROLES = ("worker", "coordinator")
+
+
+def _secret() -> str:
+    """Of this training. Raises CannotDistribute where there is none: anybody knows an empty one."""
+    secret = os.environ.get(TOKEN)
+    if not secret:
+        raise CannotDistribute(
+            "this process has no secret of a training",
+            hint="'mvc train-distributed' and torchrun start processes that have one",
+        )
+    return secret
 
 
 def _send(link: socket.socket, data: bytes) -> None:

@@ -7,6 +7,7 @@ A name is looked up as a branch, then as a tag, then as the prefix of an id. ``h
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
@@ -40,6 +41,7 @@ A commit, a log entry and the result of a commit have it as ``id``, a deployment
 _REVISION = re.compile(r"([^~^@{}\0]+)(?:@\{([^{}]*)\})?((?:[~^][0-9]{0,9})*)", re.ASCII)
 _STEP = re.compile(r"([~^])([0-9]*)", re.ASCII)
 _DIGITS = re.compile(r"[0-9a-fA-F]{4,64}", re.ASCII)
+_TOO_FEW = re.compile(r"[0-9a-fA-F]{1,3}", re.ASCII)
 _FORMS = "a revision is an id, a branch, a tag or HEAD, then ~2, ^1 or @{2026-11-20T10:00}"
 _SHOWN = 10
 
@@ -139,10 +141,16 @@ def _unknown(context: Context, name: str) -> UnknownRevision:
     close = get_close_matches(name, [HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)
     return UnknownRevision(
         f"there is no version, branch or tag {printable(name[:100])}",
-        hint=f"did you mean {' or '.join(close)}?"
-        if close
-        else "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names",
+        hint=_hint(name, close),
     )
+
+
+def _hint(name: str, close: Sequence[str]) -> str:
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    if _TOO_FEW.fullmatch(name):
+        return "name an id by four of its digits or more"
+    return "'mvc log' lists the versions, 'mvc branch' and 'mvc tag' the names"
 
 
 def _at(context: Context, name: str, moment: str) -> CommitId:
@@ -173,7 +181,7 @@ def _back(context: Context, id_: CommitId, count: int, text: str) -> CommitId:
         if not parents:
             raise UnknownRevision(
                 f"{text}: {id_.short} is the first version of its history",
-                hint=f"the furthest back is ~{done} from there",
+                hint=f"go back by ~{done} at most",
             )
         id_ = parents[0]
     return id_

@@ -110,7 +110,7 @@ def _missing(context: Context, path: Path, name: str) -> InvalidName | UnknownPa
             f"{printable(name)} is on disk under a name that is not in Unicode form NFC",
             hint="rename it: the same letters have one form on every system then",
         )
-    return UnknownPath(f"there is no file {printable(name)}", hint="see 'mvc status' and 'ls'")
+    return UnknownPath(f"there is no file {printable(name)}", hint="see 'mvc status' and 'mvc ls'")
 
 
 def dead_link(name: str) -> UnknownPath:

@@ -114,6 +114,20 @@ def test_another_secret(monkeypatch: pytest.MonkeyPatch, alien: str) -> None:
             other.result()
 
 
+@pytest.mark.parametrize("unset", [True, False])
+def test_a_secret_that_everybody_knows_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch, unset: bool
+) -> None:
+    monkeypatch.delenv(TOKEN) if unset else monkeypatch.setenv(TOKEN, "")
+    with pair() as (mine, theirs):
+        for part in (lambda: greet(mine, 3, soon()), lambda: admit(theirs, soon())):
+            with pytest.raises(CannotDistribute, match="has no secret"):
+                part()
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+
+
 def test_reflected_proofs() -> None:
     with pair() as (mine, theirs), ThreadPoolExecutor(1) as pool:
         other = pool.submit(admit, theirs, soon())

@@ -47,6 +47,9 @@ def test_names(context: Context, line: list[CommitId]) -> None:
 
 def test_ids(context: Context, line: list[CommitId]) -> None:
     for id_ in line:
+        with pytest.raises(UnknownRevision) as caught:
+            resolve(context, id_.hex()[:3])
+        assert caught.value.hint == "name an id by four of its digits or more"
         for digits in (4, 5, 10, 16, 17, 33, 63, 64):
             same = [i for i in line if i.hex().startswith(id_.hex()[:digits])]
             if len(same) == 1:
