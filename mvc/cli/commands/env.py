@@ -24,6 +24,7 @@ _VERDICTS = {
     "compatible": "compatible: what differs should not change results",
     "different": "different: results may differ",
 }
+_SET = ("settings.", "threads.")
 _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 
 
@@ -71,6 +72,8 @@ def _print(session: Session, args: _Options, recorded: Environment, compared: Co
         styles += [None] * len(equal)
     titles = [*columns("grade", "field", "recorded"), Column(name, give="end")]
     show(out, titles, rows, styles=styles)
+    if not args.other and any(d.field.startswith(_SET) for d in shown):
+        out.note("a retraining sets settings and threads as recorded before it computes")
     hidden = len(compared.differences) - len(shown)
     if hidden:
         out.note(f"{count(hidden, 'ignored difference')} not shown (-v lists them)")

@@ -62,3 +62,14 @@ def test_this_machine(recorded) -> None:
 def test_a_version_without_environment(mvc) -> None:
     mvc.commit(1)
     assert "does not carry the environment in which it was made" in mvc("env", code=3).err
+
+
+def test_what_a_retraining_sets_is_no_obstacle(recorded) -> None:
+    words = "a retraining sets settings and threads as recorded"
+    assert words not in recorded("env").err
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert words in recorded("env").err
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert words not in recorded("env", "HEAD", "HEAD~1").err
