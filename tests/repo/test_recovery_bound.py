@@ -136,6 +136,25 @@ def test_groups_that_small_tensors_alone_need_count_whole_in_every_estimate(
     assert max(recovery(tmp_path, id_) for id_ in ids) <= bound * TOLERATED
 
 
+def test_a_tiny_group_tells_nothing_about_a_large_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates are kept for the process: here those of another repository's few bytes."""
+    for rates in ("_rates", "_worst"):
+        monkeypatch.setattr(timing, rates, {})
+    random, pipeline = np.random.default_rng(0), "xor | planes:all | zstd:1"
+    for size in (8, 64):  # compressed as far as the large one's tensors
+        weights = random.standard_normal(size).astype(np.float32)
+        with mvc.Repository.init(tmp_path / str(size)) as repo:
+            for i in range(3):
+                state = {"w": weights + np.float32(1e-4 * i), "zeros": np.zeros_like(weights)}
+                repo.commit(state, pipeline=pipeline)
+            repo.storage.curve()
+    with mvc.Repository.init(tmp_path / "large") as repo:
+        took = recovery(tmp_path / "large", grown_in_groups(repo), runs=3)
+        assert took / TOLERATED <= repo.storage.stats().recovery_worst <= 3 * took
+
+
 @pytest.mark.parametrize("slower", [20, 160])
 def test_a_bound_that_the_fastest_layout_meets_is_met_whatever_a_group_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slower: int

@@ -142,12 +142,14 @@ class RecordHeader(Struct, frozen=True, dict=True):
         return PREFIX_SIZE + self.header_size + CHECK_SIZE
 
     @cached_property
-    def _raw(self) -> int:
+    def raw_bytes(self) -> int:
         return sum(member.nbytes for member in self.members)
 
     def share(self, member: Member) -> int:
         """Stored bytes of a member; of a payload that all members share, by raw size."""
-        return member.stored * member.nbytes // (self._raw or 1) if self.group else member.stored
+        return (
+            member.stored * member.nbytes // (self.raw_bytes or 1) if self.group else member.stored
+        )
 
     @cached_property
     def by_id(self) -> dict[bytes, list[int]]:

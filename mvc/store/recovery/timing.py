@@ -48,7 +48,7 @@ _SERIAL = 0.15  # share of decoding for which threads wait for each other
 _SMALL = 64 << 10  # raw bytes below which decoding is calls, in one thread at a time
 _TRIAL = 256 << 10  # raw bytes that a pipeline without records is measured on
 _RUNS = 3
-_GROUP = -1  # the size class of groups
+_GROUP = -1  # the size class of large groups; below it are those of groups of about one size
 _DTYPES = {1: np.int8, 2: np.float16, 4: np.float32, 8: np.float64}
 
 Part: TypeAlias = tuple[float, Hashable | None]
@@ -80,7 +80,7 @@ class Timing:
         text, share = member.coding.pipeline, header.share(member)
         if member.coding.transform == "patch" or not member.nbytes:
             return _LATENCY + (share + member.nbytes) / _READ
-        kind = _class(header.group, member.nbytes)
+        kind = _class(header, member)
         key = (text, kind, _width(header.group, spec), _degree(share, member.nbytes))
         if key not in _rates:
             with suppress(DamagedData):
@@ -117,7 +117,7 @@ class Timing:
         ``stored``: the payload bytes, if they can be told; else the slowest one counts.
         """
         grouped = pipeline.scope == "group"
-        kind, width, rate = _class(grouped, nbytes), _width(grouped, spec), None
+        kind, width, rate = _kind(grouped, nbytes), _width(grouped, spec), None
         if stored is not None and nbytes:
             rate = _rates.get((pipeline.text, kind, width, _degree(stored, nbytes)))
         if rate is None:
@@ -167,8 +167,8 @@ class Timing:
         out = memoryview(bytearray(path.steps[-1].member.nbytes))
         for step in path.steps:
             if step.header.group:
-                raw = sum(member.nbytes for member in step.header.members)
-                _note(step, 0, _best_in_new_memory(partial(_decode_whole, packs, step)), raw)
+                seconds = _best_in_new_memory(partial(_decode_whole, packs, step))
+                _note(step, 0, seconds, step.header.raw_bytes)
             else:
                 payload = packs.payload(step.pack, step.offset, step.header, step.member)
                 width = Payload(payload, len(out)).width
@@ -232,12 +232,14 @@ def _time_one(
 
 def _note(step: Step, width: int, seconds: float, nbytes: int) -> None:
     member = step.member
-    text, kind = member.coding.pipeline, _class(step.header.group, member.nbytes)
+    text, kind = member.coding.pipeline, _class(step.header, member)
     degree = _degree(step.header.share(member), member.nbytes)
-    rate = _rates.setdefault((text, kind, width, degree), seconds / _size(kind, nbytes))
-    _rates[text, kind, 0, degree] = max(rate, _rates.get((text, kind, 0, degree), 0.0))
-    for each in (0, width):
-        _worst[text, kind, each] = max(rate, _worst.get((text, kind, each), 0.0))
+    kinds = (kind, _GROUP) if step.header.group and nbytes >= _SMALL else (kind,)
+    for each in kinds:
+        rate = _rates.setdefault((text, each, width, degree), seconds / _size(each, nbytes))
+        _rates[text, each, 0, degree] = max(rate, _rates.get((text, each, 0, degree), 0.0))
+        for like in ((text, each, 0), (text, each, width)):
+            _worst[like] = max(rate, _worst.get(like, 0.0))
 
 
 def _width(grouped: bool, spec: TensorSpec | None) -> int:
@@ -245,14 +247,19 @@ def _width(grouped: bool, spec: TensorSpec | None) -> int:
     return 0 if grouped or spec is None or spec.dtype == "raw" else spec.width
 
 
-def _class(grouped: bool, nbytes: int) -> int:
-    """Payloads of one class have chunks of about the same size; those of groups are one class."""
+def _class(header: RecordHeader, member: Member) -> int:
+    """Of a payload that is stored. A small group takes far more for each byte than a large one."""
+    return _GROUP - header.raw_bytes.bit_length() if header.group else _kind(False, member.nbytes)
+
+
+def _kind(grouped: bool, nbytes: int) -> int:
+    """Payloads of one class have chunks of about one size; that of a future group is unknown."""
     return _GROUP if grouped else min(nbytes, CHUNK).bit_length()
 
 
 def _size(kind: int, nbytes: int) -> int:
     """Raw bytes to count: below ``_SMALL`` as many for all of a class."""
-    return max(nbytes, 1) if kind == _GROUP or nbytes >= _SMALL else 1 << kind
+    return max(nbytes, 1) if kind <= _GROUP or nbytes >= _SMALL else 1 << kind
 
 
 def _degree(stored: int, nbytes: int) -> int:
@@ -263,7 +270,9 @@ def _degree(stored: int, nbytes: int) -> int:
 def _known(like: tuple[str, int, int]) -> float:
     """The rate where no record of that degree of compression was measured."""
     text, kind, width = like
-    return _worst.get(like) or _worst.get((text, kind, 0)) or _trial(text, width or 4)
+    kinds = (kind, _GROUP) if kind < _GROUP else (kind,)
+    known = (_worst.get((text, k, w)) for k in kinds for w in (width, 0))
+    return next(filter(None, known), None) or _trial(text, width or 4)
 
 
 def _share(threads: float) -> float:
