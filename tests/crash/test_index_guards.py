@@ -22,6 +22,7 @@ from tests.counters import count
 from tests.crash import mutations
 from tests.crash.forks import run
 from tests.crash.images import folder_in_memory
+from tests.crash.ledger import Wrong
 from tests.crash.test_long_lived import PROJECT, told
 from tests.crash.workers import Worker, warm_up_all
 from tests.seeds import draw
@@ -92,7 +93,8 @@ def test_a_write_to_a_replaced_index_does_not_show_in_the_new_one(tmp_path: Path
 
 def test_a_lock_that_is_kept_is_seen(tmp_path: Path) -> None:
     warm_up_all(tmp_path)
-    assert not _stays(tmp_path, LOCK_KEPT)
+    with pytest.raises(Wrong, match="do not belong together"):
+        _stays(tmp_path, LOCK_KEPT)
 
 
 # -- a run is never taken for another ----------------------------------------------------------

@@ -37,6 +37,8 @@ _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
 _FIRST_MAP = 16 << 20
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
+_TRIES = 100  # to see one state while other processes write
+_NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
 class Run(Struct, frozen=True):
@@ -92,7 +94,7 @@ class Index:
         try:
             with translate(folder, "read"):  # py-lmdb passes on some errors of the system as such
                 if writable:
-                    _reserve(folder / "lock.mdb")
+                    _reserve(folder / "lock.mdb", create=create)
                 self._env = lmdb.open(
                     str(folder),
                     map_size=_FIRST_MAP,
@@ -107,12 +109,27 @@ class Index:
                 )
             if writable:
                 self._env.reader_check()
+                self._check_lock()
         except lmdb.Error as e:
             raise DamagedData(f"the index cannot be opened: {e}") from e
         self._readers: dict[bytes, RunReader] = {}
 
     def close(self) -> None:
         self._env.close()
+
+    def _check_lock(self) -> None:
+        """Refuses a lock file that knows of other transactions than the data.
+
+        Then one of them was exchanged while the index was in use: LMDB would build on an older
+        state, write over pages in use, and could end the process.
+        """
+        for _ in range(_TRIES):
+            before = self._env.info()["last_txnid"]
+            with self._env.begin() as txn:
+                if before == txn.id():
+                    return
+        self.close()
+        raise DamagedData(_NOT_ITS_LOCK)
 
     def meta(self, identity: bytes) -> Meta:
         """What is indexed now; an empty index knows nothing."""
@@ -177,6 +194,8 @@ class Index:
         self, old: Meta, fresh: list[bytes], position: Position, instead: Meta | None
     ) -> Meta:
         with self._env.begin(write=True) as txn:
+            if txn.id() != self._env.info()["last_txnid"] + 1:
+                raise DamagedData(_NOT_ITS_LOCK)
             data = txn.get(_META)
             if data is not None and data != (instead or old).encoded():
                 return Meta.decode(data)
@@ -235,19 +254,25 @@ def _block_key(check: bytes) -> bytes:
     return b"b" + check
 
 
-def _reserve(lock_file: Path) -> None:
+def _reserve(lock_file: Path, *, create: bool) -> None:
     """Room for LMDB's lock file, which it maps: on a full disk, to write to a page that the disk
     has not allocated ends the process by a signal. Any other failure LMDB meets by itself.
+
+    Raises DamagedData where the lock file of an index is gone: with a new one, processes that
+    have the data open under the old one would not be excluded.
 
     Call it while this process has no environment of the file open: ``close`` ends its locks.
     """
     try:
-        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        descriptor = os.open(lock_file, flags, 0o666)
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(descriptor, 0, _LOCK_FILE)
         finally:
             os.close(descriptor)
+    except FileNotFoundError as error:
+        raise DamagedData("the index has lost its lock file") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
