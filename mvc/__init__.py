@@ -16,16 +16,16 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
-    from mvc.provenance.environment import Environment
-    from mvc.provenance.models import Architecture
-    from mvc.provenance.probe.probe import Probe, probe
-    from mvc.provenance.service import made
+    from mvc.maintenance.report import FsckReport
+    from mvc.models.environment import Environment
+    from mvc.models.models import Architecture
+    from mvc.probe.probe import Probe, probe
+    from mvc.recipes.service import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.content.hashing import root_of
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
-    from mvc.repo.maintenance.report import FsckReport
     from mvc.requirements import Requirements
     from mvc.training.recorder import Recorder, Report
     from mvc.training.resume import Loaded, Resumed
@@ -54,22 +54,22 @@ __all__ = [
 __version__ = "0.1.0"
 
 _LAZY = {
-    "Architecture": "mvc.provenance.models",
+    "Architecture": "mvc.models.models",
     "CommitOptions": "mvc.repo.commit.request",
     "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
-    "Environment": "mvc.provenance.environment",
-    "FsckReport": "mvc.repo.maintenance.report",
+    "Environment": "mvc.models.environment",
+    "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
     "LogEntry": "mvc.repo.history.log",
-    "Probe": "mvc.provenance.probe.probe",
+    "Probe": "mvc.probe.probe",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",
     "Repository": "mvc.api.repository",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
-    "made": "mvc.provenance.service",
-    "probe": "mvc.provenance.probe.probe",
+    "made": "mvc.recipes.service",
+    "probe": "mvc.probe.probe",
     "root_of": "mvc.repo.content.hashing",
 }
 

@@ -1,6 +1,6 @@
 """Trainings that are made again in forks of one process, which has imported torch already.
 
-A process of ``mvc.provenance.worker`` imports for seconds before it trains for milliseconds.
+A process of ``mvc.recipes.worker`` imports for seconds before it trains for milliseconds.
 Where a test is about what a replay does, and not about how its process starts, the fixture
 ``prepared`` gives it a fork of a process that has the imports behind it: with the arguments,
 variables, folder and pipes that it asked for, and a child of the tests' process as any other.
@@ -29,7 +29,7 @@ import pytest
 __all__ = ["forking", "prepared"]
 
 _PROJECT = str(Path(__file__).parents[1])
-_WORKER = "mvc.provenance.worker"
+_WORKER = "mvc.recipes.worker"
 _PR_SET_CHILD_SUBREAPER = 36
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)
 
@@ -79,7 +79,7 @@ class Forking:
 
 
 def _at_start(variables: Mapping[str, str]) -> dict[str, str]:
-    from mvc.provenance.environment import chooses_kernels
+    from mvc.models.environment import chooses_kernels
 
     return {
         name: value

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     import torch
 
     from mvc.api.repository import Repository
-    from mvc.provenance.dataset import DataSet, Given
-    from mvc.provenance.environment import Environment
-    from mvc.provenance.models import StoredModel
-    from mvc.provenance.recipe import Call
-    from mvc.provenance.recording import Run
-    from mvc.provenance.replay import Retrained
+    from mvc.models.environment import Environment
+    from mvc.models.models import StoredModel
+    from mvc.recipes.dataset import DataSet, Given
+    from mvc.recipes.recipe import Call
+    from mvc.recipes.recording import Run
+    from mvc.recipes.replay import Retrained
 
 __all__ = ["Recipes", "trusted_versions"]
 
@@ -88,7 +88,7 @@ class Recipes:
         are given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
         docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """
-        from mvc.provenance.recording import Run, RunOptions
+        from mvc.recipes.recording import Run, RunOptions
 
         options = RunOptions(
             path, message, metrics, params, deploy, branch, deterministic, verify, drop_weights,
@@ -117,8 +117,8 @@ class Recipes:
         NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
         come out.
         """
-        from mvc.provenance.replay import ReplayOptions
-        from mvc.provenance.weights import prove
+        from mvc.recipes.replay import ReplayOptions
+        from mvc.recipes.weights import prove
 
         commit = self._repo.find(rev)
         trusted = trusted_versions(self._repo, trust, [commit])
@@ -138,8 +138,8 @@ class Recipes:
 
         It is trained again first, as by ``retrain``; nothing is if its weights are stored.
         """
-        from mvc.provenance.replay import ReplayOptions
-        from mvc.provenance.weights import readable
+        from mvc.recipes.replay import ReplayOptions
+        from mvc.recipes.weights import readable
 
         commit = self._repo.find(rev)
         trusted = trusted_versions(self._repo, trust, [commit])
@@ -151,7 +151,7 @@ class Recipes:
 
         Empty if the version has no recipe. Raises DamagedData.
         """
-        from mvc.provenance.recipe import RECIPE, recipe_of
+        from mvc.recipes.recipe import RECIPE, recipe_of
 
         commit = self._repo.find(rev)
         carries = RECIPE in self._repo.version(commit).attached
@@ -159,7 +159,7 @@ class Recipes:
 
     def code(self, rev: Rev = "HEAD") -> dict[str, bytes]:
         """The source files that a version carries, by name; empty if it has none. Runs nothing."""
-        from mvc.provenance.stored_code import FOLDER
+        from mvc.models.stored_code import FOLDER
         from mvc.repo import attached
 
         commit = self._repo.find(rev)
@@ -171,7 +171,7 @@ class Recipes:
 
         Raises UnknownPath if the version carries no code, DamagedData.
         """
-        from mvc.provenance.models import read_model
+        from mvc.models.models import read_model
 
         return read_model(self.context, self._repo.find(rev))
 
@@ -180,8 +180,8 @@ class Recipes:
 
         Raises UnknownPath if the version does not carry it, DamagedData.
         """
-        from mvc.provenance.environment import NAME, Environment
-        from mvc.provenance.models import used_packages
+        from mvc.models.environment import NAME, Environment
+        from mvc.models.models import used_packages
         from mvc.repo import attached
 
         commit = self._repo.find(rev)
@@ -208,7 +208,7 @@ class Recipes:
         the hash of each file are kept; a URL can only be referred to. Nothing is stored if the
         data set has not changed. Raises InvalidName, UnknownPath, WrongUsage.
         """
-        from mvc.provenance import dataset
+        from mvc.recipes import dataset
 
         return dataset.add(
             self.context, source, name, reference=reference, message=message, progress=progress
@@ -216,12 +216,12 @@ class Recipes:
 
     def data_sets(self) -> list[DataSet]:
         """The newest version of every data set, by name."""
-        from mvc.provenance import dataset
+        from mvc.recipes import dataset
 
         return dataset.data_sets(self.context)
 
     def data_set(self, name: str) -> DataSet:
         """The newest version of a data set. Raises UnknownPath."""
-        from mvc.provenance import dataset
+        from mvc.recipes import dataset
 
         return dataset.data_set(self.context, name)

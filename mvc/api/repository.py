@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.repo.checkout.checkout import Restored
@@ -69,13 +70,12 @@ if TYPE_CHECKING:
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.lossy.commit import LossyCommit
-    from mvc.repo.maintenance.report import Repaired
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
-    from mvc.repo.report.family import Family
-    from mvc.repo.report.plot import Plot
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
+    from mvc.report.family import Family
+    from mvc.report.plot import Plot
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
     from mvc.training.recorder import Recorder
@@ -217,8 +217,8 @@ class Repository:
         what is damaged here. Raises NotARepository, UnsupportedFormat, and DamagedData where
         what is lost cannot be told from what is there.
         """
-        from mvc.repo.repair.journal import before_opening
-        from mvc.repo.repair.repair import folder_of
+        from mvc.maintenance.repair.journal import before_opening
+        from mvc.maintenance.repair.repair import folder_of
 
         files = FileSystem()
         source = None if other is None else folder_of(files, Path(other))
@@ -397,7 +397,7 @@ class Repository:
     ) -> tuple[Any, dict[str, bytes]]:
         if model is None and not options.environment:
             return state, {}
-        from mvc.provenance import environment, models
+        from mvc.models import environment, models
 
         carried: dict[str, bytes] = {}
         fs = self.context.store.fs
@@ -594,7 +594,7 @@ class Repository:
                 raise WrongUsage("a stream takes one file")
             return export_to(self.context, commit, paths, to, progress=progress)
         if options.get("model"):
-            from mvc.provenance.export import export_model
+            from mvc.models.export import export_model
 
             return export_model(self, commit, Path(to), force=force, progress=progress)
         if self.context.store.fs.realpath(Path(to)) != self.root:
@@ -675,7 +675,7 @@ class Repository:
         what would run. Raises UnknownPath if the version carries no code, NotTrusted, CannotBuild,
         DoesNotFit.
         """
-        from mvc.provenance.models import build, code_of, read_model
+        from mvc.models.models import build, code_of, read_model
 
         commit = self.find(rev, at=at, target=target)
         stored = read_model(self.context, commit)
@@ -927,7 +927,9 @@ class Repository:
         """
         from mvc.repo.display import Log
         from mvc.repo.history.log import log
+        from mvc.report.stats import by_version
 
+        storage = by_version(self.context)[1] if prices else None
         entries = log(
             self.context,
             rev,
@@ -941,7 +943,7 @@ class Repository:
             paths=paths,
             sort=sort,
             related=relations,
-            priced=prices,
+            storage=storage,
         )
         return Log(entries)
 
@@ -978,7 +980,7 @@ class Repository:
         ``incomplete`` the error is appended there, and the version is passed over like a
         forgotten one.
         """
-        from mvc.repo.report import family
+        from mvc.report import family
 
         return family.family(self.context, rev, incomplete=incomplete, progress=progress)
 
@@ -1019,7 +1021,7 @@ class Repository:
         from each first parent of HEAD, for as many as ``seconds`` allow. Without any of these
         the metrics that most versions have. Raises UnknownMetric, UnknownTarget.
         """
-        from mvc.repo.report import plot
+        from mvc.report import plot
 
         return plot.plot(
             self.context,
@@ -1036,7 +1038,7 @@ class Repository:
         At most about ``layer_seconds`` are spent on the distances between layers.
         """
         from mvc.repo.checkout.outputs import refuse_store
-        from mvc.repo.report.page import page
+        from mvc.report.page import page
 
         fs = self.context.store.fs
         if path is not None:

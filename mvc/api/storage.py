@@ -20,14 +20,14 @@ from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
-    from mvc.repo.fsck.fsck import FsckReport
-    from mvc.repo.gc.gc import Collection as Collected
-    from mvc.repo.maintenance.report import Repaired
+    from mvc.maintenance.forget import Chosen, ForgetPreview
+    from mvc.maintenance.fsck.fsck import FsckReport
+    from mvc.maintenance.gc import Collection as Collected
+    from mvc.maintenance.repack.plan import RepackCurve
+    from mvc.maintenance.repack.repack import Repacked
+    from mvc.maintenance.report import Repaired
     from mvc.repo.queries import Queries
-    from mvc.repo.repack.plan import RepackCurve
-    from mvc.repo.repack.repack import Repacked
-    from mvc.repo.retention.forget import Chosen, ForgetPreview
-    from mvc.repo.stats import Stats
+    from mvc.report.stats import Stats
 
 __all__ = ["Storage"]
 
@@ -51,19 +51,19 @@ class Storage:
 
     def stats(self) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times."""
-        from mvc.repo import stats
+        from mvc.report import stats
 
         return stats.stats(self.context)
 
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
         """Checks every byte; with ``full`` every object is recovered and hashed as well."""
-        from mvc.repo.fsck import fsck
+        from mvc.maintenance.fsck import fsck
 
         return fsck.fsck(self.context, full=full, progress=progress)
 
     def rebuild_index(self) -> None:
         """Makes the index anew from journal and packs. Raises ReadOnly, DamagedData."""
-        from mvc.repo.fsck.fsck import rebuild_index
+        from mvc.maintenance.fsck.fsck import rebuild_index
 
         rebuild_index(self.context)
 
@@ -71,7 +71,7 @@ class Storage:
         self, *, full: bool = False, other: PathName | None = None, progress: Progress | None = None
     ) -> Repaired:
         """Heals what another path, the repository in ``other`` or a working file gives back."""
-        from mvc.repo.repair.repair import folder_of, repair
+        from mvc.maintenance.repair.repair import folder_of, repair
 
         source = None if other is None else folder_of(self.context.store.fs, Path(other))
         return repair(self.context, full=full, other=source, progress=progress)
@@ -87,8 +87,8 @@ class Storage:
 
         ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
         """
-        from mvc.repo.gc import gc
-        from mvc.repo.gc.gc import grace_of
+        from mvc.maintenance import gc
+        from mvc.maintenance.gc import grace_of
 
         act = gc.plan_collection if dry_run else gc.collect
         return act(self.context, grace=grace_of(self.context, grace), progress=progress)
@@ -110,8 +110,8 @@ class Storage:
         Either of those that are named, or of those that the rules give up (see
         docs/commands/forget.md). Commits, ids and history stay. Returns what was chosen.
         """
-        from mvc.repo.retention import forget
-        from mvc.repo.retention.rules import Best, Retention
+        from mvc.maintenance import forget
+        from mvc.maintenance.retention import Best, Retention
 
         one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
         named = cast(Sequence[Rev], (revs,) if one else revs)
@@ -133,15 +133,15 @@ class Storage:
 
         ``chosen``: what ``forget(..., dry_run=True)`` returned. ``grace`` as for ``gc``.
         """
-        from mvc.repo.gc.gc import grace_of
-        from mvc.repo.retention.forget import preview
+        from mvc.maintenance.forget import preview
+        from mvc.maintenance.gc import grace_of
 
         span = grace_of(self.context, grace)
         return preview(self.context, chosen, grace=span, progress=progress)
 
     def curve(self, *, progress: Progress | None = None) -> RepackCurve:
         """The bytes of all packs that each recovery bound would take, and the stored layout."""
-        from mvc.repo.repack.repack import draw_curve
+        from mvc.maintenance.repack.repack import draw_curve
 
         return draw_curve(self.context, progress)
 
@@ -170,7 +170,7 @@ class Storage:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Repacked:
-        """Stores the same versions with other reset points and deltas; see ``mvc.repo.repack``.
+        """Stores the same versions with other reset points and deltas (``mvc.maintenance.repack``).
 
         At most one aim is given, of ``interval`` to ``drop_weights``; without one the settings
         count. ``add_queried`` adds that many versions, those that were asked for most often. With
@@ -185,8 +185,8 @@ class Storage:
         ``retrain``: True trusts the versions of this call. With the setting
         ``store.storage_weight``, weights whose proven recipe is cheaper are given up, too.
         """
-        from mvc.repo.repack.goal import check_aims
-        from mvc.repo.repack.repack import goal_of, repack
+        from mvc.maintenance.repack.goal import check_aims
+        from mvc.maintenance.repack.repack import goal_of, repack
 
         aims: dict[str, Any] = {
             "interval": interval, "max_recovery": max_recovery, "max_size": max_size, "add": add,
@@ -196,9 +196,9 @@ class Storage:
         if drop_weights is not None:
             if dry_run:
                 raise WrongUsage("drop_weights cannot be tried: it takes no dry_run")
-            from mvc.provenance.replay import ReplayOptions
-            from mvc.provenance.weights import drop
-            from mvc.repo.repack.repack import unchanged
+            from mvc.maintenance.repack.repack import unchanged
+            from mvc.recipes.replay import ReplayOptions
+            from mvc.recipes.weights import drop
 
             dropped = [self._repo.find(rev) for rev in drop_weights]
             done = unchanged(self.context)  # first: of a damaged repository nothing is given up
@@ -209,8 +209,8 @@ class Storage:
         added = [self._repo.find(rev) for rev in add or ()]
         for commit in () if dry_run else added:
             if weights.dropped(self.context, commit) is not None:
-                from mvc.provenance.replay import ReplayOptions
-                from mvc.provenance.weights import store_again
+                from mvc.recipes.replay import ReplayOptions
+                from mvc.recipes.weights import store_again
 
                 trusted = trusted_versions(self._repo, trust, added)
                 options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
@@ -226,8 +226,8 @@ class Storage:
 
     def _cheapest(self, *, dry_run: bool, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""
-        from mvc.provenance.weights import all_proven, drop
-        from mvc.repo.repack.repack import goal_of, repack
+        from mvc.maintenance.repack.repack import goal_of, repack
+        from mvc.recipes.weights import all_proven, drop
 
         goal = goal_of(self.context, proven=all_proven(self.context))
         if dry_run or not goal.proven:

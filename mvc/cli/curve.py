@@ -16,7 +16,7 @@ from mvc.errors import NotInstalled, WrongUsage, how_to_install
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.repo.repack.plan import RepackCurve
+    from mvc.maintenance.repack.plan import RepackCurve
 
 __all__ = ["POINT", "chart", "show_curve"]
 

@@ -44,6 +44,7 @@ __all__ = [
     "deployment_for",
     "list_deployments",
     "live_at",
+    "live_now",
     "of_commit",
     "on_target",
     "recorded_as",
@@ -475,3 +476,13 @@ def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
             f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
         )
     return NoDeployment(what, hint=f"'mvc deployments {target}' lists them")
+
+
+def live_now(context: Context) -> dict[CommitId, list[str]]:
+    """The live versions with their targets."""
+    live: dict[CommitId, list[str]] = {}
+    for target in targets(context):
+        with suppress(NoDeployment):
+            now = live_at(context, None, target)
+            live.setdefault(now.commit, []).append(target)
+    return live

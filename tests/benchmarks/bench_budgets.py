@@ -391,7 +391,7 @@ def _peak(root: Path, *arguments: str) -> float:
 
 def environment(folder: Path, options: argparse.Namespace) -> None:
     """What carrying the environment and the code costs a commit: processor time, medians of 50."""
-    from mvc.provenance.environment import capture
+    from mvc.models.environment import capture
 
     def cost(work: Callable[[], object]) -> float:
         begun = time.process_time()

@@ -34,7 +34,7 @@ from reproduce.derived.render import THESIS
 from reproduce.experiment import known
 from reproduce.workspace import bytes_in, empty_folder
 from tests.fresh import fresh_process
-from tests.repo.test_recovery_bound import configure
+from tests.maintenance.test_recovery_bound import configure
 
 State = dict[str, torch.Tensor]
 Times = list[tuple[float, float]]

@@ -22,7 +22,7 @@ from mvc.codecs.pipeline import PRESETS
 from mvc.errors import InvalidConfig
 from mvc.ids import CommitId
 from tests.fresh import fresh_process
-from tests.repo.test_recovery_bound import CONV, SLOW, configure, states, whole
+from tests.maintenance.test_recovery_bound import CONV, SLOW, configure, states, whole
 
 RUNS = 3
 

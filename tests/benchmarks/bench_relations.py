@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import mvc
-from mvc.repo.stats import by_version
+from mvc.report.stats import by_version
 from tests.repo.commit import networks
 
 States = Iterator[Mapping[str, Any]]

@@ -15,8 +15,8 @@ import mvc as library
 from mvc.api.recipes import Recipes
 from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
-from tests.provenance.trainings import Conv, shift
-from tests.recipes import drop
+from tests.recipes.trainings import Conv, shift
+from tests.recipes.by_hand import drop
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -107,7 +107,7 @@ def test_diff_measures_weights_that_are_trained_again(gone: Mvc) -> None:
 
 NET = """
 import torch
-from tests.provenance.trainings import Conv
+from tests.recipes.trainings import Conv
 
 
 def model():
@@ -195,7 +195,7 @@ def test_forget_stores_weights_again_that_are_still_there(mvc: Mvc) -> None:
 
 
 def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
-    from tests.provenance.trainings import nothing
+    from tests.recipes.trainings import nothing
 
     Path("outside").mkdir()
     Path("outside/a.txt").write_text("apple")
@@ -215,7 +215,7 @@ def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
 
 def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     """A commit that carries a recipe but names no needs, with marks: refused in one line."""
-    from mvc.provenance.recipe import RECIPE
+    from mvc.recipes.recipe import RECIPE
     from mvc.repo import attached
     from mvc.repo.commit.commit import commit
     from mvc.repo.commit.inputs import of_state

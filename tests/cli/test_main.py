@@ -218,7 +218,7 @@ def test_commands_that_train_nothing_work_without_torch(mvc: Mvc, command: list[
     mvc.commit(2)
     script = (
         "import sys; sys.modules['torch'] = None; from mvc.cli.main import run; "
-        f"code = run({command!r}); print(code, 'mvc.provenance.weights' in sys.modules)"
+        f"code = run({command!r}); print(code, 'mvc.recipes.weights' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script],

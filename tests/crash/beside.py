@@ -26,7 +26,7 @@ from typing import Any
 from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError
 from mvc.ids import CommitId
-from mvc.repo.fsck.fsck import rebuild_index
+from mvc.maintenance.fsck.fsck import rebuild_index
 from tests.crash import treatments
 from tests.crash.forks import Child, Send, fork, run
 from tests.crash.ledger import (

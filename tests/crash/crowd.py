@@ -24,7 +24,7 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.errors import Busy, RefConflict, StateForgotten
 from mvc.ids import CommitId
-from mvc.repo.fsck.fsck import rebuild_index
+from mvc.maintenance.fsck.fsck import rebuild_index
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import check_arrays

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, NotARepository
-from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.gc import gc
+from mvc.maintenance import gc
+from mvc.maintenance.fsck.fsck import rebuild_index
 from tests.crash import treatments
 from tests.crash.state import (
     Checked,

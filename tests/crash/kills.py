@@ -419,7 +419,7 @@ def _go_on(world: World) -> None:
 
 
 def main(how: str, folder: Path, seed: int, *numbers: str) -> None:
-    import_module("mvc.provenance.weights")  # and torch: no fork of this process is to import it
+    import_module("mvc.recipes.weights")  # and torch: no fork of this process is to import it
     run(lambda send: warm_up(folder / "warm"))
     warm_up(folder / "warm-parent")
     if how == "random":

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from mvc.ids import CommitId
+from mvc.maintenance.forget import choose, forget
+from mvc.maintenance.gc import collect as collect_garbage
+from mvc.maintenance.repack.repack import goal_of
+from mvc.maintenance.repack.repack import repack as change_layout
+from mvc.maintenance.retention import Retention
 from mvc.repo.context import Context
-from mvc.repo.gc.gc import collect as collect_garbage
-from mvc.repo.repack.repack import goal_of
-from mvc.repo.repack.repack import repack as change_layout
-from mvc.repo.retention.forget import choose, forget
-from mvc.repo.retention.rules import Retention
 
 
 def collect(context: Context) -> None:

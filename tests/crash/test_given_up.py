@@ -56,7 +56,7 @@ def give_up(root: Path) -> None:
 
 
 def main(root: Path) -> None:
-    import_module("mvc.provenance.weights")  # and torch, before anybody commits
+    import_module("mvc.recipes.weights")  # and torch, before anybody commits
     warm_up(root.parent / "warm")
     Repository.init(root).close()
     committing, giving_up = fork(lambda send: commit(root)), fork(lambda send: give_up(root))

@@ -23,7 +23,7 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError, StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo.gc import gc
+from mvc.maintenance import gc
 from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.maintenance import gc
+from mvc.maintenance.forget import choose, preview
+from mvc.maintenance.inventory import inventory
+from mvc.maintenance.repack.super_steps import join
+from mvc.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
 from mvc.repo.context import Context
-from mvc.repo.gc import gc
-from mvc.repo.maintenance.inventory import inventory
-from mvc.repo.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
-from mvc.repo.repack.super_steps import join
-from mvc.repo.retention.forget import choose, preview
-from mvc.repo.stats import by_version
+from mvc.report.stats import by_version
 from mvc.store.journal.entries import Entry
 from tests.counters import count
 from tests.crash.images import folder_in_memory

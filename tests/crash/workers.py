@@ -26,7 +26,7 @@ from mvc.cli.main import run as command_line
 from mvc.errors import MvcError, RefConflict
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
-from mvc.repo.fsck.fsck import rebuild_index
+from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.store.index import keys
 from mvc.store.index.reader import IndexReader
 from mvc.store.journal.frames import Recorded

@@ -37,8 +37,8 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from mvc.errors import MvcError
-from mvc.repo.fsck.fsck import PackCheck
-from mvc.repo.fsck.journal import JournalCheck
+from mvc.maintenance.fsck.fsck import PackCheck
+from mvc.maintenance.fsck.journal import JournalCheck
 from mvc.store.graph.cost import Speed
 from mvc.store.graph.search import Graph, Place
 from mvc.store.graph.search import Path as Way

@@ -30,7 +30,7 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
-from mvc.repo.fsck.fsck import forget_index
+from mvc.maintenance.fsck.fsck import forget_index
 from mvc.store.index import keys
 from tests.crash.story import state_of
 from tests.faults.clock import FixedClock

@@ -15,12 +15,12 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.ids import CommitId, ManifestId
 from mvc.io.clock import Clock
+from mvc.maintenance.fsck.fsck import _blobs
+from mvc.maintenance.report import FsckReport
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
 from mvc.repo.content.contents import write_file
-from mvc.repo.fsck.fsck import _blobs
 from mvc.repo.lookup import manifests
-from mvc.repo.maintenance.report import FsckReport
 from mvc.store.journal.frames import Gap, Recorded
 from mvc.store.packs.records import Member
 from mvc.store.recovery.recover import Request

@@ -107,7 +107,7 @@ def _headers(patch: Patch) -> None:
 
 
 def _first_bytes(patch: Patch) -> None:
-    from mvc.repo.fsck import fsck
+    from mvc.maintenance.fsck import fsck
 
     patch.setattr(fsck, "PACK_HEADER", _AnyBytes(pack_reader.PACK_HEADER))
 

@@ -20,8 +20,8 @@ from make import AUTHOR, Ticking
 
 import mvc
 from mvc.io.files import FileSystem
-from mvc.provenance import environment
-from mvc.provenance.weights import drop
+from mvc.models import environment
+from mvc.recipes.weights import drop
 from mvc.repo.config import set_value
 
 SERVICE = '''"""The training of a frozen repository."""

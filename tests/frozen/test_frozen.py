@@ -19,7 +19,7 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, RefConflict, UnsupportedFormat, WeightsDropped
-from mvc.provenance.replay import recipe_of
+from mvc.recipes.replay import recipe_of
 from mvc.store import format as store_format
 from tests.counters import count
 from tests.frozen.describe import describe

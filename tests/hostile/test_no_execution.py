@@ -68,13 +68,13 @@ ALLOWED = {
     ("distributed/runner/child.py", "subprocess"),  # processes of a training: the user's script
     ("distributed/runner/script.py", "runpy"),  # that script, named on the command line
     ("io/process.py", "ctypes"),  # prctl(2), which Python does not have
-    ("provenance/definitions.py", "eval"),  # expressions without calls, of the user's own file
-    ("provenance/definitions.py", "compile"),  # likewise
-    ("provenance/replay.py", "torch.save"),
-    ("provenance/replay.py", "subprocess"),  # mvc's own worker, once the user trusts the code
-    ("provenance/stored_code.py", "importlib.import_module"),  # likewise
-    ("provenance/worker.py", "torch.load"),  # with weights_only=True, of what replay.py wrote
-    ("provenance/worker.py", "torch.save"),
+    ("models/definitions.py", "eval"),  # expressions without calls, of the user's own file
+    ("models/definitions.py", "compile"),  # likewise
+    ("recipes/replay.py", "torch.save"),
+    ("recipes/replay.py", "subprocess"),  # mvc's own worker, once the user trusts the code
+    ("models/stored_code.py", "importlib.import_module"),  # likewise
+    ("recipes/worker.py", "torch.load"),  # with weights_only=True, of what replay.py wrote
+    ("recipes/worker.py", "torch.save"),
     ("frameworks/huggingface/callback.py", "torch.save"),
 }
 

@@ -13,7 +13,7 @@ from torch import nn
 import mvc
 from mvc.errors import NotTrusted
 from tests.cli.program import Mvc
-from tests.provenance.project import Project
+from tests.models.project import Project
 
 TRAP = """
     import os

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.maintenance import gc
 from mvc.repo import refs
-from mvc.repo.gc import gc
 from mvc.store.journal.entries import Entry, Forgotten
 from tests.oracle import reader
 from tests.oracle.holding import held_against, series

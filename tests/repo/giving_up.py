@@ -10,11 +10,11 @@ import numpy as np
 import mvc
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
+from mvc.maintenance.fsck.fsck import fsck
+from mvc.maintenance.inventory import inventory
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.fsck.fsck import fsck
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.commits import get
-from mvc.repo.maintenance.inventory import inventory
 from mvc.store.index import keys
 from mvc.store.packs.records import BASE_BYTES
 

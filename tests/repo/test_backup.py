@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.repo.maintenance.inventory import inventory
-from mvc.repo.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
+from mvc.maintenance.inventory import inventory
+from mvc.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
 from mvc.store.journal.entries import Entry
 from tests.crash.child import state_for
 from tests.repo.working import tensors_of, write_model

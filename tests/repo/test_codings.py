@@ -7,7 +7,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.repo.repair.journal import before_opening
+from mvc.maintenance.repair.journal import before_opening
 from mvc.store.format import FORMAT, read_features
 
 NEW = (

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import mvc
+from mvc.maintenance.gc import plan_collection
 from mvc.model.manifest import Manifest
-from mvc.repo.gc.gc import plan_collection
-from mvc.repo.stats import stats
+from mvc.report.stats import stats
 from mvc.store import snapshot
 from mvc.store.index.reader import IndexThresholds
 from mvc.store.journal import frames

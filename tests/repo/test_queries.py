@@ -166,7 +166,7 @@ def test_forget_what_was_never_asked_for(tmp_path):
         assert [c.id for c in both.commits] == [ids[2]]
         chosen = repo.storage.forget(unqueried=True, dry_run=True)
         repo.checkout(ids[2])  # asked for after it was chosen
-        from mvc.repo.retention import forget
+        from mvc.maintenance import forget
 
         forget.forget(repo.context, chosen)
         assert [repo.forgotten_ns(id_) is not None for id_ in ids] == [

@@ -33,10 +33,10 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.maintenance.fsck.fsck import rebuild_index
+from mvc.maintenance.repack.super_steps import join
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import set_value
-from mvc.repo.fsck.fsck import rebuild_index
-from mvc.repo.repack.super_steps import join
 from tests import recipes
 from tests.crash import treatments
 from tests.crash.state import check_arrays

@@ -23,8 +23,8 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from mvc.api.repository import Repository
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
+from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.repo import refs
-from mvc.repo.fsck.fsck import rebuild_index
 from tests.counters import count
 from tests.crash import maintenance, treatments
 from tests.crash.state import Checked, check_version, reachable, state_of

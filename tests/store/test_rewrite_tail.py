@@ -9,7 +9,7 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.io.files import TEMPORARY
-from mvc.repo.gc import gc
+from mvc.maintenance import gc
 from tests.faults.hooked import HookedFS
 from tests.fresh import fresh_process
 

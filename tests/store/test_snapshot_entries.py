@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from mvc.api.repository import Repository
-from mvc.repo.maintenance.inventory import inventory
+from mvc.maintenance.inventory import inventory
 
 
 def test_entries_end_where_the_view_stands(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData, WrongUsage
+from mvc.maintenance.repack.super_steps import SuperStep
 from mvc.repo.lossy import approximate as approximating
-from mvc.repo.repack.super_steps import SuperStep
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy import approximator
 from mvc.training.state.optimizers import bound_moments

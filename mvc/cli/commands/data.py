@@ -20,7 +20,7 @@ from mvc.cli.text import size
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.provenance.dataset import DataSet
+    from mvc.recipes.dataset import DataSet
 
 _COLUMNS = [*columns("data set", "version"), *numbers("files", "size"), *columns("where")]
 

@@ -17,7 +17,7 @@ from mvc.cli.text import count
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.provenance.environment import Comparison, Environment
+    from mvc.models.environment import Comparison, Environment
 
 _VERDICTS = {
     "exact": "the same in everything that counts",
@@ -36,7 +36,7 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb("mvc env v1.2", _Options)
 def command(session: Session, args: _Options) -> int:
-    from mvc.provenance.environment import capture
+    from mvc.models.environment import capture
 
     repository = session.repository
     recorded = repository.recipes.environment(args.rev)

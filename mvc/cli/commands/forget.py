@@ -19,15 +19,15 @@ from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import count, one_line, size
 from mvc.errors import NotConfirmed
+from mvc.maintenance import forget
+from mvc.maintenance.forget import Chosen
+from mvc.maintenance.retention import Best, Retention
 from mvc.model.commit import Commit
 from mvc.model.names import printable
-from mvc.repo.retention import forget
-from mvc.repo.retention.forget import Chosen
-from mvc.repo.retention.rules import Best, Retention
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.repo.retention.forget import Chosen, ForgetPreview
+    from mvc.maintenance.forget import Chosen, ForgetPreview
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
@@ -56,7 +56,7 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _Options)
 def command(session: Session, args: _Options) -> int:
-    from mvc.repo.gc.gc import grace_of
+    from mvc.maintenance.gc import grace_of
 
     context, as_json = session.context, session.as_json
     rules = Retention(

@@ -18,10 +18,10 @@ from mvc.cli.text import count, listed, size
 from mvc.errors import HistoryMissing, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.maintenance.fsck.fsck import forget_index, lost_end
+from mvc.maintenance.quarantine import QUARANTINE
+from mvc.maintenance.report import FsckReport, Healed, Problem, Repaired
 from mvc.model.names import printable
-from mvc.repo.fsck.fsck import forget_index, lost_end
-from mvc.repo.maintenance.quarantine import QUARANTINE
-from mvc.repo.maintenance.report import FsckReport, Healed, Problem, Repaired
 from mvc.store.store import FOLDER
 
 _DAMAGED = 4
@@ -71,8 +71,8 @@ def command(session: Session, args: _Options) -> int:
 
 def _before_opening(session: Session, other: Path | None) -> list[Healed]:
     """Heals journal and format, without which the repository cannot be opened."""
-    from mvc.repo.repair.journal import before_opening
-    from mvc.repo.repair.repair import folder_of
+    from mvc.maintenance.repair.journal import before_opening
+    from mvc.maintenance.repair.repair import folder_of
 
     folder = _folder(session.fs)
     if folder is None:

@@ -16,7 +16,7 @@ from mvc.cli.text import count, size
 from mvc.errors import InvalidTime, WrongUsage
 
 if TYPE_CHECKING:
-    from mvc.repo.gc.gc import Collection
+    from mvc.maintenance.gc import Collection
 
 
 class _Options(Options, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb("mvc gc -n --grace 3d", _Options)
 def command(session: Session, args: _Options) -> None:
-    from mvc.repo.gc.gc import grace_of
+    from mvc.maintenance.gc import grace_of
 
     try:
         span = grace_of(session.context, args.grace)

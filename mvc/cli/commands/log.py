@@ -18,10 +18,12 @@ from mvc.cli.session import Session
 from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import number, one_line
 from mvc.errors import DamagedData, UnknownRevision
+from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.history.log import LogEntry, log
 from mvc.repo.lookup.refs import head_if_known
 from mvc.repo.times import format_time
+from mvc.repo.version_stats import VersionStats
 
 
 class _Options(Options, frozen=True, kw_only=True):
@@ -63,7 +65,7 @@ def command(session: Session, args: _Options) -> None:
         paths=session.names(paths),
         sort=args.sort if args.best is None else args.best,
         related=args.relations,
-        priced=args.prices,
+        storage=_storage(session) if args.prices else None,
     )
     if session.as_json:
         asked = ("relations",) * args.relations
@@ -75,6 +77,12 @@ def command(session: Session, args: _Options) -> None:
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
         _print(session, graph_lines(entries) if args.graph else plain, oneline=args.oneline)
     session.tell_incomplete(incomplete)
+
+
+def _storage(session: Session) -> dict[CommitId, VersionStats]:
+    from mvc.report.stats import by_version
+
+    return by_version(session.context)[1]
 
 
 def _rev_and_paths(

@@ -25,7 +25,7 @@ from mvc.cli.text import count, listed, nbytes, seconds, size
 from mvc.ids import CommitId
 
 if TYPE_CHECKING:
-    from mvc.repo.repack.repack import LayoutMetrics, Repacked
+    from mvc.maintenance.repack.repack import LayoutMetrics, Repacked
 
 _AIMS = ("interval", "max_recovery", "add_queried", "super_step")
 _NAMED = 8  # versions listed by id, unless -v

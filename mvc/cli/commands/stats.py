@@ -10,7 +10,7 @@ from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, percent, seconds, size
-from mvc.repo.stats import Stats
+from mvc.report.stats import Stats
 
 _KINDS = {
     "full": "full records",

@@ -6,7 +6,7 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -77,7 +77,7 @@ def log(
     paths: Sequence[str] = (),
     sort: str | None = None,
     related: bool = False,
-    priced: bool = False,
+    storage: Mapping[CommitId, VersionStats] | None = None,
 ) -> Iterator[LogEntry]:
     """``Repository.log``: parents follow children; times are in ns since 1970.
 
@@ -104,11 +104,6 @@ def log(
         found = (commit for commit in found if _changes(context, commit, paths))
     if sort is not None:
         found = iter(_sorted(list(found), sort))
-    storage: dict[CommitId, VersionStats] = {}
-    if priced:
-        from mvc.repo.stats import by_version
-
-        storage = by_version(context)[1]
     return (
         LogEntry(
             commit.id,
@@ -119,7 +114,7 @@ def log(
             manifests.forgotten_ns(context, commit.id),
             _relations_if_known(context, commit, incomplete) if related else None,
             dropped(context, commit.id) if "recipe.json" in commit.attached else None,
-            storage.get(commit.id),
+            storage.get(commit.id) if storage else None,
         )
         for commit in islice(found, limit)
     )

@@ -13,13 +13,13 @@ from mvc.adapters.python.state import ParsedState, from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import MvcError
 from mvc.ids import BlobId
+from mvc.maintenance.repack.super_steps import STEP, join
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.approximate import approximate
 from mvc.repo.lossy.reduce import ProducedFile
-from mvc.repo.repack.super_steps import STEP, join
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 import mvc as library
 from tests.cli.program import Mvc
-from tests.provenance.trainings import Conv, nothing, shift
+from tests.recipes.trainings import Conv, nothing, shift
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -48,7 +48,7 @@ def test_wrong_words_are_wrong_usage(mvc: Mvc, words: tuple[str, ...]) -> None:
 @pytest.fixture
 def dropped(mvc: Mvc) -> Iterator[str]:
     """A version that gave up its weights."""
-    from tests.recipes import drop
+    from tests.recipes.by_hand import drop
 
     torch.manual_seed(0)
     model = library.made(Conv, 2)
@@ -82,7 +82,7 @@ def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropp
 
 
 def test_a_whole_model_is_written_of_weights_that_are_trained_again(mvc: Mvc) -> None:
-    from tests.recipes import drop
+    from tests.recipes.by_hand import drop
 
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)

@@ -5,7 +5,7 @@ from safetensors.numpy import save_file
 
 from mvc.api.repository import Repository
 from tests.cli.program import record
-from tests.recipes import drop, trained
+from tests.recipes.by_hand import drop, trained
 
 
 def test_table_and_summary(mvc) -> None:

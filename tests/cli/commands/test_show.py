@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 import mvc as library
-from tests.provenance.project import Project
+from tests.models.project import Project
 
 
 def test_commit_and_changed_tensors(mvc) -> None:

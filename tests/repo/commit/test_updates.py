@@ -22,7 +22,7 @@ from mvc.model.hashing import blob_id
 from mvc.model.manifest import LogicalTensor, State
 from mvc.model.merkle import compare
 from mvc.model.tensor import TensorSpec
-from mvc.repo.stats import by_version
+from mvc.report.stats import by_version
 from tests.counters import count
 from tests.faults.clock import FixedClock
 from tests.faults.wrapped import Handle, WrappedFS

@@ -14,7 +14,7 @@ from mvc.ids import ManifestId
 from mvc.model.manifest import Manifest
 from mvc.repo.history.family import Member
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from tests.repo.report.test_page import EVIL, Page
+from tests.report.test_page import EVIL, Page
 
 State = dict[str, np.ndarray]
 
@@ -204,7 +204,7 @@ def test_a_long_history_takes_no_deep_stack(repo: mvc.Repository) -> None:
     commit = repo.commit(net(0)).commit
     first = repo.family().members[0]
     members = [first, *(_member(first, i) for i in range(5000))]
-    from mvc.repo.report.family import Family
+    from mvc.report.family import Family
 
     assert len(Family(members).rows(every=True)) == 5001
     assert len(Family(members).rows()) == 3 and commit is not None

@@ -11,8 +11,8 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData, EncodingFailed
+from mvc.maintenance.repack import super_steps
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.repack import super_steps
 from mvc.store.recovery import grouped
 from mvc.store.writing import object_writer
 from tests.fresh import open_quietly

@@ -10,10 +10,10 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.ids import ManifestId
 from mvc.io.files import FileSystem
+from mvc.maintenance.inventory import Inventory, inventory
 from mvc.repo.config import set_value
 from mvc.repo.lookup import manifest_stream, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.maintenance.inventory import Inventory, inventory
 from mvc.store.recovery.recover import Recovery
 from tests.store.repositories import History
 

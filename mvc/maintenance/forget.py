@@ -1,0 +1,299 @@
+"""forget: delete the states of versions; their commits, ids and history stay.
+
+Choosing (``choose``), saying what that frees (``preview``) and recording (``forget``) are
+separate. The record is one journal
+entry. From then on a forgotten state cannot be read, and the next ``gc`` deletes its bytes.
+Versions are forgotten by name or by rule. Of a state forgotten by name ``gc`` leaves
+nothing, not even objects that other deltas start from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
+from datetime import timedelta
+
+from msgspec import Struct, field
+
+from mvc.errors import DamagedData, RefConflict, WrongUsage
+from mvc.ids import CommitId
+from mvc.maintenance.gc import DEFAULT_GRACE, Collection, plan_collection
+from mvc.maintenance.inventory import Contents, inventory
+from mvc.maintenance.reachable import reachable
+from mvc.maintenance.retention import (
+    Retention,
+    Short,
+    given_up,
+    protected,
+    recorded_since,
+    too_few,
+)
+from mvc.maintenance.rewrite_plan import retry_on_rewrite
+from mvc.model.commit import Commit
+from mvc.model.manifest import Manifest
+from mvc.repo import deployments
+from mvc.repo.context import Context
+from mvc.repo.lookup import commits, manifests, refs, weights
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.queries import drop
+from mvc.repo.worktree.identify import holders
+from mvc.store.journal.entries import Entry, Forgotten, Weights
+from mvc.store.journal.frames import Recorded
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.types import Progress
+
+__all__ = ["Chosen", "ForgetPreview", "choose", "forget", "preview"]
+
+
+class Chosen(Struct, frozen=True):
+    """``commits``: the versions to forget, newest first; may be empty.
+
+    ``rules`` is None if they were named. ``already``: named versions that were forgotten by
+    name before. ``short``: ``best`` rules that keep fewer versions than they say.
+    ``queries_since_ns``: with ``unqueried``, older versions stay (ns since 1970). ``restored``:
+    versions that gave up weights which another one has; they have them again, because what they
+    are trained from is to go.
+    """
+
+    commits: tuple[Commit, ...]
+    rules: Retention | None
+    already: tuple[CommitId, ...] = ()
+    short: tuple[Short, ...] = ()
+    queries_since_ns: int | None = None
+    restored: tuple[CommitId, ...] = ()
+
+    @property
+    def named(self) -> bool:
+        return self.rules is None
+
+    @property
+    def marks(self) -> dict[CommitId, bool]:
+        """As ``plan_collection`` takes them."""
+        return {commit.id: self.named for commit in self.commits}
+
+
+def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None = None) -> Chosen:
+    """The versions that are named, or that ``rules`` select.
+
+    A version forgotten by rule may be forgotten again by name. Raises WrongUsage,
+    UnknownRevision, UnknownTarget, UnknownMetric; RefConflict for the version of HEAD, and for one
+    that is needed to train another one again, unless a further version has the weights of that one:
+    it then has them again. A rule passes over what a version without its weights needs.
+    """
+    context.fresh()
+    ids = dict.fromkeys(resolve(context, rev) for rev in revs)
+    if bool(ids) == bool(rules):
+        raise WrongUsage("name versions or give rules, one of the two")
+    if rules:
+        selected = given_up(context, rules)
+        stay = _needed(context, {commit.id for commit in selected})
+        going = _sorted(commit for commit in selected if commit.id not in stay)
+        since = recorded_since(context) if rules.unqueried else None
+        return Chosen(going, rules, (), too_few(context, rules, going), since)
+    found = [commits.get(context, id_) for id_ in ids]
+    _refuse_head(context, found)
+    kept = tuple(each.commit for each in _kept_by(context, found))
+    already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)
+    going = _sorted(c for c in found if c.id not in already)
+    return Chosen(going, None, already, restored=kept)
+
+
+def forget(context: Context, chosen: Chosen) -> Recorded | None:
+    """Forgets the chosen versions; durable on return. None if there is nothing to do.
+
+    Versions chosen by rule stay if a ref names them or they went live meanwhile. Raises
+    RefConflict if HEAD is on a named version.
+    """
+    if not chosen.commits:
+        return None
+
+    def make() -> Entry:
+        going = _still_going(context, chosen)
+        marks = tuple(Forgotten(c.id, chosen.named) for c in going)
+        note = "by name" if chosen.rules is None else chosen.rules.text
+        again = tuple(_kept_by(context, going)) if chosen.named else ()
+        now = context.store.clock.now_ns()
+        return Entry("forget", now, note, forgotten=marks, weights=again)
+
+    try:
+        done = context.store.publish(make)
+    except _NothingLeft:
+        return None
+    drop(context, {each.commit for each in done.entry.forgotten})
+    return done
+
+
+class _NothingLeft(Exception):
+    """All chosen versions are needed by now, or forgotten already."""
+
+
+def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
+    """The chosen versions that may still be forgotten; runs under the journal's lock."""
+    going = [c for c in chosen.commits if commits.find(context.store.snapshot, c.id) is not None]
+    if chosen.rules is None:
+        _refuse_head(context, going)
+        going = [c for c in going if _mark(context, c.id) is not True]
+    else:
+        stay = {*protected(context, chosen.rules), *_needed(context, {c.id for c in going})}
+        going = [c for c in going if c.id not in stay and _mark(context, c.id) is None]
+    if not going:
+        raise _NothingLeft
+    return going
+
+
+def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
+    at = refs.head(context)
+    if at.commit is not None and any(commit.id == at.commit for commit in going):
+        raise RefConflict(
+            f"HEAD stands on {at.commit.short}: its state is that of the working files",
+            hint="commit something else or switch away first",
+        )
+
+
+def _needed(context: Context, going: set[CommitId]) -> dict[CommitId, CommitId]:
+    """Versions among these that the recipe of another one, which gave up its weights, needs."""
+    gone = weights.all_dropped(context).keys()
+    needs = {id_: commits.get(context, id_).needs for id_ in gone if _mark(context, id_) is None}
+    stay: dict[CommitId, CommitId] = {}
+    before = -1
+    while len(stay) != before:
+        before = len(stay)
+        for id_, needed in needs.items():
+            if id_ not in going or id_ in stay:
+                stay.update((each, id_) for each in needed if each in going)
+    return stay
+
+
+def _kept_by(context: Context, going: Iterable[Commit]) -> list[Weights]:
+    """Marks of versions that these are needed to train again, and whose weights another one has.
+
+    Raises RefConflict for one whose weights no other has.
+    """
+    found: dict[CommitId, Weights] = {}
+    ids = {commit.id for commit in going}
+    for id_, holder in _needed(context, ids).items():
+        gone = weights.dropped(context, holder)
+        if gone is None or not _another_has(context, gone, ids):
+            raise RefConflict(
+                f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
+                hint=f"'mvc repack --add {holder.short} --trust-code' stores them again first",
+            )
+        found[holder] = Weights(holder, "restored", gone.path, round(gone.seconds * 1000))
+    return list(found.values())
+
+
+def _another_has(context: Context, gone: weights.Dropped, going: set[CommitId]) -> bool:
+    """Whether a version that stays has these weights, too, and has not given them up."""
+    entry = manifests.of_commit(context, gone.commit).by_path.get(gone.path)
+    if entry is None or not gone.stored:
+        return False
+    for id_, path in holders(context, entry):
+        other = weights.dropped(context, id_)
+        if id_ not in {gone.commit, *going} and (other is None or other.path != path):
+            return True
+    return False
+
+
+def _mark(context: Context, id_: CommitId) -> bool | None:
+    """Whether a version was forgotten by name (True), by rule (False) or not at all (None)."""
+    if (recorded := context.store.snapshot.forgotten(id_)) is None:
+        return None
+    return any(each.named for each in recorded.entry.forgotten if each.commit == id_)
+
+
+def _sorted(found: Iterable[Commit]) -> tuple[Commit, ...]:
+    return tuple(sorted(found, key=lambda commit: (commit.time_ns, commit.id), reverse=True))
+
+
+class ForgetPreview(Struct, frozen=True):
+    """``tensors`` would be deleted; ``shared`` ones stay, because other versions have them.
+    Weights that a version gave up are no tensors of it.
+    Likewise ``files`` and ``shared_files`` for files without tensors.
+
+    ``same``: by chosen version, versions that stay and have the same content. ``live``: by
+    chosen version, the targets it is live on. ``collection``: what the next ``gc`` would do,
+    None if the repository is damaged; then the counts hold for what is sound.
+    """
+
+    tensors: int
+    shared: int
+    files: int
+    shared_files: int
+    same: Mapping[CommitId, tuple[CommitId, ...]]
+    live: Mapping[CommitId, tuple[str, ...]]
+    collection: Collection | None
+
+
+def preview(
+    context: Context,
+    chosen: Chosen,
+    *,
+    grace: timedelta = DEFAULT_GRACE,
+    progress: Progress | None = None,
+) -> ForgetPreview:
+    """Reads every manifest, and samples the tensors that would be encoded again. Raises Busy."""
+    return retry_on_rewrite(context, lambda: _preview(context, chosen, grace, progress))
+
+
+def _preview(
+    context: Context, chosen: Chosen, grace: timedelta, progress: Progress | None
+) -> ForgetPreview:
+    contents = Contents(ManifestStream(context.store))
+    found = inventory(context.store.snapshot, contents)
+    going, kept = _Objects(), _Objects()
+    dropped = found.history.given_up(commit.id for commit in chosen.commits)
+    for commit in chosen.commits:
+        with suppress(DamagedData):
+            if commit.manifest in found.codings:
+                manifest = manifests.load(context, commit.manifest)
+                going.add(manifest, dropped.get(commit.manifest, ()))
+    holders: dict[bytes, dict[CommitId, None]] = {}
+    collection: Collection | None = None
+    try:
+        cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
+        reach = reachable(context, found, contents, cutoff, forget=chosen.marks)
+        for commit in (commit for each in found.entries for commit in each.entry.commits):
+            if commit.id in reach.states:
+                holders.setdefault(_content(commit), {})[commit.id] = None
+        dropped = found.history.given_up(reach.states)
+        for manifest_id in reach.manifests:
+            kept.add(manifests.load(context, manifest_id), dropped.get(manifest_id, ()))
+        collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)
+    except DamagedData:
+        pass
+    if context.fresh().generation != found.generation:
+        raise ConcurrentRewrite("what is missing may be data that others have moved")
+    live = deployments.live_now(context)
+    return ForgetPreview(
+        tensors=len(going.tensors - kept.tensors),
+        shared=len(going.tensors & kept.tensors),
+        files=len(going.files - kept.files),
+        shared_files=len(going.files & kept.files),
+        same={
+            commit.id: tuple(holders[content])
+            for commit in chosen.commits
+            if (content := _content(commit)) in holders
+        },
+        live={c.id: tuple(live[c.id]) for c in chosen.commits if c.id in live},
+        collection=collection,
+    )
+
+
+class _Objects(Struct):
+    """The tensors of manifests; and their files without tensors, by all of their bytes."""
+
+    tensors: set[bytes] = field(default_factory=set)
+    files: set[bytes] = field(default_factory=set)
+
+    def add(self, manifest: Manifest, without: Container[str] = ()) -> None:
+        """``without``: paths whose weights were given up."""
+        for entry in (each for each in manifest.all_entries if each.path not in without):
+            self.tensors.update(tensor.id for tensor in entry.tensors)
+            if not entry.tensors:
+                self.files.add(entry.content_id)
+
+
+def _content(commit: Commit) -> bytes:
+    """Identifies the content of a version; without tensors by every byte of its files."""
+    return commit.manifest if commit.root == manifests.EMPTY.root else commit.root

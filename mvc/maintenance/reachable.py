@@ -1,0 +1,175 @@
+"""Reachability: the versions that stay, and their objects.
+
+Roots are refs, HEAD, every deployment (retracted ones too: they are evidence), and every
+commit that an operation within the grace made or moved a ref from or to. A root stays with
+all its ancestors, and with the versions that these need. The state of a version that stays is kept
+unless it was forgotten; of one that gave up its weights all but these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+
+import numpy as np
+from msgspec import Struct, field
+
+from mvc.errors import DamagedData
+from mvc.ids import CommitId, ManifestId
+from mvc.maintenance.inventory import Contents, Inventory
+from mvc.maintenance.storage_graph import Flags, StorageGraph, column
+from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+
+__all__ = ["Reachable", "Specs", "reachable"]
+
+
+class Specs(Mapping[bytes, TensorSpec]):
+    """The spec of every blob that a state which stays has; by object, as the graph numbers them.
+
+    Of blobs that are not stored (``lost``) by id.
+    """
+
+    def __init__(
+        self,
+        graph: StorageGraph,
+        contents: Contents,
+        states: set[ManifestId],
+        given_up: Mapping[ManifestId, Iterable[int]],
+    ) -> None:
+        """``states``: manifests that ``contents`` has. ``given_up``: by manifest the positions
+        among its objects that do not count.
+        """
+        self._graph = graph
+        self._specs = contents.known_specs
+        self._by_object = np.full(len(graph), -1, np.int32)
+        self.lost: dict[bytes, TensorSpec] = {}
+        stays = np.zeros(len(contents.raw), np.bool_)
+        stays[[contents.manifests[id_] for id_ in states]] = True
+        counts = np.diff(column(contents.ends))
+        used = np.zeros(len(contents.specs), np.bool_)
+        mentions = np.repeat(stays, counts)
+        for id_, positions in given_up.items():
+            begin = contents.ends[contents.manifests[id_]]
+            mentions[[begin + position for position in positions]] = False
+        used[column(contents.slots)[mentions]] = True
+        slots = np.flatnonzero(used)
+        objects, specs = graph.numbers(contents.ids)[slots], column(contents.specs)[slots]
+        stored = objects >= 0
+        self._by_object[objects[stored]] = specs[stored]
+        for slot in slots[~stored].tolist():
+            self.lost[contents.id_of(slot)] = self._specs[contents.specs[slot]]
+
+    @property
+    def objects(self) -> Flags:
+        """By object: whether it is one of these."""
+        return self._by_object >= 0
+
+    def __getitem__(self, id_: bytes) -> TensorSpec:
+        number = self._graph.number(id_)
+        spec = -1 if number < 0 else int(self._by_object[number])
+        return self.lost[id_] if spec < 0 else self._specs[spec]
+
+    def __contains__(self, id_: object) -> bool:
+        if not isinstance(id_, bytes):
+            return False
+        number = self._graph.number(id_)
+        return id_ in self.lost if number < 0 else bool(self._by_object[number] >= 0)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from map(self._graph.id_of, np.flatnonzero(self.objects).tolist())
+        yield from self.lost
+
+    def __len__(self) -> int:
+        return int(self.objects.sum()) + len(self.lost)
+
+
+class Reachable(Struct):
+    """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
+    whose state does not, by name (True) or by rule.
+
+    ``blobs`` and ``manifests`` are the objects of these states. ``numbers``: of the ``commits``
+    in the history. ``given_up`` are objects that
+    only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
+    may stay, not even as a base. ``dropped`` are weights that were given up, for which no state
+    that stays has a use. ``purge``: a state was forgotten by name since the last
+    collection, so bytes that no entry names must be deleted as well.
+    """
+
+    commits: set[CommitId]
+    states: set[CommitId]
+    forgotten: Mapping[CommitId, bool]
+    purge: bool
+    manifests: set[ManifestId]
+    blobs: Specs
+    numbers: set[int]
+    given_up: set[bytes] = field(default_factory=set)
+    banned: set[bytes] = field(default_factory=set)
+    dropped: set[bytes] = field(default_factory=set)
+
+    def needs(self, id_: bytes) -> bool:
+        """Whether a state that stays has this object."""
+        return id_ in self.blobs or id_ in self.manifests
+
+
+def reachable(
+    context: Context,
+    found: Inventory,
+    contents: Contents,
+    cutoff_ns: int,
+    *,
+    forget: Mapping[CommitId, bool] | None = None,
+) -> Reachable:
+    """What is reachable if operations before ``cutoff_ns`` no longer count as roots.
+
+    ``forget``: further states to treat as forgotten (by name: True).
+    """
+    history = found.history
+    forgotten, fresh = dict(history.forgotten), set(history.fresh)
+    for commit_id, named in (forget or {}).items():
+        forgotten[commit_id] = forgotten.get(commit_id, False) or named
+        fresh.update({commit_id} if named else ())
+    numbers = history.reachable(cutoff_ns)
+    commits = {id_ for id_, number in history.numbers.items() if number in numbers}
+    states = commits - forgotten.keys()
+    needed = {each for id_ in states if (each := history.manifest(id_)) is not None}
+    # Most were read with their entries; the others oldest first, each near its base.
+    late = sorted(needed - contents.manifests.keys(), key=found.graph.number)
+    for id_ in late:
+        contents.require(id_, [coding.step for coding in found.codings.get(id_, ())])
+    given_up, dropped = dict[ManifestId, list[int]](), set[bytes]()
+    for id_, paths in history.given_up(states).items():
+        manifest = manifests.load(context, id_)
+        given_up[id_] = manifests.positions(manifest, paths)
+        dropped.update(c.id for e in manifest.all_entries if e.path in paths for c in e.contents)
+    blobs = Specs(found.graph, contents, needed, given_up)
+    reach = Reachable(commits, states, forgotten, bool(fresh), needed, blobs, numbers)
+    _give_up(context, found, reach, fresh)
+    reach.dropped = {id_ for id_ in dropped if not reach.needs(id_)}
+    return reach
+
+
+def _give_up(
+    context: Context,
+    found: Inventory,
+    reach: Reachable,
+    fresh: set[CommitId],
+) -> None:
+    """Finds the objects that only forgotten states have.
+
+    If the manifest of a state forgotten by name is gone (it was forgotten by rule first, and
+    collected) or damaged, its objects may be among the phantoms: then every object that no
+    version needs is banned.
+    """
+    for id_, named in reach.forgotten.items():
+        manifest_id, objects = found.history.manifest(id_), set[bytes]()
+        if manifest_id is not None and manifest_id in found.codings:
+            with suppress(DamagedData):
+                manifest = manifests.load(context, manifest_id)
+                objects = {*manifests.objects(manifest), manifest_id}
+        if named and not objects and id_ in fresh:
+            objects = set(found.codings)
+        alone = {each for each in objects if not reach.needs(each)}
+        reach.given_up |= alone
+        reach.banned |= alone if named else set()

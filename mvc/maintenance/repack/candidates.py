@@ -1,0 +1,127 @@
+"""Candidates: the codings of each piece of a blob that are stored or could be stored."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+
+from msgspec import Struct
+
+from mvc.limits import PIECE
+from mvc.maintenance.inventory import Inventory
+from mvc.model.tensor import TensorSpec
+from mvc.store.packs.records import BLOB
+from mvc.store.recovery.timing import Timing
+
+__all__ = ["Candidate", "Candidates", "Node", "found_from_base", "starts_of"]
+
+Node = tuple[bytes, int]
+"""A blob's id and the first byte of one of its pieces."""
+
+
+class Candidate(Struct, frozen=True):
+    """A coding of one piece of a blob: in full, or as a delta from the same piece of ``base``.
+
+    ``nbytes``: raw bytes. ``seconds``: estimated processor time to read and decode it.
+    ``stored``: payload bytes; ``grouped`` candidates share a payload, of
+    which ``stored`` is their share. ``place``: where it is stored, None if it is not; then
+    ``sure`` says whether a trial has confirmed its form. ``reversible``: the base can be
+    recovered from it. ``forward_only``: a coding whose stages drop bytes of the base, so that
+    it cannot be reversed whichever of the two is published first.
+    """
+
+    id: bytes
+    start: int
+    nbytes: int
+    stored: int
+    seconds: float
+    base: bytes | None = None
+    reversible: bool = False
+    place: tuple[int, int, int] | None = None
+    grouped: bool = False
+    sure: bool = True
+    forward_only: bool = False
+
+    @property
+    def node(self) -> Node:
+        return self.id, self.start
+
+
+def starts_of(nbytes: int) -> range:
+    """The offset of each piece of a blob of ``nbytes`` bytes."""
+    return range(0, max(nbytes, 1), PIECE)
+
+
+class Candidates:
+    """The stored codings by piece."""
+
+    def __init__(self, found: Inventory, timing: Timing, specs: Mapping[bytes, TensorSpec]) -> None:
+        self._by_node: dict[Node, list[Candidate]] = defaultdict(list)
+        self.groups: dict[tuple[int, int], list[Candidate]] = defaultdict(list)
+        for coding in found.all_codings():
+            member = coding.member
+            if member.kind != BLOB:
+                continue
+            candidate = Candidate(
+                member.id,
+                member.start,
+                member.nbytes,
+                coding.stored,
+                timing.payload(coding.record.header, member, specs.get(member.id)),
+                coding.base,
+                coding.reversible,
+                coding.place,
+                coding.record.header.group,
+                forward_only=member.coding.forward_only,
+            )
+            self._by_node[candidate.node].append(candidate)
+            if candidate.grouped:
+                self.groups[coding.record.pack, coding.record.offset].append(candidate)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        for candidates in self._by_node.values():
+            yield from candidates
+
+    def of(self, node: Node) -> list[Candidate]:
+        """All stored codings of a piece."""
+        return self._by_node.get(node, [])
+
+    def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
+        """All codings of an object that approximate steps lead to; nothing of others."""
+        found = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
+        return found if any(o.forward_only and o.grouped for o in found) else []
+
+    def full(self, id_: bytes, nbytes: int) -> list[Candidate] | None:
+        """The smallest full record of each piece; None if a piece has none."""
+        found = [
+            min((o for o in self.of((id_, start)) if o.base is None), key=_stored, default=None)
+            for start in starts_of(nbytes)
+        ]
+        return (
+            None if None in found else [candidate for candidate in found if candidate is not None]
+        )
+
+    def delta(self, id_: bytes, nbytes: int, bases: Collection[bytes]) -> list[Candidate] | None:
+        """The smallest delta of each piece from one of ``bases``.
+
+        A piece without such a delta is taken from its full record. None if a piece has
+        neither, or if none of the pieces is a delta.
+        """
+        found: list[Candidate] = []
+        for start in starts_of(nbytes):
+            fitting = [o for o in self.of((id_, start)) if o.base is None or o.base in bases]
+            deltas = [o for o in fitting if o.base is not None]
+            best = min(deltas or fitting, key=_stored, default=None)
+            if best is None:
+                return None
+            found.append(best)
+        return found if any(candidate.base is not None for candidate in found) else None
+
+
+def found_from_base(found: Inventory, id_: bytes, base: bytes | None) -> bool:
+    """Whether the reverse lookup from ``base`` would find a new delta that makes ``id_``."""
+    return base is not None and found.entry_of(base) <= found.entry_of(id_)
+
+
+def _stored(candidate: Candidate) -> int:
+    return candidate.stored

@@ -1,0 +1,184 @@
+"""What codings that are not stored would cost: tried on some versions, interpolated on the rest.
+
+A trial recovers the tensor and chooses a coding as a commit would. Sizes of a line of
+tensors change slowly from version to version, so between two that are known the share of
+raw bytes is taken to change evenly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+
+from msgspec import Struct
+
+from mvc.codecs import cast
+from mvc.codecs.patch import encode_patch
+from mvc.codecs.payload import pack_chunks
+from mvc.limits import CHUNK, PIECE
+from mvc.maintenance.repack.candidates import Candidate, found_from_base, starts_of
+from mvc.maintenance.repack.survey import Survey
+from mvc.maintenance.rewrite_plan import encoding_policy
+from mvc.model.tensor import TensorSpec
+from mvc.store.packs.records import BASE_BYTES
+from mvc.store.writing.full_or_delta import BasePiece, Choice, choose, fitted
+
+__all__ = ["Sizes"]
+
+_EXACT = 8 << 20  # pieces up to this many bytes are encoded whole, larger ones by samples
+_GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any is known
+
+
+class _Trial(Struct, frozen=True):
+    """``share`` of raw bytes; whether it is a ``delta``, and whether it is ``reversible``."""
+
+    share: float
+    delta: bool
+    reversible: bool
+
+
+class Sizes:
+    """Estimates sizes of blobs. ``span``: generations between blob and base, 0 for full."""
+
+    def __init__(self, survey: Survey) -> None:
+        self._survey = survey
+        self._policy = encoding_policy(survey.context)
+        self._timing = survey.context.store.timing
+        self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+        self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
+
+    def learn(self, line: str, at: int, span: int, share: float) -> None:
+        """Records the share of raw bytes that a blob of ``line`` takes in version ``at``."""
+        insort(self._known[line, span], (at, share))
+        total = self._all[span]
+        total[0] += share
+        total[1] += 1
+
+    def full(self, id_: bytes, line: str, at: int) -> list[Candidate]:
+        """The full record of a blob."""
+        tried = self._tried.get((id_, None))
+        share = tried.share if tried else self._share(line, at, 0)
+        return self._pieces(id_, None, share, reversible=False, sure=tried is not None)
+
+    def delta(self, id_: bytes, base: bytes, line: str, at: int, span: int) -> list[Candidate]:
+        """The delta of a blob from a base; full if a trial showed that a delta is not worth it."""
+        tried = self._tried.get((id_, base))
+        if tried is None:
+            alike = self._survey.size(id_) == self._survey.size(base)
+            share = self._share(line, at, span)
+            return self._pieces(id_, base, share, reversible=alike, sure=False)
+        known = base if tried.delta else None
+        return self._pieces(id_, known, tried.share, reversible=tried.reversible, sure=True)
+
+    def _pieces(
+        self, id_: bytes, base: bytes | None, share: float, *, reversible: bool, sure: bool
+    ) -> list[Candidate]:
+        nbytes, spec = self._survey.size(id_), self._survey.specs[id_]
+        pipeline = self._policy.pipeline if base else self._policy.pipeline.full()
+        forward_only = base is not None and not reversible
+        reversible = reversible and found_from_base(self._survey.found, id_, base)
+        found = []
+        for start in starts_of(nbytes):
+            length = min(PIECE, nbytes - start)
+            stored = max(1, round(share * length))
+            found.append(
+                Candidate(
+                    id_,
+                    start,
+                    length,
+                    stored,
+                    self._timing.coding(pipeline, length, spec, stored),
+                    base,
+                    reversible,
+                    sure=sure,
+                    forward_only=forward_only,
+                )
+            )
+        return found
+
+    def _share(self, line: str, at: int, span: int) -> float:
+        known = self._known.get((line, span))
+        if not known:
+            return self._typical(span)
+        place = bisect_left(known, (at, -1.0))
+        if place == len(known) or place == 0:
+            return known[min(place, len(known) - 1)][1]
+        (a, low), (b, high) = known[place - 1], known[place]
+        return low if a == b else low + (high - low) * (at - a) / (b - a)
+
+    def _typical(self, span: int) -> float:
+        """The mean of all lines; a longer delta is at least as large as a short one."""
+        total, count = self._all[span]
+        if count:
+            return total / count
+        if span > 1:
+            return max(_GUESS[True], self._typical(1))
+        return _GUESS[span > 0]
+
+    # -- trials ------------------------------------------------------------------------
+
+    def tried(self, id_: bytes, base: bytes | None) -> bool:
+        return (id_, base) in self._tried
+
+    def attempt(self, id_: bytes, base: bytes | None, line: str, at: int, span: int) -> None:
+        """A trial: recovers a blob and its base and encodes it as a commit would."""
+        if (id_, base) in self._tried:
+            return
+        trial = self._try(id_, base)
+        self._tried[id_, base] = trial
+        self.learn(line, at, span if trial.delta else 0, trial.share)
+
+    def _try(self, id_: bytes, base: bytes | None) -> _Trial:
+        spec = self._survey.specs[id_]
+        recovery = self._survey.context.store.recovery
+        starts = starts_of(spec.nbytes)
+        start = starts[len(starts) // 2 if len(starts) > 2 else 0]
+        new = memoryview(bytearray(min(PIECE, spec.nbytes - start)))
+        recovery.piece(id_, start, new)
+        piece = None
+        base_spec = None
+        if base is not None and base[:BASE_BYTES] not in self._survey.found.ambiguous:
+            base_spec = self._survey.specs[base]
+            piece = self._base_piece(base, base_spec, spec, start)
+        choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
+        against = piece.data if piece is not None and choice.against else None
+        share = _size(choice, new, against) / max(1, len(new))
+        reversible = choice.against and bool(choice.pipeline) and choice.text == _plain(choice)
+        return _Trial(share, choice.against, reversible)
+
+    def _base_piece(
+        self, base: bytes, base_spec: TensorSpec, spec: TensorSpec, start: int
+    ) -> BasePiece | None:
+        if start and start >= base_spec.nbytes:
+            return None
+        data = memoryview(bytearray(min(PIECE, base_spec.nbytes - start)))
+        if base_spec.dtype != spec.dtype:
+            if start or base_spec.elements != spec.elements or base_spec.nbytes > PIECE:
+                return None
+            self._survey.context.store.recovery.piece(base, 0, data)
+            converted = cast.cast(data, base_spec.dtype, spec.dtype)
+            return BasePiece(base, memoryview(converted).cast("B"))
+        self._survey.context.store.recovery.piece(base, start, data)
+        return BasePiece(base, data)
+
+
+def _plain(choice: Choice) -> str:
+    return choice.pipeline.text if choice.pipeline else ""
+
+
+def _size(choice: Choice, new: memoryview, against: memoryview | None) -> float:
+    """Payload bytes of a piece."""
+    if choice.pipeline is None:
+        return len(encode_patch(new, against if against is not None else memoryview(b"")))
+    if len(new) > _EXACT or choice.pipeline.scope == "group":
+        return choice.share * len(new)
+    pipeline = choice.pipeline
+    base = None if against is None else fitted(against, len(new))
+    chunks = [
+        pipeline.encode_chunk(
+            new[at : at + CHUNK], None if base is None else base[at : at + CHUNK], choice.width
+        )
+        for at in range(0, len(new), CHUNK)
+    ]
+    return sum(len(part) for part in pack_chunks(chunks, len(new), choice.width, CHUNK))

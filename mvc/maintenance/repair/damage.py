@@ -1,0 +1,147 @@
+"""Repair: reads everything stored, separates sound from damaged records, and finds paths.
+
+An object whose record is damaged is in no pack and no index, but deltas may still lead to
+it, and manifests give its id. ``SoundGraph`` knows all ids of manifests, and the records in the
+quarantine. What is recovered over it is compared with its hash as usual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec import Struct, field
+
+from mvc.maintenance.inventory import (
+    CodingPlace,
+    Inventory,
+    claimed_twice,
+    damaged_payloads,
+    records_and_gaps,
+)
+from mvc.maintenance.quarantine import DamagedRange, QuarantinePacks
+from mvc.store.graph.cost import Speed
+from mvc.store.graph.search import Graph, Step
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.reader import PackReader
+from mvc.store.packs.records import BASE_BYTES, RecordHeader
+from mvc.store.snapshot import Snapshot
+from mvc.types import Progress
+
+__all__ = ["DamageSurvey", "SoundGraph", "survey_damage"]
+
+
+class DamageSurvey(Struct):
+    """``found``: every record with a sound header. ``damaged``: those of its codings whose
+    payload is not. ``ranges``: where damaged bytes lie.
+
+    ``shared``: records (pack, offset) in bytes that two entries claim.
+    """
+
+    found: Inventory
+    damaged: set[CodingPlace] = field(default_factory=set)
+    ranges: list[DamagedRange] = field(default_factory=list)
+    shared: set[tuple[int, int]] = field(default_factory=set)
+
+    def give_up(self, place: CodingPlace, end: int, why: str) -> None:
+        """Puts the record of a coding, which ends at byte ``end``, into quarantine."""
+        self.ranges.append(DamagedRange(place[0], place[1], end, why))
+
+
+def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> DamageSurvey:
+    """Reads every byte of every record.
+
+    Only bytes that are missing or do not fit their checksum count as damaged. Raises IoFailed
+    if the disk cannot be read.
+    """
+    snapshot.refresh()
+    snapshot.packs.forget()
+    survey = DamageSurvey(Inventory(snapshot))
+    entries = list(snapshot.entries())
+    total = sum(region.length for recorded in entries for region in recorded.entry.regions)
+    done = 0
+    for recorded in entries:
+        _read(survey, snapshot.packs, recorded)
+        done += sum(region.length for region in recorded.entry.regions)
+        if progress is not None:
+            progress(done, total, "packs")
+    survey.found.settle()
+    claims = ((region, r) for r in entries for region in r.entry.regions if region.length)
+    twice: dict[int, list[tuple[int, int]]] = {}
+    for part, _, _ in claimed_twice(claims):
+        twice.setdefault(part.pack, []).append((part.start, part.start + part.length))
+    for record in survey.found.all_records() if twice else ():
+        if any(a < record.end and record.offset < b for a, b in twice.get(record.pack, ())):
+            survey.shared.add((record.pack, record.offset))
+    return survey
+
+
+def _read(survey: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
+    records: list[tuple[int, int, RecordHeader]] = []
+    for region in recorded.entry.regions:
+        for at, end, header, why in records_and_gaps(packs, region):
+            if header is None:
+                survey.ranges.append(DamagedRange(region.pack, at, end, why))
+                continue
+            records.append((region.pack, at, header))
+            wrong = list(damaged_payloads(packs, region.pack, at, header))
+            survey.damaged.update((region.pack, at, i) for hit, _ in wrong for i in hit)
+            if wrong:
+                survey.ranges.append(DamagedRange(region.pack, at, end, wrong[0][1].message))
+    survey.found.add(recorded, records)
+
+
+class SoundGraph(Graph):
+    """All sound records in memory. ``name`` adds the id of an object that has none."""
+
+    def __init__(self, snapshot: Snapshot, survey: DamageSurvey) -> None:
+        super().__init__(snapshot, Speed())
+        self._named: dict[bytes, bytes] = {}
+        self._to: dict[bytes, list[Step]] = {}
+        self._from: dict[bytes, list[Step]] = {}
+        self.packs = QuarantinePacks(snapshot.fs, snapshot.folder)
+        for record in survey.found.all_records():
+            self._add(record.pack, record.offset, record.header, survey.damaged)
+        for number in self.packs.files:
+            # Damage in the quarantine was reported when the bytes were put there.
+            region = self.packs.region(number)
+            for at, header in self.packs.sound_records(region, lambda _: None):
+                wrong = damaged_payloads(self.packs, number, at, header)
+                self._add(number, at, header, {(number, at, i) for hit, _ in wrong for i in hit})
+
+    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
+        for i, member in enumerate(header.members):
+            self.name(member.id)
+            if (pack, at, i) in damaged:
+                continue
+            self._to.setdefault(member.id, []).append(Step(pack, at, header, member, False))
+            if member.base and not member.coding.forward_only:
+                undone = Step(pack, at, header, member, True)
+                self._from.setdefault(member.base, []).append(undone)
+
+    def name(self, id_: bytes) -> None:
+        """Adds an id. Of several objects with the same first bytes, the first is the base."""
+        self._named.setdefault(id_[:BASE_BYTES], id_)
+
+    def resolve_prefix(self, prefix: bytes) -> bytes | None:
+        return self._named.get(prefix)
+
+    def steps(self, id_: bytes) -> list[Step]:
+        """Every sound coding of an object."""
+        return self._to.get(id_, [])
+
+    def _neighbours(
+        self, node: tuple[bytes, int]
+    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+        id_, start = node
+        for step in self._to.get(id_, ()):
+            base = step.member.base
+            if step.member.start != start:
+                continue
+            if not base:
+                yield None, step
+            elif (origin := self.resolve_prefix(base)) is not None:
+                yield (origin, start), step
+        if self.nameable(id_):
+            for step in self._from.get(id_[:BASE_BYTES], ()):
+                if step.member.start == start and step.member.id != id_:
+                    yield (step.member.id, start), step

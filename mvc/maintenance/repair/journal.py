@@ -1,0 +1,192 @@
+"""Repair of what opening needs: the copies of the journal's entries and the file ``format``.
+
+An entry is written twice. A damaged copy is rewritten from its twin. If both are damaged,
+another copy of the repository may have the entry; that copy is believed only if its
+checksum and its place in the chain are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData, InvalidPipeline
+from mvc.io.files import FileSystem, ReadFile, WriteFile
+from mvc.maintenance.report import Healed
+from mvc.store.format import FORMAT, format_line, parse_format
+from mvc.store.journal.entries import Region
+from mvc.store.journal.frames import (
+    GENESIS,
+    OVERHEAD,
+    Recorded,
+    complete,
+    frame_of,
+    frames_behind,
+    read_entry,
+    scan,
+)
+from mvc.store.journal.high_water_mark import read_high_water_mark
+from mvc.store.packs.reader import PackReader
+from mvc.store.snapshot import JOURNAL, PACKS
+
+__all__ = ["before_opening"]
+
+_MAX_FORMAT = 4096
+_MAINTENANCE = frozenset({"gc", "repack", "repair"})
+_NO_COPY = "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"
+_OTHER_JOURNAL = (
+    "the journal given with --from does not continue this one there; it has to be a copy of this "
+    "very journal, with the entry and one behind it, made since the last gc or repack"
+)
+
+
+def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> list[Healed]:
+    """Repairs journal and ``format`` of the repository folder ``folder``, in place.
+
+    ``other``: the folder of a copy of the same repository. Raises DamagedData if an entry is
+    lost in both copies and ``other`` does not have it, UnsupportedFormat for a newer format;
+    then nothing else is changed.
+    """
+    path = folder / FORMAT
+    known = None if fs.stat(path) is None else fs.read_bytes(path, _MAX_FORMAT)
+    try:
+        parse_format(known or b"")
+        sound = True
+    except DamagedData:
+        sound = False
+    if fs.stat(folder / JOURNAL) is None:
+        raise DamagedData(
+            "the repository has no journal",
+            hint="restore .mvc/journal from a copy: it says what the repository holds",
+        )
+    with fs.lock(folder / JOURNAL):
+        with fs.open_write(folder / JOURNAL) as file:
+            work = _Journal(fs, folder, file, other)
+            healed = list(work.heal())
+        if not sound:
+            if not work.entries:
+                raise DamagedData(
+                    "neither the journal nor the format file of the repository can be read",
+                    hint="restore .mvc/journal from a copy: it says what the repository holds",
+                )
+            stages = _stages(fs, folder, work.regions)
+            fs.write_atomic(path, format_line(work.features | stages))
+            healed.append(Healed("format", FORMAT, "what the journal and the packs need"))
+    return healed
+
+
+def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
+    """The features that the codings of readable records need."""
+    packs = PackReader(fs, folder / PACKS)
+    texts = {
+        member.coding.pipeline
+        for region in regions
+        for _, header in packs.sound_records(region, lambda _: None)
+        for member in header.members
+    } - {"patch"}
+    found: set[str] = set()
+    for text in texts:
+        with suppress(InvalidPipeline):
+            found |= Pipeline.parse(text).features
+    return frozenset(found)
+
+
+class _Journal:
+    """One pass over a journal that the caller has locked and opened for writing."""
+
+    def __init__(self, fs: FileSystem, folder: Path, file: WriteFile, other: Path | None) -> None:
+        self._fs = fs
+        self._folder = folder
+        self._file = file
+        self._other: ReadFile | None = None
+        if other is not None and fs.stat(other / JOURNAL) is not None:
+            self._other = fs.open_read(other / JOURNAL)
+        self._at = GENESIS
+        self.entries = 0
+        self.features: frozenset[str] = frozenset()
+        self.regions: list[Region] = []
+
+    def heal(self) -> Iterator[Healed]:
+        while True:
+            try:
+                for recorded in scan(self._file, self._at):
+                    yield from self._passed(recorded)
+            except DamagedData as error:
+                frame = self._restored()
+                if frame is None:
+                    hint = _NO_COPY if self._other is None else _OTHER_JOURNAL
+                    raise DamagedData(error.message, hint=hint) from error
+                yield self._written(frame)
+                continue
+            end = self._lost_end()
+            if end is None:
+                return
+            yield self._written(end)
+
+    def _passed(self, recorded: Recorded) -> Iterator[Healed]:
+        """Counts a readable entry and rewrites its second copy if that is damaged."""
+        entry = recorded.entry
+        self.entries += 1
+        self.features |= entry.features
+        self.regions += entry.regions
+        marks = any(not region.length for region in entry.regions)
+        if recorded.sequence != self._at.sequence or marks or entry.operation in _MAINTENANCE:
+            self.features |= {"compacted"}
+        if recorded.copies < 2:
+            cut_off = recorded.after.offset > self._file.size()
+            complete(self._file, recorded)
+            self._file.sync()
+            if not cut_off:
+                yield Healed("journal", f"entry {recorded.sequence}", "its other copy")
+        self._at = recorded.after
+
+    def _written(self, frame: bytes) -> Healed:
+        """Writes both copies of an entry that the other repository has, one after the other."""
+        for begin in (self._at.offset, self._at.offset + len(frame)):
+            self._file.write_at(begin, frame)
+            self._file.sync()
+        sequence = read_entry(self._file, self._at.offset).sequence
+        return Healed("journal", f"entry {sequence}", "the other repository")
+
+    def _restored(self) -> bytes | None:
+        """The other journal's frame for the place where the chain breaks; None without one."""
+        found, other, at = self._elsewhere(), self._other, self._at
+        if found is None or other is None:
+            return None
+        rest = self._file.read(at.offset, self._file.size() - at.offset)
+        for begin, (payload, sequence, _, _) in frames_behind(rest, 1):
+            if sequence >= at.sequence:
+                # A frame holds the hash of the frames before it: if the other journal has the
+                # next sound frame of this one, both are equal up to there.
+                follows = rest[begin : begin + OVERHEAD + len(payload)]
+                same = other.read(at.offset + begin, len(follows)) == follows
+                return found if same else None
+        return None
+
+    def _elsewhere(self) -> bytes | None:
+        """The sound frame at the same offset of the other journal, if it continues the chain."""
+        other, at = self._other, self._at
+        if other is None or other.size() <= at.offset:
+            return None
+        with suppress(DamagedData):
+            half = read_entry(other, at.offset).half
+            for begin in (at.offset, at.offset + half):
+                frame = frame_of(data := other.read(begin, half))
+                if frame is not None and frame[1] >= at.sequence and frame[2] == at.chain:
+                    return data
+        return None
+
+    def _lost_end(self) -> bytes | None:
+        """The next entry, if the journal ends before its high-water mark; None without one."""
+        at, other = self._at, self._other
+        if other is None or not at.offset:
+            return None
+        first = read_entry(self._file, 0)
+        reached = read_high_water_mark(self._fs, self._folder, first.check)
+        if reached is None or reached.sequence <= at.sequence or other.size() < reached.offset:
+            return None
+        # The other journal must have the very entry that was the last one here.
+        chain = other.read(reached.offset - len(reached.chain), len(reached.chain))
+        return self._elsewhere() if chain == reached.chain else None

@@ -1,0 +1,224 @@
+"""Repair: sources for the bytes of an object that cannot be recovered normally.
+
+In this order: another path through the storage graph, its own damaged record if that still
+decodes right, another repository (such as a backup), the files of the working folder. The bytes
+count only if they have the object's hash.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from mvc.adapters.files.detect import parse_file
+from mvc.adapters.parsed import ParsedFile
+from mvc.errors import DamagedData, MvcError, NotARepository
+from mvc.ids import ManifestId
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
+from mvc.limits import PIECE
+from mvc.maintenance.rewrite_plan import ObjectSource
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import printable
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.hashing import verify_pieces
+from mvc.repo.context import Context
+from mvc.repo.ownership import refuse_foreign
+from mvc.repo.worktree.worktree import entry_of
+from mvc.store.format import FORMAT
+from mvc.store.graph.search import Path as Way
+from mvc.store.recovery.recover import Recovery
+from mvc.store.snapshot import JOURNAL
+from mvc.store.store import FOLDER, Store
+
+__all__ = ["Sources", "WorkingFiles", "folder_of", "open_other"]
+
+
+def folder_of(fs: FileSystem, path: Path) -> Path:
+    """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it.
+
+    Raises NotARepository if neither is one, DubiousOwnership if it is another user's.
+    """
+    real = fs.realpath(path)
+    for folder in (real / FOLDER, real):
+        if all(fs.stat(folder / name) is not None for name in (FORMAT, JOURNAL)):
+            refuse_foreign(fs, folder)
+            return folder
+    raise NotARepository(
+        f"there is no repository in {printable(str(path))}",
+        hint="give the folder of a repository, or a copy of a .mvc folder",
+    )
+
+
+class _Untouched(FileSystem):
+    """Says that no folder is writable, so that the other repository is opened read-only."""
+
+    def is_writable_dir(self, path: Path) -> bool:
+        del path
+        return False
+
+
+def open_other(folder: Path) -> Store:
+    """Opens another repository to read its objects; close it. Errors name the folder."""
+    try:
+        return Store(_Untouched(), Clock(), folder)
+    except MvcError as error:
+        error.message = f"{printable(str(folder))}: {error.message}"
+        raise
+
+
+class WorkingFiles:
+    """Contents of files in the working folder, by their ids.
+
+    ``names``: the paths to look at; they are hashed at the first look-up.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self.names: dict[str, None] = {}
+        self._found: dict[bytes, tuple[str, int]] | None = None
+        self._open = ExitStack()
+        self._parsed: tuple[str, ParsedFile] | None = None
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+        name, content = self._at(id_)
+        parsed = self._file(name)
+        if content < 0:
+            skeleton = parsed.skeleton()[start : start + len(out)]
+            if len(skeleton) != len(out):
+                raise DamagedData(f"{printable(name)} has changed")
+            out[:] = skeleton
+        else:
+            parsed.read(content, start, out)
+        return Way((), 0.0)
+
+    def manifest(self, id_: bytes) -> bytes:
+        raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
+
+    def entry(self, name: str) -> FileEntry | None:
+        """The manifest entry of a file as committing would make it; None if it cannot be read."""
+        try:
+            return entry_of(self._context, name)
+        except MvcError:
+            return None  # for example a file that changes meanwhile
+
+    def where(self, id_: bytes) -> str:
+        """The name of the file that has an object."""
+        return printable(self._at(id_)[0])
+
+    def _at(self, id_: bytes) -> tuple[str, int]:
+        """The file that has an object, and the content's number; -1 for the skeleton."""
+        if self._found is None:
+            self._found = {}
+            for entry in filter(None, map(self.entry, self.names)):
+                for i, content in enumerate(entry.contents):
+                    self._found.setdefault(content.id, (entry.path, i))
+                if entry.skeleton is not None:
+                    self._found.setdefault(entry.skeleton, (entry.path, -1))
+        if id_ not in self._found:
+            raise DamagedData("no file of the working folder has it")
+        return self._found[id_]
+
+    def _file(self, name: str) -> ParsedFile:
+        if self._parsed is None or self._parsed[0] != name:
+            self.close()
+            path = self._context.root / name
+            file = self._open.enter_context(self._context.store.fs.open_read(path))
+            self._parsed = (name, parse_file(file, name))
+        return self._parsed[1]
+
+    def close(self) -> None:
+        self._parsed = None
+        self._open.close()
+
+
+class DamagedRecords:
+    """Objects that readers still get from records with a wrong checksum.
+
+    A flipped bit may hit another member of a group, or be one that decoding does not look at.
+    ``specs``: what the blobs to look for are.
+    """
+
+    def __init__(self, recovery: Recovery) -> None:
+        self._recovery = recovery
+        self.specs: dict[bytes, TensorSpec] = {}
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+        if id_ not in self.specs:
+            raise DamagedData(f"object {id_.hex()[:10]} has several pieces")
+        out[:] = memoryview(self._recovery.blob(id_, self.specs[id_]))[start : start + len(out)]
+        return Way((), 0.0)
+
+    def manifest(self, id_: bytes) -> bytes:
+        return self._recovery.manifest(id_)
+
+
+class Sources:
+    """All sources as one: each object comes from the source where its hash was right."""
+
+    def __init__(
+        self, own: ObjectSource, readers: Recovery, working: WorkingFiles, other: Store | None
+    ) -> None:
+        self._own = own
+        self._working = working
+        self._damaged = DamagedRecords(readers)
+        self._sources: dict[str, ObjectSource] = {
+            "another path": own,
+            "its damaged record": self._damaged,
+        }
+        if other is not None:
+            self._sources["the other repository"] = other.recovery
+        self._sources["a file"] = working
+        self._chosen: dict[bytes, ObjectSource] = {}
+        self._made: dict[bytes, Manifest] = {}
+        self._buffer = memoryview(bytearray())
+
+    def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
+        """The name of a source that has an object, or None. Without ``spec`` it is a manifest."""
+        if id_ in self._made:
+            return "other versions and files"
+        if spec is not None and spec.nbytes <= PIECE:
+            self._damaged.specs[id_] = spec
+        for name, source in self._sources.items():
+            try:
+                sound = self._sound(source, id_, spec)
+            except DamagedData:
+                continue
+            except MvcError:
+                if source in (self._own, self._damaged):
+                    raise  # an unreadable disk is not damage
+                continue
+            if sound:
+                self._chosen[id_] = source
+                return f"the file {self._working.where(id_)}" if name == "a file" else name
+        return None
+
+    def _sound(self, source: ObjectSource, id_: bytes, spec: TensorSpec | None) -> bool:
+        if spec is None:
+            return Manifest.id_of(source.manifest(id_)) == id_
+        if len(self._buffer) < min(PIECE, spec.nbytes):
+            self._buffer = memoryview(bytearray(min(PIECE, spec.nbytes)))
+
+        def read(start: int, length: int) -> memoryview:
+            source.piece(id_, start, self._buffer[:length])
+            return self._buffer[:length]
+
+        for _ in verify_pieces(id_, spec, read, DamagedData("its hash is another")):
+            pass
+        return True
+
+    def load(self, id_: ManifestId) -> Manifest | None:
+        """A manifest from the first source that has it; None if it is lost."""
+        return None if self.find(id_, None) is None else Manifest.decode(self.manifest(id_))
+
+    def adopt(self, manifest: Manifest) -> None:
+        """Adds a manifest that was made from a neighbour's."""
+        self._made[manifest.id] = manifest
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+        return self._chosen.get(id_, self._own).piece(id_, start, out)
+
+    def manifest(self, id_: bytes) -> bytes:
+        if id_ in self._made:
+            return self._made[id_].encoded
+        return self._chosen.get(id_, self._own).manifest(id_)

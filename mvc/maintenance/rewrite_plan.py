@@ -1,0 +1,387 @@
+"""Changing how versions are stored: the plan as a value, and its execution.
+
+A plan names codings to drop, codings to make and packs to delete. Execution writes the rest
+of those packs and the new codings into new packs, entry by entry, and replaces the journal
+in one step (``mvc.store.publishing.rewrite``). Ids do not change, and an object stays with
+the operation that first published it. Whatever is encoded again is recovered and compared
+with its hash, piece by piece, so that damage is never copied and memory does not grow with
+the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import Busy, DamagedData, ReadOnly
+from mvc.ids import BlobId
+from mvc.limits import PIECE
+from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
+from mvc.model.tensor import TensorSpec
+from mvc.repo.content.hashing import verify_pieces
+from mvc.repo.content.predecessors import Recovers, StoredBase
+from mvc.repo.context import Context
+from mvc.store.journal.entries import Entry, Region
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.arena import Arena
+from mvc.store.packs.reader import PackReader
+from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.publishing.rewrite import Rewrite
+from mvc.store.writing.full_or_delta import Policy, exactly
+from mvc.store.writing.object_writer import ObjectWriter
+from mvc.store.writing.proof import proven_header
+from mvc.types import Bytes, Progress
+
+__all__ = [
+    "EncodeRequest",
+    "ObjectSource",
+    "RewritePlan",
+    "check_writable",
+    "encoding_policy",
+    "execute",
+    "retry_on_rewrite",
+]
+
+_TRIES = 8
+_ARENA = 2 * PIECE
+_T = TypeVar("_T")
+
+
+class ObjectSource(Recovers, Protocol):
+    """Gives the bytes of objects; normally the recovery of the repository itself."""
+
+    def manifest(self, id_: bytes) -> bytes: ...
+
+
+class JointRecord(Protocol):
+    """A record that takes the place of stored ones, as part of the entry ``entry_index``."""
+
+    @property
+    def entry_index(self) -> int: ...
+
+    def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]: ...
+
+
+class EncodeRequest(Struct, frozen=True):
+    """A coding to make: a delta from ``base``, or a full record if ``base`` is None.
+
+    A delta that saves less than a tenth of the full record becomes a full record. ``entry_index``:
+    the entry that it becomes part of; None for the object's first one.
+    """
+
+    id: bytes
+    base: bytes | None
+    entry_index: int | None = None
+
+
+class RewritePlan(Struct):
+    """``leave``: codings to drop. ``add``: codings to make. ``packs``: packs to delete; the
+    codings of them that are not dropped move to new packs. ``records`` (pack, offset) move as
+    well although their packs stay, so that no entry names the dropped codings in them.
+
+    ``joint``: records to make of stored ones, which ``leave`` names.
+
+    ``edits``: the new entries by position in the inventory, None to drop an entry. ``specs``:
+    every blob to encode or to take as a base. ``source`` gives their bytes, by default the
+    repository itself.
+    """
+
+    leave: set[CodingPlace] = field(default_factory=set)
+    add: list[EncodeRequest] = field(default_factory=list)
+    packs: set[int] = field(default_factory=set)
+    edits: dict[int, Entry | None] = field(default_factory=dict)
+    specs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
+    source: ObjectSource | None = None
+    records: set[tuple[int, int]] = field(default_factory=set)
+    joint: list[JointRecord] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        changed = self.leave or self.add or self.packs or self.records or self.edits
+        return bool(changed or self.joint)
+
+
+def check_writable(context: Context, what: str) -> None:
+    """Raises ReadOnly if the folder cannot be written; ``what``: a verb such as "collected".
+
+    Raises InvalidTime if the time of the operation cannot be recorded.
+    """
+    if not context.store.writable:
+        raise ReadOnly(
+            f"nothing can be {what}: the repository's folder cannot be written",
+            hint="check the permissions of the folder, or work on a copy that can be written",
+        )
+    context.store.now_ns()
+
+
+def encoding_policy(context: Context) -> Policy:
+    """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
+    pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
+    return Policy(exactly(pipeline))
+
+
+def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
+    """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
+
+    Whatever reads an inventory runs in it, also if it changes nothing.
+
+    Damage found meanwhile may be data that others have moved, so it is retried as well.
+    Raises Busy after 8 tries, DamagedData for real damage.
+    """
+    snapshot = context.store.snapshot
+    for _ in range(_TRIES):
+        generation = snapshot.generation
+        try:
+            return attempt()
+        except ConcurrentRewrite:
+            continue
+        except DamagedData as error:
+            snapshot.refresh()
+            if snapshot.generation == generation:
+                hint = error.hint if "--repair" in (error.hint or "") else None
+                raise DamagedData(
+                    error.message, hint=hint or "run 'mvc fsck --repair' first"
+                ) from error
+    raise Busy(
+        "other operations changed the repository again and again while this one ran",
+        hint="run it again when fewer commits are made",
+    )
+
+
+def execute(
+    context: Context,
+    found: Inventory,
+    plan: RewritePlan,
+    last: Callable[[], Entry],
+    *,
+    admit: Callable[[Recorded], None] | None = None,
+    progress: Progress | None = None,
+) -> Recorded:
+    """Executes a plan; ``last`` makes the entry that records it.
+
+    ``admit`` gets every operation published meanwhile and raises ConcurrentRewrite if the plan
+    deletes what that operation needs. Raises DamagedData if something to be moved is damaged; then
+    nothing has changed.
+    """
+    snapshot = context.store.snapshot
+    if snapshot.generation != found.generation:
+        raise ConcurrentRewrite("the journal was replaced since the plan was made")
+    with Rewrite(snapshot, context.store.pack_writer(fresh=True)) as rewrite:
+        work = _Execution(context, found, plan, rewrite)
+        ends: dict[int, int] = {}
+        try:
+            for entry_index, recorded in enumerate(found.entries):
+                _raise_ends(ends, recorded)
+                rewrite.keep(recorded, work.entry(entry_index, recorded))
+                if progress is not None:
+                    progress(entry_index + 1, len(found.entries), "operations")
+        finally:
+            work.encoder.close()
+
+        def tail(recorded: Recorded) -> Entry:
+            if admit is not None:
+                admit(recorded)
+            _raise_ends(ends, recorded)
+            return work.moved(recorded)
+
+        recorded = rewrite.publish(tail, lambda: _marked(last(), ends, plan))
+    context.store.index_anew()
+    context.store.sweep()
+    return recorded
+
+
+def _raise_ends(ends: dict[int, int], recorded: Recorded) -> None:
+    """Raises the end of each pack to that of an entry's regions."""
+    for region in recorded.entry.regions:
+        ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
+
+
+def _marked(entry: Entry, ends: Mapping[int, int], plan: RewritePlan) -> Entry:
+    """Adds zero-length regions that record each pack's high-water mark.
+
+    Bytes below it are never written again: after a power loss the old journal may come back
+    and still name them. ``ends``: of the packs, as the old journal names them.
+    """
+    highest = max(ends, default=0)
+    marks = [
+        Region(pack, 0 if pack in plan.packs else end, 0)
+        for pack, end in sorted(ends.items())
+        if pack == highest or (end and pack not in plan.packs)
+    ]
+    return replace(entry, regions=(*entry.regions, *marks))
+
+
+class _Execution:
+    """One execution of a plan."""
+
+    def __init__(
+        self, context: Context, found: Inventory, plan: RewritePlan, rewrite: Rewrite
+    ) -> None:
+        self._old = context.store.snapshot.packs
+        self._found = found
+        self._plan = plan
+        self._new = rewrite.packs
+        self.encoder = _Encoder(context, plan, rewrite)
+        self._add: dict[int, list[EncodeRequest]] = {}
+        for request in plan.add:
+            place = request.entry_index
+            place = found.entry_of(request.id) if place is None else place
+            self._add.setdefault(place, []).append(request)
+
+        self._joint: dict[int, list[JointRecord]] = {}
+        for joint in plan.joint:
+            self._joint.setdefault(joint.entry_index, []).append(joint)
+
+    def entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
+        """The new form of an entry, with its moved records and its new codings; None to drop it."""
+        plan = self._plan
+        entry = plan.edits.get(entry_index, recorded.entry)
+        regions: list[Region] = []
+        requests: list[EncodeRequest] = []
+        for record in self._found.records[entry_index]:
+            if record.pack in plan.packs or (record.pack, record.offset) in plan.records:
+                requests += self._move(record)
+                regions += self._new.cut()
+            elif any(place not in plan.leave for place, _ in record.members()):
+                regions.append(Region(record.pack, record.offset, record.header.size))
+        requests += self._add.get(entry_index, ())
+        self.encoder.encode(requests)
+        for joint in self._joint.get(entry_index, ()):
+            self._new.append(*joint.encode(self._old))
+        regions += self._new.cut()
+        if entry is None:
+            if not regions:
+                return None
+            entry = Entry(recorded.entry.operation, recorded.entry.time_ns)
+        return replace(entry, regions=_joined(regions))
+
+    def _move(self, record: StoredRecord) -> list[EncodeRequest]:
+        """Copies the kept members of a record; returns those that must be encoded again."""
+        members = list(record.members())
+        kept = [member for place, member in members if place not in self._plan.leave]
+        if not kept:
+            return []
+        if len(kept) == len(members):
+            self._copy(record.pack, record.offset, record.header)
+            return []
+        if record.header.group:
+            return [self._request(member) for member in kept]
+        again: list[Member] = []
+        if any(m.kind == BLOB for place, m in members if place in self._plan.leave):
+            # The patch of a manifest refers to the ids of the blobs in the same record.
+            again = [member for member in kept if member.kind == MANIFEST]
+            kept = [member for member in kept if member.kind != MANIFEST]
+        # The kept members become a record of their own; the others may be damaged.
+        moved, parts, at = [], [], 0
+        for member in kept:
+            parts.append(self._old.payload(record.pack, record.offset, record.header, member))
+            moved.append(member._replace(at=at))
+            at += member.stored
+        if kept:
+            self._new.append(proven_header(moved, group=False, body_size=at), parts)
+        return [self._request(member) for member in again]
+
+    def _request(self, member: Member) -> EncodeRequest:
+        return EncodeRequest(member.id, self._found.base_of(member))
+
+    def _copy(self, pack: int, offset: int, header: RecordHeader) -> None:
+        head, body = self._old.raw(pack, offset, header)
+        self._new.append(head, [body])
+
+    def moved(self, recorded: Recorded) -> Entry:
+        """An entry published meanwhile, with its records moved out of the packs to delete."""
+        regions: list[Region] = []
+        for region in recorded.entry.regions:
+            if region.pack not in self._plan.packs:
+                regions.append(region)
+                continue
+            for at, header in self._old.records(region):
+                self._copy(region.pack, at, header)
+            regions += self._new.cut()
+        return replace(recorded.entry, regions=_joined(regions))
+
+
+class _Encoder:
+    """Writes new codings through the packs of a rewrite."""
+
+    def __init__(self, context: Context, plan: RewritePlan, rewrite: Rewrite) -> None:
+        store = context.store
+        policy = encoding_policy(context)
+        self._source: ObjectSource = plan.source or store.recovery
+        self._specs = plan.specs
+        self._new, self._old = Arena(_ARENA), Arena(_ARENA)
+        self._taken = 0
+        store.require(policy.pipeline.features)
+        self._writer = ObjectWriter(store.graph, rewrite.packs, store.pool, policy, store.arenas)
+
+    def encode(self, requests: list[EncodeRequest]) -> None:
+        """Appends codings to the pack: blobs first, each manifest in a record of its own.
+
+        Raises DamagedData if an object cannot be recovered.
+        """
+        for each in requests:
+            if each.id in self._specs:
+                self._blob(each)
+        if requests:
+            self._flush()
+        for each in requests:
+            if each.id in self._specs:
+                continue
+            data, base = self._source.manifest(each.id), None
+            if each.base is not None:
+                with suppress(DamagedData):  # a lost base is replaced by a full record
+                    base = (each.base, self._source.manifest(each.base))
+            self._writer.put_bytes(MANIFEST, each.id, data, base)
+            self._flush()
+
+    def _blob(self, request: EncodeRequest) -> None:
+        spec, base = self._specs[request.id], None
+        if request.base is not None and request.base in self._specs:
+            base_spec = self._specs[request.base]
+            base = StoredBase(BlobId(request.base), base_spec, self._source, self._old)
+        self._writer.begin(request.id)
+
+        def read(start: int, length: int) -> memoryview:
+            if self._taken + length > PIECE:
+                self._drain()
+            self._taken += length
+            part = self._new.take(length)
+            self._source.piece(request.id, start, part)
+            return part
+
+        wrong = DamagedData(
+            f"object {request.id.hex()[:10]} does not match its hash",
+            hint="run 'mvc fsck --full --repair' first",
+        )
+        for start, part in verify_pieces(request.id, spec, read, wrong):
+            self._writer.put(request.id, spec, start, part, base)
+
+    def _drain(self) -> None:
+        self._writer.drain()
+        self._new.reset()
+        self._old.reset()
+        self._taken = 0
+
+    def _flush(self) -> None:
+        self._drain()
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _joined(regions: list[Region]) -> tuple[Region, ...]:
+    """Merges adjacent regions."""
+    joined: list[Region] = []
+    for region in regions:
+        last = joined[-1] if joined else Region(-1, 0, 0)
+        if (last.pack, last.start + last.length) == (region.pack, region.start):
+            joined[-1] = replace(last, length=last.length + region.length)
+        else:
+            joined.append(region)
+    return tuple(joined)

@@ -1,0 +1,109 @@
+"""Writes a whole model into a folder, so that somebody without mvc can build it. Runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from mvc.errors import WouldOverwrite
+from mvc.ids import CommitId
+from mvc.io.files import WriteFile
+from mvc.model.names import printable
+from mvc.models import environment, models
+from mvc.repo import attached
+from mvc.repo.checkout.outputs import refuse_store
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
+    from mvc.repo.checkout.checkout import Restored
+    from mvc.types import Progress
+
+__all__ = ["LOADER", "export_model"]
+
+LOADER = "load.py"
+
+_LOADER = b'''"""Builds the model of this folder: from load import load_model, or python load.py.
+
+It runs the files in ``code``: read them first. It needs torch, safetensors, and the packages
+that model.json names.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def load_model():
+    record = json.loads((FOLDER / "model.json").read_text())
+    sys.path.insert(0, str(FOLDER / "code"))
+    made = importlib.import_module(record["module"])
+    for name in record["name"].split("."):
+        made = getattr(made, name)
+    model = made(**plain(record["arguments"]))
+    model.load_state_dict(load_file(FOLDER / record["weights"]))
+    return model
+
+
+def plain(value):
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        if set(value) == {"__tuple__"}:
+            return tuple(plain(item) for item in value["__tuple__"])
+        return {name: plain(item) for name, item in value.items()}
+    return value
+
+
+if __name__ == "__main__":
+    print(load_model())
+'''
+
+
+def _writer(data: bytes) -> Callable[[WriteFile], None]:
+    return lambda file: file.write(data)
+
+
+def export_model(
+    repo: Repository,
+    commit: CommitId,
+    output: Path,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
+    """Writes the files of a version, its code, and ``load.py``, which builds the model of them.
+
+    Raises UnknownPath if the version has no code, WouldOverwrite without ``force``, DamagedData.
+    """
+    context = repo.context
+    fs = context.store.fs
+    refuse_store(fs, output)
+    model = models.read_model(context, commit)
+    files = dict(models.code_of(context, commit, model).files)
+    files |= {models.NAME: model.encoded, LOADER: _LOADER}
+    if environment.NAME in attached.names(context, commit):
+        files[environment.NAME] = attached.read(context, commit, environment.NAME)
+    own = sorted(files.keys() & repo.manifest(commit).by_path.keys())
+    if own:
+        raise WouldOverwrite(f"{printable(own[0])} is also a file of the version itself")
+    taken = [name for name in files if fs.stat(output / name) is not None]
+    if taken and not force:
+        raise WouldOverwrite(
+            f"{printable(str(output / taken[0]))} exists already", hint="add -f to replace it"
+        )
+    done = repo.checkout(commit, to=f"{output}/", force=force, progress=progress)
+    real = fs.realpath(output)
+    for name, data in sorted(files.items()):
+        place = real / name
+        fs.make_dirs(place.parent, within=real)
+        fs.replace_file(place, _writer(data), mode=None, durable=True, within=real)
+    written = (*done.written, *(str(output / name) for name in sorted(files)))
+    return replace(done, written=written)

@@ -1,0 +1,446 @@
+"""Whole models: what builds a version's model, recorded beside its weights, and built again.
+
+``model.json`` names a class or function, its arguments and the files that it is imported from,
+which lie beside it under ``code/``. Reading these runs nothing; ``build`` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct, field
+
+from mvc.errors import (
+    CannotBuild,
+    CannotRecord,
+    DamagedData,
+    DoesNotFit,
+    InvalidName,
+    NotTrusted,
+    UnknownPath,
+    UnsupportedFormat,
+    WrongUsage,
+)
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.limits import MAX_ARGUMENTS
+from mvc.model.names import check_path, printable
+from mvc.models.sources import place_of, sources_of
+from mvc.models.stored_code import StoredCode, is_code
+from mvc.repo import attached
+from mvc.repo.context import Context
+from mvc.repo.lookup import commits
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "NAME",
+    "Architecture",
+    "StoredModel",
+    "attachments",
+    "code_of",
+    "live_model",
+    "read_model",
+    "used_packages",
+]
+
+NAME = "model.json"
+"""The name under which a version says how its model is built."""
+
+_SCHEMA = "mvc.model/1"
+_TUPLE = "__tuple__"
+_DEPTH = 50  # of constructor arguments
+_SHOWN, _FILES_SHOWN = 5, 20  # names of arguments and of files in a message
+
+
+class Architecture(Struct, frozen=True):
+    """What builds a model; given to ``Repository.commit`` as ``model``.
+
+    ``model`` is the live module, its class, or a function that makes one like it. ``arguments``
+    are what the class or function is called with, by name: plain data (texts, numbers, True,
+    None, lists, tuples and dictionaries of them). They may be left out (None) where it takes
+    none, or where a live module has an attribute ``mvc_arguments`` that holds them. ``sources``
+    names further modules whose files are needed, such as ``"nets.plugins"``, where the code
+    imports them in a way that its text does not show.
+    """
+
+    model: Any
+    arguments: Mapping[str, Any] | None = None
+    sources: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a value of a wrong type."""
+        given = self.arguments
+        if given is not None and not (
+            isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
+        ):
+            raise WrongUsage("arguments are a mapping from the names of parameters to values")
+        if isinstance(self.sources, str) or not all(isinstance(n, str) for n in self.sources):
+            raise WrongUsage("sources are names of modules in a list")
+
+
+class StoredModel(Struct, frozen=True):
+    """How a version's model is built. ``name`` is a class or function of ``module``.
+
+    ``weights`` is the path of its state in the version. ``files`` are the SHA-256 of the source
+    files by attached name; ``packages`` the versions of the installed packages that they import.
+    """
+
+    module: str
+    name: str
+    arguments: Mapping[str, Any]
+    weights: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def call(self) -> str:
+        """``nets.Net(width=64)``, as it can be shown."""
+        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return printable(f"{self.module}.{self.name}({given})")
+
+    @property
+    def encoded(self) -> bytes:
+        fields = {"schema": _SCHEMA, **{name: getattr(self, name) for name in _FIELDS}}
+        fields["arguments"] = _packed(self.arguments, "", 0)
+        return json.dumps(fields, sort_keys=True, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> StoredModel:
+        """Raises DamagedData for what is no such record, UnsupportedFormat for a newer form."""
+        try:
+            found = json.loads(data)
+            schema = found.get("schema")
+            if isinstance(schema, str) and schema != _SCHEMA:
+                raise UnsupportedFormat(f"{NAME} has the form {schema[:60]!r}, not {_SCHEMA}")
+            made = cls(**{name: found[name] for name in _FIELDS})
+            names = [*made.module.split("."), *made.name.split(".")]
+            texts = [*made.files.items(), *made.packages.items(), *((n, "") for n in names)]
+            sound = schema == _SCHEMA and all(isinstance(t, str) for pair in texts for t in pair)
+            sound = sound and all(n.isidentifier() for n in names) and all(map(is_code, made.files))
+            check_path(made.weights)
+            arguments = _unpacked(made.arguments)
+            sound = sound and isinstance(arguments, dict)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidName):
+            sound = False
+        if not sound:
+            raise DamagedData(f"the stored {NAME} does not say how a model is built")
+        return cls(made.module, made.name, arguments, made.weights, made.files, made.packages)
+
+
+_FIELDS = ("module", "name", "arguments", "weights", "files", "packages")
+
+
+# -- recording -------------------------------------------------------------------------
+
+
+def live_model(model: object) -> torch.nn.Module | None:
+    """The module that a live model is, without wrappers; None for an Architecture of no live one.
+
+    Raises WrongUsage for any other object.
+    """
+    import torch
+
+    from mvc.training.state.parts import unwrap
+
+    found = model.model if isinstance(model, Architecture) else model
+    if isinstance(found, torch.nn.Module):
+        return unwrap(found)
+    if isinstance(model, Architecture):
+        return None
+    what = "a class" if isinstance(model, type) else f"of type {type(model).__name__}"
+    raise WrongUsage(
+        f"model is {what}: it must be a torch.nn.Module",
+        hint="pass the model itself, or mvc.Architecture(CLASS, ARGUMENTS) beside its state",
+    )
+
+
+def attachments(
+    model: object, state: Mapping[str, Any], path: str, fs: FileSystem
+) -> dict[str, bytes]:
+    """What a version carries so that the model of ``state``, kept at ``path``, can be built.
+
+    ``model`` is a live module or an Architecture. Raises CannotRecord for what could not be
+    built again, WrongUsage for another object.
+    """
+    live = live_model(model)
+    given = model if isinstance(model, Architecture) else Architecture(live)
+    if live is not None and given.arguments is None:
+        given = _BUILT.get(live) or given
+    target = given.model if live is None or given is _BUILT.get(live) else type(live)
+    arguments = _arguments(target, live, given.arguments)
+    packed = json.dumps(_packed(arguments, "", 0), sort_keys=True)
+    if len(packed) > MAX_ARGUMENTS:
+        raise CannotRecord(
+            f"the arguments of {_shown(target)} take more than {MAX_ARGUMENTS} bytes"
+        )
+    sources = sources_of([target], given.sources, fs)
+    _check_fit(target, arguments, packed, state)
+    module, name = place_of(target)
+    hashes = {file: hashlib.sha256(data).hexdigest() for file, data in sources.files.items()}
+    stored = StoredModel(module, name, arguments, path, hashes, sources.packages)
+    return {NAME: stored.encoded, **sources.files}
+
+
+def _arguments(
+    target: Any, live: torch.nn.Module | None, given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    place_of(target)  # refused before its arguments are asked for
+    offered = getattr(live, "mvc_arguments", None) if given is None else given
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):
+        signature = inspect.Signature()
+    names = [] if _takes_nothing(target) else [str(p) for p in signature.parameters.values()]
+    if offered is None and names:
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        raise CannotRecord(
+            f"{_shown(target)} takes arguments ({shown}), and it is not known with which it was "
+            "called",
+            hint="model=mvc.Architecture(model, {'NAME': VALUE}) gives them, {} for none, or "
+            "the model has them as its attribute mvc_arguments; instead of a class that takes more "
+            "than plain data, name a function that makes the model",
+        )
+    if not (offered is None or isinstance(offered, Mapping)):
+        raise CannotRecord(f"mvc_arguments of {_shown(target)} is no mapping")
+    arguments = dict(offered or {})
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        raise CannotRecord(f"the arguments do not fit {_shown(target)}: {error}") from None
+    return arguments
+
+
+def _takes_nothing(target: Any) -> bool:
+    import torch
+
+    own = getattr(target, "__init__", None)
+    return isinstance(target, type) and own is torch.nn.Module.__init__
+
+
+def _shown(target: Any) -> str:
+    return printable(str(getattr(target, "__qualname__", type(target).__name__)))
+
+
+def _packed(value: Any, where: str, depth: int) -> Any:
+    """Plain data as JSON can hold it: a tuple becomes ``{"__tuple__": [...]}``."""
+    if value is None or type(value) in {bool, str, int}:
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if depth < _DEPTH and type(value) in {list, tuple}:
+        items = [_packed(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+        return items if type(value) is list else {_TUPLE: items}
+    if depth < _DEPTH and isinstance(value, Mapping) and _is_plain(value, depth):
+        return {
+            name: _packed(item, f"{where}.{name}".lstrip("."), depth + 1)
+            for name, item in value.items()
+        }
+    raise CannotRecord(
+        f"the argument {printable(where)} is not plain data: a {type(value).__name__}",
+        hint="give texts, finite numbers, True, None, and lists, tuples and dictionaries of them; "
+        "a function of your own may make what the class needs of these, and take its place",
+    )
+
+
+def _is_plain(value: Mapping[Any, Any], depth: int) -> bool:
+    """Whether a dictionary comes back as it is; the arguments themselves may be any mapping."""
+    own = type(value) is dict or not depth
+    return own and _TUPLE not in value and all(type(name) is str for name in value)
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_unpacked(item) for item in value]
+    if isinstance(value, dict):
+        if set(value) == {_TUPLE} and isinstance(value[_TUPLE], list):
+            return tuple(_unpacked(item) for item in value[_TUPLE])
+        return {name: _unpacked(item) for name, item in value.items()}
+    return value
+
+
+_FITS: WeakKeyDictionary[Any, set[tuple[str, int]]] = WeakKeyDictionary()
+"""Calls of a class or function whose result had the names and shapes of a state."""
+
+
+def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any]) -> None:
+    """Raises CannotRecord unless the call makes a module with the state's names and shapes.
+
+    The live class is called once for each new set of arguments and shapes: without memory for
+    its weights if it bears that. The random generators stay as they are.
+    """
+    import torch
+
+    shapes = _shapes(state)
+    key = (packed, hash(tuple(shapes.items())))
+    if key in _FITS.setdefault(target, set()):
+        return
+    with _same_random_numbers():
+        try:
+            with torch.device("meta"):
+                made = target(**arguments)
+        except Exception:  # code that looks at values
+            try:
+                made = target(**arguments)
+            except Exception as error:
+                raise CannotRecord(
+                    f"{_shown(target)} cannot be called with these arguments: "
+                    + printable(f"{type(error).__name__}: {error}".partition("\n")[0])
+                ) from error
+    if not isinstance(made, torch.nn.Module):
+        raise CannotRecord(f"{_shown(target)} returns a {type(made).__name__}, not a module")
+    there = _shapes(made.state_dict())
+    wrong = [name for name in {**shapes, **there} if shapes.get(name) != there.get(name)]
+    if wrong:
+        first = wrong[0]
+        raise CannotRecord(
+            f"with these arguments {_shown(target)} makes another model than the one committed: "
+            f"{printable(first)} is {_shape(there.get(first))}, not {_shape(shapes.get(first))}"
+            + (f", and {len(wrong) - 1:,} more" if wrong[1:] else ""),
+            hint="give the arguments that the model was made with; what is built later by hand "
+            "belongs into a function, mvc.Architecture(FUNCTION, ARGUMENTS)",
+        )
+    _FITS[target].add(key)
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    from torch.nn.parameter import is_lazy
+
+    for name, value in state.items():
+        if is_lazy(value):
+            raise CannotRecord(
+                f"{printable(name)} gets its shape at the first forward pass (a lazy module)",
+                hint="write its size where it is made",
+            )
+    return {name: tuple(getattr(value, "shape", ())) for name, value in state.items()}
+
+
+def _shape(shape: tuple[int, ...] | None) -> str:
+    return "absent" if shape is None else str(shape)
+
+
+@contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    from mvc.training.state.rng import rng_state, set_rng_state
+
+    before = rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(before)
+
+
+# -- reading, which runs nothing -------------------------------------------------------
+
+
+def read_model(context: Context, commit: CommitId) -> StoredModel:
+    """How a version's model is built. Raises UnknownPath if it does not say so, DamagedData."""
+    if NAME not in commits.get(context, commit).attached:
+        raise UnknownPath(
+            f"{commit.short} has weights, but no code that builds a model",
+            hint="repo.load(model, rev) puts them into a model of yours; "
+            "repo.commit(model=model) records its code, too",
+        )
+    return StoredModel.decode(attached.read(context, commit, NAME))
+
+
+def code_of(context: Context, commit: CommitId, model: StoredModel) -> StoredCode:
+    """The source files of a version's model, compared with their hashes; they are not run."""
+    files = {}
+    for name, expected in sorted(model.files.items()):
+        files[name] = attached.read(context, commit, name)
+        if hashlib.sha256(files[name]).hexdigest() != expected:
+            raise DamagedData(f"{name} of {commit.short} is not the file that {NAME} names")
+    return StoredCode(files, model.packages)
+
+
+def used_packages(context: Context, commit: CommitId) -> tuple[str, ...]:
+    """The installed packages that a version's model imports; none if it has no model."""
+    if NAME not in commits.get(context, commit).attached:
+        return ()
+    return tuple(read_model(context, commit).packages)
+
+
+# -- building --------------------------------------------------------------------------
+
+_BUILT: WeakKeyDictionary[Any, Architecture] = WeakKeyDictionary()
+"""What live modules were built by: they can be committed again without saying so."""
+
+
+def build(
+    stored: StoredModel,
+    code: StoredCode,
+    weights: Callable[[], Any],
+    *,
+    version: str,
+    trust: bool,
+) -> torch.nn.Module:
+    """Runs the stored code, and returns its module with the state that ``weights`` returns.
+
+    Raises NotTrusted without ``trust``, before anything runs; CannotBuild for code that fails or
+    is not there; DoesNotFit for weights of other names or shapes.
+    """
+    import torch
+
+    from mvc.training.resume import load
+
+    if not trust:
+        files = sorted(code.files)
+        rest = len(files) - _FILES_SHOWN
+        where = ", ".join(files[:_FILES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+        raise NotTrusted(
+            f"building the model of {version} would run {stored.call} from "
+            + (where or f"the installed module {printable(stored.module)}"),
+            hint=f"read it with 'mvc show --code {version}'; if you trust it: load_model(..., "
+            "trust=True), or --trust-code",
+        )
+    with _same_random_numbers():
+        target = code.take(stored.module, stored.name)
+        try:
+            made = target(**stored.arguments)
+        except (Exception, SystemExit) as error:
+            raise code.failed(f"{stored.call} fails", error) from error
+    if not isinstance(made, torch.nn.Module):
+        raise CannotBuild(f"{stored.call} returns a {type(made).__name__}, not a torch.nn.Module")
+    state = weights()
+    if isinstance(state, Mapping):
+        _take_dtypes(made, state)
+    try:
+        load(made, state)
+    except DoesNotFit as error:
+        raise DoesNotFit(
+            error.message.replace("the model", printable(f"{stored.module}.{stored.name}"), 1),
+            hint="the stored code does not make the model that these weights are of",
+        ) from error
+    _BUILT[made] = Architecture(target, stored.arguments)
+    return made
+
+
+def _take_dtypes(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    """Gives floating-point parameters and buffers the dtypes of the stored ones.
+
+    A model is often made in float32 and then converted. If all of it was, so are buffers that
+    are not stored.
+    """
+    import torch
+
+    floats = [v for v in state.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    dtypes = {value.dtype for value in floats}
+    there = {v.dtype for v in model.state_dict().values() if v.is_floating_point()}
+    every = dtypes.copy().pop() if len(dtypes) == len(there) == 1 and dtypes != there else None
+    for prefix, owner in model.named_modules():
+        for leaf, tensor in (*owner._parameters.items(), *owner._buffers.items()):
+            stored = state.get(f"{prefix}.{leaf}" if prefix else leaf)
+            dtype = stored.dtype if isinstance(stored, torch.Tensor) else every
+            if tensor is None or dtype is None or tensor.dtype == dtype:
+                continue
+            if tensor.is_floating_point() and dtype.is_floating_point:
+                tensor.data = tensor.data.to(dtype)

@@ -1,0 +1,82 @@
+"""Sets the threads, kernels and precision that a recorded environment names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import torch
+
+from mvc.errors import CannotRetrain
+from mvc.models.environment import Environment, chooses_kernels
+
+__all__ = ["apply_settings", "deterministic", "variables"]
+
+
+def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a new process: the present ones, those that choose kernels as recorded."""
+    wanted = recorded.sections.get("variables", {})
+    kept = {name: value for name, value in present.items() if not _is_set(name)}
+    return kept | {name: str(value) for name, value in wanted.items() if _is_set(name)}
+
+
+def _is_set(variable: str) -> bool:
+    return chooses_kernels(variable) and variable != "CUDA_VISIBLE_DEVICES"
+
+
+def apply_settings(recorded: Environment) -> None:
+    """Sets this process as the environment says; what cannot be set then differs.
+
+    Call it before torch has computed anything: the number of threads between operations is fixed
+    by the first of them.
+    """
+    threads, settings = recorded.sections.get("threads", {}), recorded.sections.get("settings", {})
+    with suppress(RuntimeError):
+        torch.set_num_interop_threads(_number(threads.get("between_operations")))
+    with suppress(RuntimeError):
+        torch.set_num_threads(_number(threads.get("torch")))
+    warn = bool(settings.get("deterministic_warns_only"))
+    torch.use_deterministic_algorithms(bool(settings.get("deterministic")), warn_only=warn)
+    for name, act in _SETTERS.items():
+        if settings.get(name) is not None:
+            with suppress(RuntimeError, AttributeError):
+                act(settings[name])
+    dtype = getattr(torch, str(settings.get("default_dtype", "float32")), None)
+    if not isinstance(dtype, torch.dtype):
+        raise CannotRetrain(f"torch has no dtype {settings.get('default_dtype')}")
+    torch.set_default_dtype(dtype)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 1 <= value <= 4096:
+        raise CannotRetrain(f"the recorded environment has {value!r} threads")
+    return value
+
+
+def _fill(value: Any) -> None:
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", bool(value))  # noqa: B010
+
+
+_SETTERS: dict[str, Callable[[Any], object]] = {
+    "fill_uninitialized_memory": _fill,
+    "cudnn_deterministic": lambda v: setattr(torch.backends.cudnn, "deterministic", bool(v)),
+    "cudnn_benchmark": lambda v: setattr(torch.backends.cudnn, "benchmark", bool(v)),
+    "cudnn_tf32": lambda v: setattr(torch.backends.cudnn, "allow_tf32", bool(v)),
+    "matmul_tf32": lambda v: setattr(torch.backends.cuda.matmul, "allow_tf32", bool(v)),
+    "matmul_precision": lambda v: torch.set_float32_matmul_precision(str(v)),
+    "mkldnn": lambda v: setattr(torch.backends.mkldnn, "enabled", bool(v)),
+}
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Has torch use deterministic kernels alone while the block runs, if ``wanted``."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn = torch.is_deterministic_algorithms_warn_only_enabled()
+    if wanted:
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warn)

@@ -1,0 +1,369 @@
+"""The source files of live classes and functions, and the installed packages that they import.
+
+Imports are read from the source, at any depth of it; nothing is imported to find them. The files
+are those of the project: what is installed as a package is named with its version instead. A file
+that has been edited since it was imported is refused, because it is not what runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from importlib.machinery import SOURCE_SUFFIXES, SourceFileLoader
+from importlib.util import decode_source
+from pathlib import Path
+from types import CodeType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct
+
+from mvc.errors import CannotRecord
+from mvc.io.files import FileSystem
+from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
+from mvc.model.names import an, printable
+from mvc.models.definitions import Definitions
+from mvc.models.environment import distribution_name
+from mvc.models.stored_code import file_of, is_utf8, stored_code_of
+
+__all__ = ["Sources", "place_of", "sources_of"]
+
+_SCRIPT = {"__main__", "__mp_main__"}
+"""What the script that runs is called, also in a process that multiprocessing has started."""
+
+
+class Sources(Struct, frozen=True):
+    """``files``: bytes by attached name (``code/nets/resnet.py``).
+
+    ``packages``: versions of the installed packages that the files import, by distribution name.
+    """
+
+    files: Mapping[str, bytes]
+    packages: Mapping[str, str]
+
+
+def place_of(target: Any) -> tuple[str, str]:
+    """The module and the name in it by which a class or function is imported again.
+
+    Raises CannotRecord for a lambda, for what was made inside a function, and for what was
+    defined where there is no source file (a notebook, the Python prompt).
+    """
+    name = getattr(target, "__qualname__", None)
+    module = getattr(target, "__module__", None)
+    if not callable(target) or not isinstance(name, str) or not isinstance(module, str):
+        raise CannotRecord(
+            f"{an(type(target).__name__)} cannot be recorded as what makes a model",
+            hint="pass a class, or a function that is defined in a module",
+        )
+    shown = printable(f"{module}.{name}")
+    if "<lambda>" in name:
+        raise CannotRecord("a lambda cannot be recorded", hint="write it as a function of a module")
+    if "<locals>" in name:
+        raise CannotRecord(
+            f"{shown} was made inside a function, where nothing else can find it",
+            hint="define it at the top of a module",
+        )
+    there: Any = sys.modules.get(module)
+    for part in name.split("."):
+        there = getattr(there, part, None)
+    if there != target:
+        raise CannotRecord(
+            f"{shown} cannot be recorded: its module has no such name, or another thing by it",
+            hint="define it at the top of a module under its own name",
+        )
+    stored = stored_code_of(module)
+    if stored is not None:
+        return module.partition(".")[2], name
+    if module not in _SCRIPT:
+        return module, name
+    return _script(shown)[0], name
+
+
+def sources_of(
+    targets: Sequence[Any],
+    more: Collection[str] = (),
+    fs: FileSystem | None = None,
+    *,
+    values: bool = False,
+) -> Sources:
+    """The files that the classes and functions ``targets`` are imported from.
+
+    ``more``: names of further modules, which the code imports in a way that its text does not
+    show. ``values``: constants of modules and classes must be what the files say, too. Raises
+    CannotRecord for what has no source, is compiled, too large, or was edited since it was
+    imported.
+    """
+    places = tuple(place_of(target) for target in targets)
+    key = (places, tuple(more))
+    known = _KNOWN.setdefault(targets[0], {}).get(key)
+    if known is not None and known.is_current(values):
+        return known.sources
+    search = _Search(fs or FileSystem(), values)
+    for target in targets:
+        search.add(target.__module__)
+    for name in more:
+        if not search.add(name):
+            raise CannotRecord(f"there is no module {printable(name)} to record")
+    search.run()
+    _KNOWN[targets[0]][key] = search
+    return search.sources
+
+
+class _Search:
+    """Follows imports from file to file."""
+
+    def __init__(self, fs: FileSystem, values: bool) -> None:
+        self._fs, self._values = fs, values
+        self._waiting: list[str] = []
+        self._seen: set[str] = set()
+        self._defined: dict[str, Definitions] = {}
+        self._files: dict[str, bytes] = {}
+        self._installed: dict[str, str] = {}
+
+    @property
+    def sources(self) -> Sources:
+        return Sources(dict(sorted(self._files.items())), dict(sorted(self._installed.items())))
+
+    def is_current(self, values: bool) -> bool:
+        """Whether what runs is still what the files held (a notebook may reload modules)."""
+        return not any(_difference(n, file, values) for n, file in self._defined.items())
+
+    def add(self, name: str) -> bool:
+        """Adds a module and the packages that it lies in; false if there is none."""
+        found = _find(name)
+        if found is None:
+            return False
+        if name not in self._seen:
+            self._seen.add(name)
+            self._waiting.append(name)
+            parent = name.rpartition(".")[0]
+            if parent:
+                self.add(parent)
+        return True
+
+    def run(self) -> None:
+        while self._waiting:
+            self._take(self._waiting.pop())
+        if (
+            len(self._files) > MAX_CODE_FILES
+            or sum(map(len, self._files.values())) > MAX_CODE_BYTES
+        ):
+            raise CannotRecord(
+                f"the code has {len(self._files):,} files of "
+                f"{sum(map(len, self._files.values())):,} bytes, more than are kept with a version",
+                hint="install what does not change as a package: then its version is recorded",
+            )
+
+    def _take(self, name: str) -> None:
+        stored = stored_code_of(name)
+        if stored is not None:
+            self._files.update(stored.files)
+            self._installed.update(stored.packages)
+            return
+        found = _find(name)
+        if found is None or found.kind == "standard" or len(self._files) > MAX_CODE_FILES:
+            return
+        if found.kind == "installed":
+            self._installed.update(_distributions(name.partition(".")[0]))
+            return
+        if found.path is None:  # a folder without __init__.py
+            return
+        own, path, package = name, found.path, found.folders is not None
+        if name in _SCRIPT:
+            own, path = _script("the model's class")
+            if "." in own:  # a script of a package, run by python -m
+                self.add(own.rpartition(".")[0])
+        if path.suffix not in SOURCE_SUFFIXES:
+            raise CannotRecord(
+                f"{printable(own)} is compiled ({printable(path.name)}): its source cannot be kept",
+                hint="install it as a package: then its version is recorded",
+            )
+        data = self._fs.read_bytes(path, MAX_CODE_BYTES)
+        if not is_utf8(data):
+            raise CannotRecord(
+                f"{printable(str(path))} is not UTF-8", hint="save it as UTF-8, and import it again"
+            )
+        tree, code = _parsed(data, path)
+        if name in _SCRIPT:
+            _refuse_script_that_acts(tree, path)
+        self._defined[name] = Definitions(tree, code)
+        different = _difference(name, self._defined[name], self._values)
+        if different:
+            raise CannotRecord(
+                f"{printable(str(path))} {printable(different)}",
+                hint="commit from a process that has imported it as it is now",
+            )
+        self._files[file_of(own, package=package)] = data
+        for wanted in _imports(tree, own if package else own.rpartition(".")[0]):
+            self.add(wanted)
+
+
+def _difference(name: str, file: Definitions, values: bool) -> str:
+    """How a loaded module differs from its file; empty if it does not, or is not loaded."""
+    module = sys.modules.get(name)
+    if module is None:
+        return ""
+    different = file.difference(module)
+    if different is not None:
+        return f"was changed since it was imported: {different}"
+    changed = file.changed_value(module) if values else None
+    return "" if changed is None else f"is not what runs: {changed}"
+
+
+_KNOWN: WeakKeyDictionary[Any, dict[tuple[object, ...], _Search]] = WeakKeyDictionary()
+
+
+# -- where modules lie -----------------------------------------------------------------
+
+
+class _Found(Struct, frozen=True):
+    """``kind``: standard, installed or project. ``folders``: where a package's modules lie."""
+
+    kind: str
+    path: Path | None = None
+    folders: Sequence[str] | None = None
+
+
+def _find(name: str) -> _Found | None:
+    """Where a module lies, without importing anything; None if it is no module."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names or top == "__future__":
+        return _Found("standard")
+    if top == "mvc":
+        return _Found("installed")
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    if module is None:
+        parent = name.rpartition(".")[0]
+        above = _find(parent) if parent else None
+        if above is not None and above.kind != "project":
+            return above
+        if parent and (above is None or not above.folders):
+            return None
+        spec = _spec(name, above.folders if above else None)
+        if spec is None:
+            return None
+    origin = getattr(spec, "origin", None) or getattr(module, "__file__", None)
+    folders = getattr(spec, "submodule_search_locations", None)
+    folders = None if folders is None else list(folders)
+    if origin in {"built-in", "frozen"}:
+        return _Found("standard")
+    place = origin or next(iter(folders or ()), None)
+    if place is None:
+        return _Found("project", None, folders)
+    kind = "installed" if _is_installed(Path(place)) else "project"
+    return _Found(kind, Path(origin) if origin else None, folders)
+
+
+def _spec(name: str, path: Sequence[str] | None) -> Any:
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, path)
+        except (AttributeError, ImportError, ValueError):  # an old or a foreign finder
+            continue
+        if spec is not None:
+            return spec
+    return None
+
+
+def _is_installed(path: Path) -> bool:
+    if {"site-packages", "dist-packages"} & set(path.parts):
+        return True
+    return any(path.is_relative_to(folder) for folder in _standard_folders())
+
+
+@cache
+def _standard_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({paths["stdlib"], paths["platstdlib"]})
+
+
+@cache
+def _distributions(top: str) -> dict[str, str]:
+    """The installed distributions that have a module ``top``, and their versions."""
+    if top == "mvc":
+        return {"mvc": str(getattr(sys.modules["mvc"], "__version__", ""))}
+    names = _by_module().get(top, ())
+    return {distribution_name(name): metadata.version(name) for name in names}
+
+
+@cache
+def _by_module() -> Mapping[str, Sequence[str]]:
+    return metadata.packages_distributions()
+
+
+def _script(shown: str) -> tuple[str, Path]:
+    """The name and the file of the script that runs, by which its classes can be imported."""
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    spec = getattr(main, "__spec__", None)
+    name = spec.name if spec is not None else Path(file or "").stem
+    path = Path(file or "")
+    if file is None or path.suffix not in SOURCE_SUFFIXES:
+        raise CannotRecord(
+            f"{shown} has no source file: it was defined in a notebook or at the prompt",
+            hint="write it into a module (a .py file) and import it from there",
+        )
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise CannotRecord(
+            f"{printable(path.name)} cannot be imported by its name",
+            hint="move the class into a module of its own",
+        )
+    return name, path
+
+
+# -- what a file says ------------------------------------------------------------------
+
+
+def _parsed(data: bytes, path: Path) -> tuple[ast.Module, CodeType]:
+    try:
+        tree = ast.parse(decode_source(data))
+        code = SourceFileLoader("source", str(path)).source_to_code(data, str(path))
+    except (SyntaxError, ValueError, UnicodeDecodeError, RecursionError) as error:
+        raise CannotRecord(
+            f"{printable(str(path))} is not Python: {printable(str(error))}",
+            hint="commit from a process that has imported it as it is now",
+        ) from None
+    return tree, code
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
+    """Every module that the file may import: also names of packages that may be modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join(filter(None, (*above, base)))
+            if base:
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def _refuse_script_that_acts(tree: ast.Module, path: Path) -> None:
+    """Raises CannotRecord if importing the script would do again what it did when it was run."""
+    for node in tree.body:
+        acts: bool
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            acts = any(isinstance(each, ast.Call | ast.Await) for each in ast.walk(node))
+        elif isinstance(node, ast.If):
+            tested = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+            acts = not tested & {"__name__", "TYPE_CHECKING"}
+        elif isinstance(node, ast.Expr):
+            acts = not isinstance(node.value, ast.Constant)
+        else:
+            kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef
+            acts = not isinstance(node, kinds | ast.ClassDef)
+        if acts:
+            raise CannotRecord(
+                f"{printable(path.name)} line {node.lineno} would run again whenever the model "
+                "is loaded",
+                hint="move the class into a module of its own, or what the script does below "
+                'if __name__ == "__main__":',
+            )

@@ -1,0 +1,191 @@
+"""Finds why two runs differ: runs the model again with one thing changed after the other.
+
+A change that removes the first difference, or after which it comes later, is a likely cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.io.process import cpu_count
+from mvc.model.names import printable
+from mvc.probe.compare import FirstDifference, compare
+from mvc.probe.run import NoDeterministicKernel, Subject
+from mvc.probe.summary import Conditions, Selection, Summary
+
+__all__ = ["Cause", "causes"]
+
+_SEED = 0
+_SHOWN = 3  # names of weights
+_NO_KERNEL = "replace the operation, or run it on another device"
+_MANY_THREADS = 64
+_STATE = "look for a layer that keeps state between calls, reads a clock or has its own generator"
+
+
+class Cause(Struct, frozen=True):
+    """A likely cause. ``kind``: inputs, target, weights, randomness, seed, threads, kernel,
+    environment or unknown. ``hint`` says what to do.
+    """
+
+    kind: str
+    text: str
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Trial(Struct, frozen=True):
+    """Conditions with one thing changed, and what it means if that helps."""
+
+    conditions: Conditions
+    cause: Cause
+
+
+def causes(
+    subject: Subject,
+    first: Summary,
+    second: Summary,
+    difference: FirstDifference,
+    *,
+    stored: bool,
+) -> tuple[Cause, ...]:
+    """Why ``second``, a run of ``subject``, differs from ``first``.
+
+    ``stored``: the first run is from a file, so only the second can be made again. Otherwise both
+    are of this process, one after the other.
+    """
+    if not stored:
+        selection = Selection(second.only)
+        return tuple(_of_a_pair(subject, second.conditions, selection, difference))
+    given = tuple(_of_what_was_given(first, second))
+    return given or tuple(_of_a_file(subject, first, second, difference))
+
+
+def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
+    """Different inputs and weights, which explain all that follows."""
+    seed = first.conditions.seed
+    other = seed is not None and seed != second.conditions.seed
+    for kind, a, b in (
+        ("inputs", first.inputs, second.inputs),
+        ("target", first.target, second.target),
+    ):
+        if [(p.place, p.id) for p in a] != [(p.place, p.id) for p in b]:
+            hint = "make them from a seed of their own, or load them from a file"
+            hint = f"use seed {seed}, as there" if other else hint
+            verb = "differ" if kind == "inputs" else "differs"
+            yield Cause(kind, f"the {kind} of the two runs {verb}", hint)
+    before = [{name: w.before for name, w in run.weights.items()} for run in (first, second)]
+    names = [n for n in (before[0] | before[1]) if before[0].get(n) != before[1].get(n)]
+    if names:
+        shown = ", ".join(map(printable, names[:_SHOWN]))
+        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        hint = "load the same version in both, or make both with the same seed"
+        hint = f"use seed {seed}, as there" if other else hint
+        yield Cause("weights", f"the weights differ before the run: {shown}{more}", hint)
+
+
+def _of_a_pair(
+    subject: Subject, conditions: Conditions, selection: Selection, difference: FirstDifference
+) -> Iterator[Cause]:
+    """Why two runs of this process differ, whose weights and inputs are equal."""
+    trials = []
+    if conditions.seed is None:
+        conditions = replace(conditions, seed=_SEED)
+        text = f"random numbers without a seed: two runs with seed {_SEED} agree there"
+        hint = "seed all generators before the run: torch.manual_seed, numpy, random"
+        trials.append(_Trial(conditions, Cause("randomness", text, hint)))
+    if not conditions.deterministic:
+        conditions = replace(conditions, deterministic=True)
+        text = "a kernel that is not deterministic: with deterministic ones two runs agree there"
+        hint = "call torch.use_deterministic_algorithms(True)"
+        trials.append(_Trial(conditions, Cause("kernel", text, hint)))
+    if conditions.threads > 1:
+        conditions = replace(conditions, threads=1)
+        text = "the order in which threads finish: with one thread two runs agree there"
+        trials.append(_Trial(conditions, Cause("threads", text, "call torch.set_num_threads(1)")))
+    found: list[Cause] = []
+    left: FirstDifference | None = difference
+    for trial in trials:
+        try:
+            pair = [subject.run(trial.conditions, selection) for _ in range(2)]
+        except NoDeterministicKernel as error:
+            yield from found
+            yield Cause("kernel", error.text, _NO_KERNEL)
+            return
+        now = compare(*pair)[1]
+        if left is not None and (now is None or now.order > left.order):
+            found.append(trial.cause)
+        left = now
+        if left is None:
+            break
+    yield from found
+    if left is not None:
+        text = "not found: two runs also differ with a seed, deterministic kernels and one thread"
+        yield Cause("unknown", text, _STATE)
+
+
+def _of_a_file(
+    subject: Subject, first: Summary, second: Summary, difference: FirstDifference
+) -> Iterator[Cause]:
+    """Why a run here differs from one of a file, with equal weights and inputs."""
+    selection = Selection(second.only)
+    left = difference
+    for trial in _towards(first.conditions, second.conditions):
+        try:
+            now = compare(first, subject.run(trial.conditions, selection))[1]
+        except NoDeterministicKernel as error:
+            yield Cause("kernel", error.text, _NO_KERNEL)
+            return
+        if now is None or now.order > left.order:
+            yield trial.cause
+        if now is None:
+            return
+        left = now
+    again = compare(second, subject.run(second.conditions, selection))[1]
+    if again is not None:
+        yield from _of_a_pair(subject, second.conditions, selection, again)
+        return
+    there, here = first.conditions.threads, second.conditions.threads
+    pairs = [("threads", str(there), str(here))] if there > _most_threads() else []
+    pairs += [
+        (name, str(first.environment.get(name)), str(second.environment.get(name)))
+        for name in {**first.environment, **second.environment}
+    ]
+    apart = [f"{name}: {a} there, {b} here" for name, a, b in pairs if a != b]
+    if apart:
+        text = f"another environment: {printable('; '.join(apart))}"
+        yield Cause("environment", text, "use the same versions, and the same kind of processor")
+    else:
+        text = "not found: runs agree here, and environment, weights and inputs are those there"
+        yield Cause("unknown", text, _STATE)
+
+
+def _most_threads() -> int:
+    """More are not started because a file says so: the system may end the process for it."""
+    return max(_MANY_THREADS, 4 * cpu_count())
+
+
+def _towards(there: Conditions, here: Conditions) -> Sequence[_Trial]:
+    """The conditions of the other run, taken over one after the other."""
+    trials = []
+    if there.seed is not None and there.seed != here.seed:
+        mine = "no seed" if here.seed is None else f"seed {here.seed}"
+        here = replace(here, seed=there.seed)
+        text = f"the seed: {there.seed} there, {mine} here"
+        trials.append(_Trial(here, Cause("seed", text, f"use seed {there.seed}")))
+    if there.threads != here.threads and there.threads <= _most_threads():
+        text = f"the number of threads: {there.threads} there, {here.threads} here"
+        here = replace(here, threads=there.threads)
+        hint = f"call torch.set_num_threads({there.threads}) in both"
+        trials.append(_Trial(here, Cause("threads", text, hint)))
+    if there.deterministic != here.deterministic:
+        here = replace(here, deterministic=there.deterministic)
+        where = "there" if there.deterministic else "here"
+        text = f"the kernels: only deterministic ones {where}"
+        hint = "call torch.use_deterministic_algorithms(True) in both"
+        trials.append(_Trial(here, Cause("kernel", text, hint)))
+    return trials

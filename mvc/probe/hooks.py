@@ -1,0 +1,185 @@
+"""Hooks that hash what goes into and comes out of every layer while a model runs.
+
+Gradients are taken by hooks of tensors. torch's full backward hooks would refuse every model that
+changes a layer's output in place, as a ResNet does: they return their outputs from a custom
+function. Here a layer is given a view of each input, and the gradient of the view is the gradient
+through this layer alone. If the layer changes the view in place, the gradient of what it changed is
+taken instead. Views share their memory with the input, so what the model computes stays the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any, Self
+
+import torch
+from msgspec import Struct
+from torch.utils.hooks import RemovableHandle
+
+from mvc.adapters.python.arrays import contiguous
+from mvc.ids import BlobId
+from mvc.probe.prints import mapped, print_of, tensors_in
+from mvc.probe.summary import WHOLE, LayerCall, Selection, TensorPrint
+
+__all__ = ["Hooks", "layers_of"]
+
+_SOURCE = "_mvc_probe_source"
+_CONTAINERS = (torch.nn.Module.forward, torch.nn.Sequential.forward)
+
+
+def layers_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    """Every module by its first name, except the model itself and pure containers.
+
+    A container is pure if it has no ``forward`` of its own: Sequential, ModuleList, ModuleDict.
+    TorchScript calls no hooks, so its modules are left out.
+    """
+    found = {}
+    for name, module in model.named_modules():
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        if name and not scripted and type(module).forward not in _CONTAINERS:
+            found[name] = module
+    alone = not found and not isinstance(model, torch.jit.ScriptModule)
+    return {WHOLE: model} if alone else found
+
+
+class _Gradients(Struct):
+    """Hooks on one input of a layer: on its view, and on what the layer may change in place."""
+
+    source: torch.Tensor
+    version: int
+    of_view: RemovableHandle
+    of_source: RemovableHandle | None
+
+
+class _Open:
+    """A call that has not returned yet."""
+
+    def __init__(self, layer: str, began: int) -> None:
+        self.layer, self.began = layer, began
+        self.prints: dict[str, list[TensorPrint]] = {
+            part: [] for part in ("input", "output", "grad_input", "grad_output")
+        }
+        self.gradients: list[_Gradients] = []
+
+
+class Hooks:
+    """Records the calls of a model's layers between ``__enter__`` and ``__exit__``.
+
+    ``kept`` are the tensors of the selected calls by their ids, if layers were selected.
+    """
+
+    def __init__(self, model: torch.nn.Module, selection: Selection) -> None:
+        self._layers = layers_of(model)
+        self._selection = selection
+        self._clock, self._gradients, self._forward = count(), count(), count()
+        self._calls: Counter[str] = Counter()
+        self._open: list[_Open] = []
+        self._done: list[tuple[dict[str, Any], _Open]] = []
+        self._handles: list[RemovableHandle] = []
+        self.kept: dict[BlobId, torch.Tensor] = {}
+
+    def __enter__(self) -> Self:
+        for name, module in self._layers.items():
+            self._handles += (
+                module.register_forward_pre_hook(partial(self._enter, name), with_kwargs=True),
+                module.register_forward_hook(partial(self._leave, name), with_kwargs=True),
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    @property
+    def current(self) -> str | None:
+        """The innermost layer that is running."""
+        return self._open[-1].layer if self._open else None
+
+    def calls(self) -> tuple[LayerCall, ...]:
+        """The calls that returned, in the order of their forward index."""
+        found = []
+        for facts, call in self._done:
+            if self._selection.has(facts["layer"], facts["forward"]):
+                prints: dict[str, Any] = {part: tuple(p) for part, p in call.prints.items()}
+                found.append(LayerCall(**facts, **prints))
+        return tuple(found)
+
+    def _enter(
+        self, layer: str, _: torch.nn.Module, args: Any, kwargs: Any
+    ) -> tuple[Any, Any] | None:
+        call = _Open(layer, next(self._clock))
+        self._open.append(call)
+        if not self._selection.may_have(layer):
+            return None
+        self._record(call, "input", {**dict(enumerate(args)), **kwargs})
+        if not torch.is_grad_enabled():
+            return None
+        views: dict[int, torch.Tensor] = {}
+        args, kwargs = mapped((args, kwargs), partial(self._view, call, views))
+        return args, kwargs
+
+    def _view(
+        self, call: _Open, views: dict[int, torch.Tensor], tensor: torch.Tensor, place: str
+    ) -> torch.Tensor:
+        """What the layer is given for an input: one view even if it is given the input twice."""
+        if not tensor.requires_grad or tensor.layout is not torch.strided:
+            return tensor
+        if id(tensor) in views:
+            return views[id(tensor)]
+        view = tensor.view_as(tensor)
+        source = getattr(tensor, _SOURCE, tensor)
+        setattr(view, _SOURCE, source)
+        record = self._gradient(call, "grad_input", place.partition(".")[2])
+        of_view: RemovableHandle = view.register_hook(record)  # type: ignore[no-untyped-call]
+        in_place = None if source.is_leaf else source.register_hook(record)
+        call.gradients.append(_Gradients(source, source._version, of_view, in_place))
+        views[id(tensor)] = view
+        return view
+
+    def _leave(
+        self, layer: str, module: torch.nn.Module, _args: Any, _kwargs: Any, output: Any
+    ) -> None:
+        while (call := self._open.pop()).layer != layer:
+            pass  # a call that an exception ended, as in a checkpoint's second forward pass
+        self._calls[layer] += 1
+        facts = {
+            "layer": layer, "type": type(module).__qualname__, "call": self._calls[layer],
+            "forward": next(self._forward), "began": call.began, "ended": next(self._clock),
+        }  # fmt: skip
+        self._done.append((facts, call))
+        for each in call.gradients:
+            changed = each.source._version != each.version
+            unused = each.of_view if changed and each.of_source is not None else each.of_source
+            if unused is not None:
+                unused.remove()
+        call.gradients.clear()
+        if not self._selection.may_have(layer):
+            return
+        self._record(call, "output", output)
+        if torch.is_grad_enabled():
+            for place, tensor in tensors_in(output):
+                if tensor.requires_grad:
+                    tensor.register_hook(self._gradient(call, "grad_output", place))
+
+    def _record(self, call: _Open, part: str, value: Any) -> None:
+        for place, tensor in tensors_in(value):
+            call.prints[part].append(self._print(call, tensor, place))
+
+    def _gradient(self, call: _Open, part: str, place: str) -> Callable[[torch.Tensor], None]:
+        """A hook that records a gradient when it arrives."""
+
+        def record(gradient: torch.Tensor) -> None:
+            found = self._print(call, gradient, place)
+            at = next(self._gradients)
+            call.prints[part].append(TensorPrint(place, found.spec, found.id, at))
+
+        return record
+
+    def _print(self, call: _Open, tensor: torch.Tensor, place: str) -> TensorPrint:
+        found = print_of(tensor, place, call.layer)
+        if not self._selection.every and found.id not in self.kept:
+            self.kept[found.id] = contiguous(tensor).clone()
+        return found

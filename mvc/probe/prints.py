@@ -1,0 +1,76 @@
+"""Hashes of the tensors inside a value: nested tuples, lists, mappings and dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from mvc.adapters.python.arrays import contiguous, tensor_bytes, tensor_spec
+from mvc.adapters.structure import MAX_DEPTH, join, part_name
+from mvc.errors import UnsupportedTensor
+from mvc.limits import MAX_NAME_BYTES
+from mvc.model.hashing import blob_id
+from mvc.probe.summary import TensorPrint
+from mvc.types import Bytes
+
+__all__ = ["content", "mapped", "print_of", "tensors_in"]
+
+
+def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The dense tensors of a value with their places; a sparse one gives indices and values.
+
+    Other values than tensors are passed over, and so is what is nested deeper than 100 levels.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.layout is torch.sparse_coo:
+            whole = value.detach().coalesce()
+            yield join(place, "indices"), whole.indices()
+            yield join(place, "values"), whole.values()
+        else:
+            yield (place or "")[:MAX_NAME_BYTES], value
+        return
+    items: Any = ()
+    if isinstance(value, Mapping):
+        items = [(part_name(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        items = [(str(i), item) for i, item in enumerate(value)]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    if depth < MAX_DEPTH:
+        for name, item in items:
+            yield from tensors_in(item, join(place, name), depth + 1)
+
+
+def mapped(
+    value: Any, change: Callable[[torch.Tensor, str], torch.Tensor], place: str | None = None
+) -> Any:
+    """The value with its tensors replaced; only plain containers are looked into."""
+    if isinstance(value, torch.Tensor):
+        return change(value, place or "")
+    if type(value) is dict:
+        return {k: mapped(v, change, join(place, part_name(k))) for k, v in value.items()}
+    if type(value) in {list, tuple} or (isinstance(value, tuple) and hasattr(value, "_make")):
+        made = [mapped(item, change, join(place, str(i))) for i, item in enumerate(value)]
+        if type(value) in {list, tuple}:
+            return type(value)(made)
+        return type(value)._make(made)
+    return value
+
+
+def content(tensor: torch.Tensor) -> Bytes:
+    """A tensor's row-major bytes in this process's memory."""
+    data = tensor_bytes(tensor)
+    return tensor_bytes(contiguous(tensor)) or b"" if data is None else data
+
+
+def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
+    """The tensor's hash. Raises UnsupportedTensor, which names the layer ``of``."""
+    try:
+        spec = tensor_spec(tensor, f"{of}, tensor {place!r}," if place else of or "a tensor")
+    except UnsupportedTensor as error:
+        message = error.message.replace("cannot be kept exactly", "cannot be compared bit by bit")
+        raise UnsupportedTensor(message) from error
+    return TensorPrint(place, spec, blob_id(spec, content(tensor), parallel=True))

@@ -1,0 +1,214 @@
+"""``mvc.probe``: runs a model twice, or once beside a saved run, and says what differs first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from msgspec import Struct
+
+from mvc.errors import WrongUsage
+from mvc.probe.cause import Cause, causes
+from mvc.probe.compare import COLUMNS, FirstDifference, LayerRow, compare
+from mvc.probe.json_file import load_summary, save_summary
+from mvc.probe.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
+from mvc.probe.summary import Conditions, Selection, Summary
+from mvc.repo.display import html_table, text_table
+from mvc.training.state.rng import rng_state, set_rng_state
+
+__all__ = ["Probe", "probe"]
+
+_SHOWN = 20  # rows
+_BEFORE = 5  # rows before the first that differs
+
+
+class Probe(Struct, frozen=True):
+    """The comparison of two runs; ``first`` is the saved one, if there is one.
+
+    ``rows`` are the calls of layers in forward order. ``difference`` is None if everything
+    agrees. ``causes`` are likely causes of it, most likely ones first.
+    """
+
+    first: Summary
+    second: Summary
+    rows: tuple[LayerRow, ...]
+    difference: FirstDifference | None
+    causes: tuple[Cause, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether the runs agree in every recorded bit."""
+        return self.difference is None
+
+    @property
+    def verdict(self) -> str:
+        """One line: what agrees, or what differs first."""
+        if self.difference is not None:
+            where = " first in the" if self.difference.direction else ":"
+            return f"differs{where} {self.difference}"
+        mode = "forward, backward, one step" if self.second.training else "forward"
+        calls = (
+            f"{len(self.rows):,} calls of layers" if len(self.rows) != 1 else "1 call of a layer"
+        )
+        return f"same: {calls}, {mode}"
+
+    def shown(self, most: int) -> tuple[LayerRow, ...]:
+        """At most ``most`` rows: from a little before the first difference, or else the last."""
+        call = None if self.difference is None else self.difference.call
+        found = (i for i, row in enumerate(self.rows) if call and row.forward == call.forward)
+        start = max(0, min(next(found, len(self.rows)) - _BEFORE, len(self.rows) - most))
+        return self.rows[start : start + most]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Writes the run of this machine as JSON, for ``against`` on another one.
+
+        If layers were selected, their tensors are written to ``path`` + ``.safetensors``.
+        """
+        save_summary(self.second, Path(path))
+
+    def __repr__(self) -> str:
+        lines = [self.verdict, *(f"likely cause: {cause}" for cause in self.causes)]
+        columns, cells = self._table()
+        if cells:
+            lines.append(text_table([columns, *cells]))
+        if len(cells) < len(self.rows):
+            lines.append(f"... {len(cells):,} of {len(self.rows):,} rows")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        title = ". ".join([self.verdict, *(f"Likely cause: {cause}" for cause in self.causes)])
+        return html_table(*self._table(), title)
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """Columns that are not empty, and the rows to show."""
+        cells = [row.cells() for row in self.shown(_SHOWN)]
+        used = [i for i in range(len(COLUMNS)) if any(row[i] for row in cells)]
+        return [COLUMNS[i] for i in used], [[row[i] for i in used] for row in cells]
+
+
+def probe(
+    model: torch.nn.Module | Callable[[], Any],
+    inputs: Any = None,
+    *,
+    target: Any = None,
+    loss: Loss | None = None,
+    optimizer: MakeOptimizer | None = None,
+    training: bool = True,
+    against: str | PathLike[str] | Summary | Probe | None = None,
+    only: Iterable[str] | None = None,
+    seed: int | None = None,
+    threads: int | None = None,
+    deterministic: bool | None = None,
+) -> Probe:
+    """Runs a model twice on the same inputs and compares every layer, forward and backward.
+
+    ``model``: a module, or a function that makes one, or that makes a module and its inputs.
+    ``inputs``: a tensor, a tuple or list of arguments, or a mapping of named arguments.
+    ``training``: the runs are in training mode, with a backward pass of ``loss(output, target)``
+    and one step of ``optimizer(parameters)``; otherwise forward in evaluation mode. Without
+    ``target`` it is ``loss(output)``; without ``loss``, the sum of the mean squares of the
+    outputs. Without ``optimizer``, plain SGD.
+    ``against``: a file that ``Probe.save`` wrote, on another machine perhaps, or such a run. The
+    model then runs once, and is compared with it.
+    ``only``: names (``block1.*``), forward indices (``7``) or ranges (``7-12``) of the layers to
+    record. Their tensors are kept in memory, so that distances can be told.
+    ``seed``: for torch, numpy and Python, before the model is made and before each run.
+    ``threads``, ``deterministic``: as in ``torch.set_num_threads`` and
+    ``torch.use_deterministic_algorithms``, by default as they are.
+
+    Weights, gradients, modes, random generators and settings are afterwards as they were; other
+    attributes that a run changes are not restored. If the runs differ, the model runs up to ten
+    more times to find the cause. Raises WrongUsage for arguments that do not fit and for a file
+    that is no summary, UnsupportedTensor for sparse, quantised or distributed tensors. What the
+    model itself raises is passed on.
+    """
+    if isinstance(only, str):
+        raise WrongUsage("only is a text: it must be a list of them", hint=f"only=[{only!r}]")
+    conditions = Conditions(
+        seed,
+        torch.get_num_threads() if threads is None else threads,
+        torch.are_deterministic_algorithms_enabled() if deterministic is None else deterministic,
+    )
+    if target is not None and loss is None:
+        raise WrongUsage(
+            "there is a target but no loss", hint="pass loss=f, called f(output, target)"
+        )
+    stored = _stored(against)
+    selection = _selection(only, stored)
+    if stored is not None and stored.training != training:
+        there, here = (("evaluation", "training")[x] for x in (stored.training, training))
+        raise WrongUsage(
+            f"the saved run is in {there} mode, this one in {here} mode",
+            hint="pass training=False (--eval), or training=True (--training)",
+        )
+    generators = rng_state()
+    try:
+        if seed is not None:
+            seed_all(seed)
+        module, given = _made(model, inputs)
+        subject = Subject(
+            module, given, training=training, loss=loss, target=target, optimizer=optimizer
+        )  # fmt: skip
+        first = stored.selected(selection) if stored else subject.run(conditions, selection)
+        second = subject.run(conditions, selection)
+        if not (selection.every or first.calls or second.calls):
+            raise WrongUsage(
+                f"no layer that runs is named {', '.join(selection.patterns or ())}",
+                hint="name layers as a probe of all layers does, or by forward index",
+            )
+        rows, difference = compare(first, second)
+        found: tuple[Cause, ...] = ()
+        if difference is not None:
+            found = causes(subject, first, second, difference, stored=stored is not None)
+    except NoDeterministicKernel as error:
+        raise WrongUsage(error.text, hint="probe without 'deterministic' to compare") from error
+    finally:
+        set_rng_state(generators)
+    return Probe(first, second, rows, difference, found)
+
+
+def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | None:
+    if isinstance(against, str | PathLike):
+        return load_summary(Path(against))
+    if isinstance(against, Probe):
+        return against.second
+    if isinstance(against, Summary | None):
+        return against
+    raise WrongUsage(f"against is of type {type(against).__name__}: pass a file or a Probe")
+
+
+def _selection(only: Iterable[str] | None, stored: Summary | None) -> Selection:
+    """What was asked for; without that, what the saved run has."""
+    saved = None if stored is None else stored.only
+    if only is None:
+        return Selection(saved)
+    wanted = Selection(map(str, only))
+    if saved is not None and wanted.patterns != saved:
+        raise WrongUsage(
+            f"the saved run has only the layers {', '.join(saved)}", hint="ask for the same ones"
+        )
+    return wanted
+
+
+def _made(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
+    """The module and its inputs, of a module or a function."""
+    if not isinstance(model, torch.nn.Module) and callable(model):
+        model = model()
+        if isinstance(model, tuple) and len(model) == 2:
+            model, made = model
+            inputs = made if inputs is None else inputs
+    if not isinstance(model, torch.nn.Module):
+        raise WrongUsage(
+            f"the model is of type {type(model).__name__}: it must be a torch.nn.Module",
+            hint="pass the module, or a function that returns it or (module, inputs)",
+        )
+    if inputs is None:
+        raise WrongUsage(
+            "the model has no inputs",
+            hint="pass what it is called with; for 'mvc probe' define inputs() beside the model, "
+            "or give a shape: --input 1x3x224x224",
+        )
+    return model, inputs

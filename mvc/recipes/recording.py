@@ -1,0 +1,495 @@
+"""Records a training so that it can be run again: ``with repo.recipes.record(...) as run``.
+
+What runs is a function of a module, or an object with a method ``train``: their source is recorded.
+The body of a ``with`` block has none that could be run by itself, so it only says when.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from blake3 import blake3
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.python.state import from_state
+from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
+from mvc.ids import CommitId, Root
+from mvc.maintenance.repack.goal import Proven
+from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
+from mvc.models import environment
+from mvc.models.models import NAME, Architecture, StoredModel, attachments
+from mvc.models.settings import deterministic
+from mvc.models.sources import Sources, sources_of
+from mvc.models.stored_code import is_code
+from mvc.recipes import dataset
+from mvc.recipes.price import is_cheaper
+from mvc.recipes.recipe import RECIPE, Model, Recipe, is_made_whole
+from mvc.recipes.replay import ReplayOptions
+from mvc.recipes.service import START, Describer, making_of
+from mvc.recipes.steps import CountSteps
+from mvc.recipes.weights import drop, prove, unproven_base
+from mvc.repo.arguments import check_seconds
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import of_files, of_state
+from mvc.repo.commit.request import (
+    Change,
+    CommitOptions,
+    CommitRequest,
+    metrics_from,
+    params_from,
+)
+from mvc.repo.commit.result import CommitResult
+from mvc.repo.content.hashing import hash_file
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import tip
+from mvc.repo.lookup.weights import dropped
+from mvc.repo.worktree.identify import earlier
+from mvc.training.state.parts import passing_buffers, unwrap
+from mvc.training.state.rng import rng_state
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
+
+__all__ = ["Run", "RunOptions"]
+
+
+class RunOptions(Struct, frozen=True):
+    """``path`` is the model's in its versions; the others as for ``Repository.commit``.
+
+    ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:
+    the recipe is proven by one replay after the commit. ``drop_weights`` then gives up the
+    weights. If it is None, a proven recipe that is cheaper does. ``timeout``: seconds after which
+    the replay is ended.
+    """
+
+    path: str
+    message: str = ""
+    metrics: Mapping[str, Any] | None = None
+    params: Mapping[str, Any] | None = None
+    deploy: str | None = None
+    branch: str | None = None
+    deterministic: bool = True
+    verify: bool = True
+    drop_weights: bool | None = None
+    timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a time that is none."""
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+
+
+class Run:
+    """One recorded training. ``train`` runs the service; the end of the block commits.
+
+    ``trained`` takes a file that the service made elsewhere instead. ``result`` is the commit,
+    ``recipe`` what was recorded, ``seconds`` the service took, ``proof_seconds`` the replay with
+    its process. ``metrics`` may be added to until the block ends.
+    """
+
+    def __init__(
+        self,
+        repo: Repository,
+        model: torch.nn.Module | Architecture,
+        optimizer: torch.optim.Optimizer | None,
+        service: Any,
+        data: dataset.Given,
+        options: RunOptions,
+    ) -> None:
+        self.result: CommitResult | None = None
+        self.recipe: Recipe | None = None
+        self.seconds = self.proof_seconds = 0.0
+        self.metrics = dict(options.metrics or {})
+        live = model.model if isinstance(model, Architecture) else model
+        self._repo, self._model, self._optimizer = repo, live, optimizer
+        self._architecture = model
+        self._service, self._given, self._options = service, data, options
+        self._entered = self._called = False
+        self._attached: dict[str, Any] = {}
+        self._state: dict[str, Any] = {}
+        self._start: dict[str, Any] | None = None
+        self._change: Change | None = None
+
+    def __enter__(self) -> Self:
+        """Checks everything that does not depend on the arguments of ``train``.
+
+        Raises CannotRecord, which names what cannot be recorded and where it is.
+        """
+        if self._options.drop_weights and not self._options.verify:
+            raise WrongUsage(
+                "weights are given up only for a recipe that a replay has proven, and verify=False "
+                "makes no replay",
+                hint="leave one of them out; repo.storage.repack(drop_weights=[...], trust=True) "
+                "proves recipes later",
+            )
+        _refuse_model(self._model)
+        _refuse_process_group()
+        self._base, self._base_path = _base(self._repo, self._model, self._options)
+        if self._options.verify and dropped(self._repo.context, self._base) is not None:
+            start = self._model.state_dict().items()
+            self._start = {name: value.detach().clone() for name, value in start}
+        self._data = dataset.used(self._repo.context, self._given)
+        self._outside = dataset.outside(self._repo.context, self._data.data)
+        if self._outside and self._options.drop_weights:
+            raise CannotRecord(
+                f"the data lie outside of mvc: {', '.join(self._outside)}; if they change, weights "
+                "that were given up are lost",
+                hint="leave out drop_weights; repo.storage.repack(drop_weights=..., "
+                "outside_data=True) gives them up all the same",
+            )
+        self._describer = describer = Describer(self._model, self._data.places)
+        self._model_value, self._carried = self._built_by(describer)
+        self._call, self._passed = self._described(describer)
+        self._entered = True
+        return self
+
+    def _built_by(self, describer: Describer) -> tuple[Any, dict[str, bytes]]:
+        """The value that builds the model, and the ``model.json`` of the version."""
+        made = None if isinstance(self._architecture, Architecture) else making_of(self._model)
+        state, path = self._model.state_dict(), self._options.path
+        fs = self._repo.context.store.fs
+        if made is None:
+            carried = attachments(self._architecture, state, path, fs)
+            stored = StoredModel.decode(carried[NAME])
+            keywords = [
+                [name, describer.value(value, f"model.{name}")]
+                for name, value in stored.arguments.items()
+            ]
+            code = {"code": f"{stored.module}:{stored.name}"}
+            return describer.model({"partial": [code, [], keywords]}), carried
+        value = describer.model(None)
+        try:
+            bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
+            given = Architecture(made.call, bound.arguments)
+            return value, attachments(given, state, path, fs)
+        except (MvcError, ValueError, TypeError):  # its arguments are objects: load_model has none
+            return value, {}
+
+    def _described(self, describer: Describer) -> tuple[Any, dict[str, Any]]:
+        """The value of the service, and what a function is given beside its arguments."""
+        service, optimizer = self._service, self._optimizer
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise WrongUsage("the optimizer is none of torch", hint="pass others to the service")
+        if inspect.isclass(service):
+            raise WrongUsage(
+                f"service is the class {service.__qualname__}: called, it makes an object",
+                hint="pass a function of a module, train(model, ...), or an object of the class",
+            )
+        train = getattr(service, "train", None)
+        if not inspect.isroutine(service) and callable(train):
+            value = describer.value(service, "service")
+            if optimizer is not None and not describer.knows(optimizer):
+                raise CannotRecord(
+                    "the service does not use the optimizer that was passed",
+                    hint="pass it to the constructor of the service, within mvc.made(...)",
+                )
+            self._function: Callable[..., Any] = train
+            return {"method": [value, "train"]}, {}
+        if not callable(service):
+            raise WrongUsage(
+                f"service is of type {type(service).__qualname__}, which cannot train",
+                hint="pass a function of a module, train(model, ...), or an object with a method "
+                "train(model, ...)",
+            )
+        self._function = service
+        passed: dict[str, Any] = {} if optimizer is None else {"optimizer": optimizer}
+        if self._data.argument is not None:
+            passed["data"] = self._data.argument
+        return describer.value(service, "service"), passed
+
+    def train(self, **arguments: Any) -> Any:
+        """Calls the service with the model, and returns what it returns.
+
+        A function is called as ``service(model, optimizer=..., data=..., **arguments)`` with what
+        was passed of these, an object as ``service.train(model, **arguments)``. Gradients are
+        cleared first. Raises CannotRecord for an argument that cannot be recorded, and
+        WrongUsage for arguments that the service does not take, before it is called.
+        """
+        keywords = self._keywords(arguments)
+        with deterministic(self._options.deterministic):
+            recipe = self._prepare(keywords)
+            self._model.zero_grad(set_to_none=True)
+            began = time.monotonic()
+            with CountSteps() as counted:
+                done = self._function(self._model, **keywords)
+            self.seconds = time.monotonic() - began
+        self._data.check_unchanged()
+        self._state, path = dict(self._model.state_dict()), self._options.path
+        self.recipe = recipe(_entry(self._state, path).state.root, self.seconds, counted.steps)
+        self._change = of_state(self._state, path, None)
+        return done
+
+    def trained(self, file: str | PathLike[str], **arguments: Any) -> None:
+        """Takes a file as what the service made of the model, elsewhere, in place of calling it.
+
+        The file is committed, at the ``path`` that ``provenance`` was given. ``arguments`` are
+        those of ``train``. Objects and random generators are recorded as they are now, so a
+        service that draws random numbers has to seed the generators itself. Whether all this makes
+        the file is not known before the proof. Raises CannotRecord for a file with other tensors
+        than the model, WrongUsage for one at another path.
+        """
+        keywords, context = self._keywords(arguments), self._repo.context
+        changes = of_files(context, file, CommitOptions())
+        if len(changes) > 1 or changes[0].path != self._options.path:
+            raise WrongUsage(
+                f"{printable(changes[0].path)} is not at {printable(self._options.path)}, where "
+                "this training keeps its model",
+                hint="repo.recipes.record(..., path=NAME) names the file as it is tracked",
+            )
+        (change,) = changes
+        entry = _file_entry(change)
+        _refuse_other_tensors(entry, self._model)
+        with deterministic(self._options.deterministic):
+            self.recipe = self._prepare(keywords)(entry.state.root, 0.0, 0)
+        self._change = Change(change.path, lambda: _unchanged(change, entry))
+
+    def _keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """What the service is called with beside the model; from now on the block is used."""
+        if not self._entered:
+            raise WrongUsage(
+                "nothing is recorded yet: use it in a with block",
+                hint="with repo.recipes.record(...) as run: run.train(...)",
+            )
+        if self._called:
+            raise WrongUsage(
+                "one block records one call of run.train",
+                hint="begin another 'with repo.recipes.record(...)' for the next version",
+            )
+        keywords = {**self._passed, **arguments}
+        try:
+            inspect.signature(self._function).bind(self._model, **keywords)
+        except TypeError as error:
+            raise WrongUsage(f"the service cannot be called so: {error}") from None
+        self._called = True
+        return keywords
+
+    def _prepare(self, keywords: Mapping[str, Any]) -> Callable[[Root, float, int], Recipe]:
+        """Everything that the recipe needs to know before training, and the random state last."""
+        describer, model = self._describer, self._model
+        described = {name: describer.value(value, name) for name, value in keywords.items()}
+        describer.states[START] = {"rng": None, "buffers": passing_buffers(model)}
+        code = self._sources()
+        here = environment.capture()
+        describer.states[START] = {"rng": rng_state(), "buffers": passing_buffers(model)}
+        describer.finish()
+        self._attached = {
+            environment.NAME: here.encoded,
+            **self._carried,
+            **code.files,
+            **describer.states,
+        }
+        made = Model(
+            self._model_value,
+            tuple(n for n, p in model.named_parameters() if not p.requires_grad),
+            tuple(n for n, m in model.named_modules() if not m.training),
+            str(next((p.device for p in model.parameters()), torch.device("cpu"))),
+        )
+
+        def recipe(root: Root, seconds: float, steps: int) -> Recipe:
+            return Recipe(
+                path=self._options.path,
+                root=root,
+                base=self._base,
+                base_path=self._base_path,
+                data=self._data.data,
+                model=made,
+                objects=tuple(describer.objects),
+                service=self._call,
+                arguments=described,
+                packages=code.packages,
+                code={name: blake3(data).hexdigest() for name, data in code.files.items()},
+                seconds=seconds,
+                steps=steps,
+            )
+
+        return recipe
+
+    def _sources(self) -> Sources:
+        """The source files of everything that the recipe names, the model's own included."""
+        files = {name: data for name, data in self._carried.items() if is_code(name)}
+        told = NAME in self._carried
+        packages = StoredModel.decode(self._carried[NAME]).packages if told else {}
+        found = sources_of(self._describer.code, values=True)
+        return Sources({**files, **found.files}, {**packages, **found.packages})
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commits the model, unless the block failed; then proves the recipe, if asked to."""
+        if error is not None:
+            return
+        if self.recipe is None:
+            raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
+        options, recipe = self._options, self.recipe
+        now = dict(self._model.state_dict())
+        if self._state and _entry(now, options.path).state.root != recipe.root:
+            raise CannotRecord(
+                "the model was changed after run.train, which a replay would not do",
+                hint="change it within the service, or in a version of its own",
+            )
+        self.result = self._commit(recipe)
+        gives_up = bool(options.drop_weights)
+        if options.verify:
+            began = time.monotonic()
+            with _kept(self.result):
+                replay = ReplayOptions(
+                    trusted={self.result.id}, timeout=options.timeout, start=self._start
+                )
+                seconds = prove(self._repo.context, self.result.id, replay).seconds
+            self.proof_seconds = time.monotonic() - began
+            rests = not self._outside and unproven_base(self._repo.context, recipe) is None
+            if options.drop_weights is None and rests:
+                proven = Proven(recipe.base, recipe.path, seconds)
+                gives_up = is_cheaper(self._repo.context, self.result.id, proven)
+        if gives_up:
+            with _kept(self.result):
+                drop(self._repo.context, [self.result.id])
+
+    def _commit(self, recipe: Recipe) -> CommitResult:
+        options, context = self._options, self._repo.context
+        assert self._change is not None
+        request = CommitRequest(
+            [self._change],
+            options.message,
+            metrics_from(self.metrics),
+            deploy=options.deploy,
+            allow_empty=True,
+            branch=options.branch,
+            params=params_from(options.params or {}),
+            attachments={RECIPE: recipe.encoded(), **self._attached},
+            needs=recipe.needs,
+        )
+        return replace(commit(context, request), state=self._state or None)
+
+
+@contextmanager
+def _kept(result: CommitResult) -> Iterator[None]:
+    """Has an error of the proof say what has become of the version."""
+    try:
+        yield
+    except MvcError as error:
+        error.message += f"; {result.id.short} is committed and keeps its weights"
+        error.args = (error.message,)
+        raise
+
+
+def _file_entry(change: Change) -> FileEntry:
+    """The entry that a commit of this file would make."""
+    assert change.open is not None
+    with change.open() as parsed:
+        return hash_file(parsed, change.path)
+
+
+@contextmanager
+def _unchanged(change: Change, entry: FileEntry) -> Iterator[ParsedFile]:
+    """Opens a file that ``entry`` is known of. Raises SourceChanged if it is another one by now."""
+    assert change.open is not None
+    with change.open() as parsed:
+        if hash_file(parsed, change.path).content_id != entry.content_id:
+            raise SourceChanged(
+                f"{printable(change.path)} changed while it was being recorded",
+                hint="wait until whatever writes it is done, then commit again",
+            )
+        yield parsed
+
+
+def _refuse_other_tensors(entry: FileEntry, model: torch.nn.Module) -> None:
+    """Raises CannotRecord for a file that is not the state of the model and nothing else."""
+    shown, own = printable(entry.path), set(model.state_dict())
+    if not entry.tensors or not is_made_whole(entry):
+        raise CannotRecord(
+            f"{shown} is no file that a recipe can make again",
+            hint="save the model's state_dict, and nothing else, as a safetensors file",
+        )
+    other = sorted(own ^ {tensor.key for tensor in entry.tensors})
+    if other:
+        lacks = f"{shown} lacks" if other[0] in own else "the model lacks"
+        raise CannotRecord(
+            f"{shown} is not the state of this model: {lacks} {printable(other[0])}",
+            hint="save the state_dict of the model that the training was given",
+        )
+
+
+def _entry(state: Mapping[str, Any], path: str) -> FileEntry:
+    """The entry that a commit of this state would make."""
+    try:
+        return hash_file(from_state(state), path)
+    except MvcError as error:
+        raise CannotRecord(f"the model cannot be kept: {error.message}", hint=error.hint) from error
+
+
+def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> tuple[CommitId, str]:
+    """The version and path that hold the model's weights as they are now, HEAD preferred."""
+    entry = _entry(dict(model.state_dict()), options.path)
+    if not entry.tensors:
+        raise CannotRecord("the model has no tensors")
+    at = tip(repo.context, options.branch).commit
+    if at is not None:
+        for there in manifests.of_commit(repo.context, at).entries:
+            if there.tensors and there.state.root == entry.state.root:
+                return at, there.path
+    found = earlier(repo.context, entry)
+    if found is None:
+        raise CannotRecord(
+            "the model's weights are those of no version, so there is nothing to train them from",
+            hint="commit them first: repo.commit(model.state_dict())",
+        )
+    return found, options.path
+
+
+def _refuse_model(model: Any) -> None:
+    """Raises CannotRecord for a model that would not be the same if it were made again."""
+    if not isinstance(model, torch.nn.Module):
+        what = "a class" if isinstance(model, type) else f"of type {type(model).__qualname__}"
+        raise WrongUsage(f"model is {what}: it must be a torch.nn.Module that was made")
+    if unwrap(model) is not model:
+        raise CannotRecord(
+            f"the model is wrapped ({type(model).__qualname__})",
+            hint="pass the module inside, and wrap it within the service",
+        )
+    for name, module in model.named_modules():
+        shown = f"the module {name}" if name else "the model"
+        for kind in _HOOKS:
+            if getattr(module, kind, None):
+                raise CannotRecord(
+                    f"{shown} has hooks, which a recipe does not hold",
+                    hint="register them within the service",
+                )
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    for name, tensor in tensors:
+        if not tensor.is_contiguous():
+            raise CannotRecord(
+                f"{name} is not contiguous, and its order in memory would not be restored",
+                hint="choose the memory format within the service",
+            )
+    devices = sorted({str(tensor.device) for _, tensor in tensors})
+    if len(devices) > 1:
+        raise CannotRecord(f"the model lies on several devices: {', '.join(devices)}")
+
+
+def _refuse_process_group() -> None:
+    """Raises CannotRecord in a process of a distributed training: a replay is one process alone."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise CannotRecord(
+            "this process belongs to a process group of torch.distributed, which no recipe holds",
+            hint="train without init_process_group; or commit the model without a recipe",
+        )
+
+
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_state_dict_hooks", "_state_dict_pre_hooks",
+)  # fmt: skip

@@ -1,0 +1,509 @@
+"""Makes a version's weights again by its recipe, in a process of its own, and verifies them.
+
+What the process needs lies in a folder below ``.mvc/retraining``, which a lock names as in use. A
+folder whose lock nobody holds is left over from a killed process, and is deleted by the next
+replay and by ``gc``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from blake3 import blake3
+from msgspec import Struct
+
+from mvc.adapters.python.state import to_state
+from mvc.adapters.views import extract
+from mvc.errors import (
+    CannotBuild,
+    CannotRetrain,
+    DamagedData,
+    NotTrusted,
+    RetrainingDiffers,
+    UnknownPath,
+)
+from mvc.ids import CommitId
+from mvc.maintenance.leftovers import work_folder
+from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
+from mvc.models import environment
+from mvc.models.environment import Environment
+from mvc.models.settings import variables
+from mvc.recipes import dataset
+from mvc.recipes.recipe import Recipe, recipe_of
+from mvc.repo import attached
+from mvc.repo.arguments import check_seconds
+from mvc.repo.content.contents import in_memory, skeleton_of
+from mvc.repo.content.hashing import hash_file, whole
+from mvc.repo.content.sources import open_file
+from mvc.repo.context import Context
+from mvc.repo.diff.distance import Distance, measure
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.weights import is_stored
+from mvc.store.journal.entries import Entry, Weights
+from mvc.types import Progress
+
+__all__ = ["Difference", "ReplayOptions", "Retrained", "made_again"]
+
+_LOG = 1 << 16  # bytes of the training's output that are looked at
+_SHOWN = 5
+_CALL = 200  # characters of a call
+_ENDING = 10  # seconds in which a process that is done may end its own children
+_SILENT = 5.0  # seconds without an event after which it is said what is waited for
+
+
+class ReplayOptions(Struct, frozen=True):
+    """How versions are made again.
+
+    ``trusted``: the versions whose stored code may run, and no others. ``anyway`` begins although
+    the environment differs in what the bits depend on. ``threads`` takes the place of the recorded
+    number, which is such a difference. ``timeout``: seconds after which the replay of a version is
+    ended. ``progress`` is called with steps done, steps in total and a text. ``start``: the weights
+    of the base; without them a base that is not stored is trained first.
+    """
+
+    trusted: Collection[CommitId] = ()
+    anyway: bool = False
+    threads: int | None = None
+    timeout: float | None = None
+    progress: Progress | None = None
+    start: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises WrongUsage for a time that is none."""
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+
+
+class Difference(Struct, frozen=True):
+    """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
+    or if its dtype or shape differs, too.
+    """
+
+    name: str
+    distance: Distance | None
+
+
+class Retrained(Struct, frozen=True):
+    """A version that was made again; its root was verified.
+
+    ``state`` is that of ``path``, as ``checkout`` returns it. ``replayed``: the versions that were
+    trained again, in this order: its base first, if that was not stored. ``seconds`` of the last
+    one. ``differences`` of the environment that did no harm, each as text. ``not_finite``: tensors
+    with an infinite value or NaN; they were made again bit for bit like all others.
+    """
+
+    commit: CommitId
+    path: str
+    state: Any
+    replayed: tuple[CommitId, ...]
+    seconds: float
+    steps: int
+    differences: tuple[str, ...]
+    where: str
+    not_finite: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Retrained: {self.commit.short} {printable(self.path)}, "
+            f"{len(self.replayed)} replayed, {self.steps:,} steps in {self.seconds:.3g} s>"
+        )
+
+
+# -- what is to be done ------------------------------------------------------------------------
+
+
+def _order(context: Context, commit: CommitId) -> list[CommitId]:
+    """The versions to train again, each after its base; ``commit`` is the last one."""
+    order = [commit]
+    while True:
+        recipe = recipe_of(context, order[-1])
+        base = manifests.of_commit(context, recipe.base).by_path.get(recipe.base_path)
+        if base is None:
+            raise DamagedData(f"the base of {order[-1].short} has no {recipe.base_path}")
+        if is_stored(context, base):
+            return order[::-1]
+        if recipe.base in order:
+            raise DamagedData(f"the recipe of {recipe.base.short} needs its own result")
+        try:
+            made = recipe_of(context, recipe.base).path
+        except UnknownPath:
+            made = ""
+        if made != recipe.base_path:
+            raise CannotRetrain(
+                f"the base {recipe.base.short} of {order[-1].short} is not stored, and has no "
+                "recipe that makes it",
+                hint="'mvc fsck' says what is damaged",
+            )
+        order.append(recipe.base)
+
+
+@contextmanager
+def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> Iterator[Retrained]:
+    """Trains a version again, and those bases that are not stored; yields the verified state.
+
+    While the block runs, the version can be read like one that is stored. Each version whose result
+    was verified is recorded as proven, if the repository can be written. Raises NotTrusted where
+    one of them is not trusted, CannotRetrain before anything runs, and RetrainingDiffers if the
+    result is another one.
+    """
+    context.fresh()
+    order = [commit] if options.start is not None else _order(context, commit)
+    recipes = {each: recipe_of(context, each) for each in order}
+    _refuse_untrusted(recipes, options.trusted)
+    with work_folder(context) as folder:
+        base, replay = "", None
+        if options.start is not None:
+            base = str(folder / "start.pt")
+            torch.save(dict(options.start), base)
+        for number, (each, recipe) in enumerate(recipes.items()):
+            place = folder / str(number)
+            context.store.fs.make_dirs(place)
+            replay = _Replay(context, each, recipe, place, options)
+            if len(order) > 1:
+                replay.what += f" ({number + 1} of {len(order)})"
+            replay.run(base)
+            base = str(replay.result)
+            if each != commit:
+                with replay.verified():  # a wrong base is named as such
+                    replay.record_proof()
+        assert replay is not None
+        with replay.verified() as made, context.store.with_made(made):
+            replay.record_proof()
+            entry = replay.entry
+            contents = in_memory(context, entry)
+            yield Retrained(
+                commit,
+                entry.path,
+                to_state(entry, skeleton_of(context, entry), lambda i: contents[i]),
+                tuple(order),
+                replay.seconds,
+                replay.steps,
+                tuple(replay.differences),
+                replay.where,
+                replay.not_finite,
+            )
+
+
+def _refuse_untrusted(recipes: Mapping[CommitId, Recipe], trusted: Collection[CommitId]) -> None:
+    """Raises NotTrusted, which names each version whose code would run without being trusted.
+
+    ``recipes``: those that a replay needs, bases first.
+    """
+    *bases, commit = recipes
+    unnamed = {each: recipes[each] for each in recipes if each not in trusted}
+    if not unnamed:
+        return
+    files = {name: None for recipe in unnamed.values() for name in sorted(recipe.code)}
+    calls = [
+        f"{each.short}: " * bool(bases) + call.text[:_CALL] + "…" * (len(call.text) > _CALL)
+        for each, recipe in unnamed.items()
+        for call in recipe.calls
+        if not call.stored
+    ]
+    of = f" of {', '.join(each.short for each in unnamed)}" if bases else ""
+    would = filter(None, (", ".join(files), _among("calls of installed code: ", calls)))
+    allow = "add --trust-code (trust=True)"
+    if set(unnamed) != {commit}:
+        names = [each.short for each in recipes]
+        allow = (
+            f"name each of them: {' '.join(f'--trust {name}' for name in names)} (trust={names})"
+        )
+    error = NotTrusted(
+        f"to make {commit.short} again, this would run{of}: " + "; ".join(would),
+        hint=_among("read it with ", [f"'mvc show --code {each.short}'" for each in unnamed])
+        + f", then {allow}",
+    )
+    error.versions = tuple(unnamed)
+    raise error
+
+
+# -- one replay --------------------------------------------------------------------------------
+
+
+class _Replay:
+    """One version, trained again from its base. ``where``: the environment, in a line."""
+
+    def __init__(
+        self,
+        context: Context,
+        commit: CommitId,
+        recipe: Recipe,
+        folder: Path,
+        options: ReplayOptions,
+    ) -> None:
+        self._context, self._commit, self._recipe = context, commit, recipe
+        self._folder, self._options = folder, options
+        self.what = f"retraining {commit.short}"
+        self.entry = manifests.of_commit(context, commit).by_path[recipe.path]
+        self.result = folder / "result.pt"
+        self.seconds, self.steps = 0.0, 0
+        self.differences: list[str] = []
+        self.not_finite: tuple[str, ...] = ()
+        self.where = ""
+
+    def run(self, base: str) -> None:
+        """Trains. ``base``: a file with the base's weights, or nothing if they are stored.
+
+        Raises CannotRetrain, CannotBuild, DamagedData.
+        """
+        job, variables = self._prepare(base)
+        work = self._folder / "work"
+        self._context.store.fs.make_dirs(work)
+        command = [sys.executable, "-P", "-m", "mvc.recipes.worker", str(job)]
+        log = self._folder / "log"
+        with log.open("wb") as output, _started(command, variables, work, output) as process:
+            self._follow(process)
+        if not self.result.exists():
+            raise CannotRetrain(
+                f"the process that trained {self._commit.short} again ended without a result"
+                + (f": {self._last_line(log)}" if self._last_line(log) else ""),
+            )
+
+    def _prepare(self, base: str) -> tuple[Path, dict[str, str]]:
+        """Writes the job: data sets and code are compared with what the recipe names."""
+        context, commit, recipe = self._context, self._commit, self._recipe
+        for name, wanted in recipe.code.items():
+            if blake3(attached.read(context, commit, name)).hexdigest() != wanted:
+                raise CannotRetrain(
+                    f"{name} of {commit.short} is not the code that it was trained by",
+                    hint="'mvc fsck' checks the store",
+                )
+        recorded = Environment.decode(
+            attached.read(context, commit, environment.NAME), recipe.packages
+        )
+        data = {
+            each.name: str(dataset.place(context, each, self._folder / "data" / each.name))
+            for each in recipe.data
+        }
+        job = {
+            "repository": str(context.root),
+            "version": commit.hex(),
+            "base": base,
+            "data": data,
+            "anyway": self._options.anyway,
+            "threads": self._options.threads,
+            "parent": os.getpid(),
+            "result": str(self.result),
+        }
+        path = self._folder / "job.json"
+        path.write_text(json.dumps(job), encoding="utf-8")
+        home = str(Path(__file__).parents[2])
+        present = dict(os.environ)
+        kept = [part for part in present.get("PYTHONPATH", "").split(os.pathsep) if part]
+        present["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *kept]))
+        return path, variables(recorded, present)
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Reads the process's events until the last one, or until it ends."""
+        began, total, done = time.monotonic(), self._recipe.steps, 0
+        limit = self._options.timeout
+        deadline = None if limit is None else began + limit
+        self._tell(0, total, "starts")
+        for line in _lines(process, deadline):
+            if line is None:
+                self._tell(done, total, f"waits for process {process.pid}, at step {done}")
+                continue
+            try:
+                event = json.loads(line)
+                kind = event["event"]
+            except (ValueError, TypeError, KeyError):
+                continue
+            if kind == "environment":
+                self._compared(event)
+            elif kind == "begin":
+                began = time.monotonic()
+                known = (
+                    f"takes about {self._recipe.seconds:.3g} s"
+                    if self._recipe.seconds
+                    else "trains"
+                )
+                self._tell(0, total, known)
+            elif kind == "step":
+                passed = time.monotonic() - began
+                done = int(event["step"])
+                left = passed / max(done, 1) * max(total - done, 0)
+                self._tell(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
+            elif kind == "end":
+                self.seconds, self.steps = float(event["seconds"]), int(event["steps"])
+                self.not_finite = tuple(map(str, event["not_finite"]))
+                return  # a child of the service may keep the pipe open for longer
+            elif kind == "failed":
+                failure = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}.get(
+                    str(event["kind"]), CannotRetrain
+                )
+                what = f"{self._commit.short} cannot be made again: {event['message']}"
+                raise failure(what, hint=event.get("hint"))
+
+        if deadline is not None and time.monotonic() >= deadline:
+            raise CannotRetrain(
+                f"{self._commit.short} was not made again within {limit:g} s: its process was "
+                f"ended at step {done}" + (f" of {total}" if total else ""),
+                hint="give it longer: --timeout SECONDS (timeout=SECONDS)",
+            )
+
+    def _tell(self, done: int, total: int, text: str) -> None:
+        if self._options.progress is not None:
+            self._options.progress(done, max(total, done), f"{self.what}, {text}")
+
+    def _compared(self, event: Mapping[str, Any]) -> None:
+        self.where = str(event["where"])
+        found = [
+            (f"{field}: {recorded}, here {here}", grade)
+            for field, grade, recorded, here in event["differences"]
+            if grade != "ignored"
+        ]
+        exact = [text for text, grade in found if grade == "exact"]
+        self.differences = [*exact, *(text for text, grade in found if grade != "exact")]
+        if exact and not self._options.anyway:
+            raise CannotRetrain(
+                f"{self._commit.short} was trained in another environment"
+                + _among(": ", exact, "; "),
+                hint="make the environment as it was; or begin anyway (anyway=True, --anyway): "
+                "the result is verified, and other weights are refused",
+            )
+
+    def _last_line(self, log: Path) -> str:
+        lines = log.read_bytes()[-_LOG:].decode("utf-8", "replace").strip().splitlines()
+        return printable(lines[-1])[:300] if lines else ""
+
+    @contextmanager
+    def verified(self) -> Iterator[dict[bytes, memoryview]]:
+        """The contents that the replay made, by id, if they are those of the version.
+
+        Raises RetrainingDiffers, which says by how much.
+        """
+        with open_file(self._context.store.fs, self.result, "result.pt") as parsed:
+            made = hash_file(parsed, "result.pt")
+            if made.state.root != self._recipe.root:
+                raise self._differs(made, lambda i: whole(parsed, i))
+            by_key = {tensor.key: tensor for tensor in made.tensors}
+            found: dict[bytes, memoryview] = {}
+            for tensor in self.entry.tensors:
+                again = by_key[tensor.key]
+                data = whole(parsed, again.content)
+                if again.view is not None:
+                    data = extract(data, again.spec, again.view)
+                found[tensor.id] = data
+            yield found
+
+    def record_proof(self) -> None:
+        """Records that this version's recipe made its weights, and where.
+
+        A replay with another number of threads than the recipe names is no proof of the recipe.
+        """
+        store = self._context.store
+        if self.not_finite:
+            names = _among("", [printable(name) for name in self.not_finite])
+            text = f"{self._commit.short} was made again bit for bit, with values that are not "
+            warnings.warn(f"{text}finite: {names}", RuntimeWarning, 2)
+        if not store.writable or self._options.threads is not None:
+            return
+        mark = Weights(
+            self._commit, "proven", self.entry.path, round(self.seconds * 1000), self.where
+        )
+        store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, weights=(mark,)))
+
+    def _differs(self, made: FileEntry, content: Callable[[int], memoryview]) -> RetrainingDiffers:
+        here = {tensor.key: tensor for tensor in made.tensors}
+        there = {tensor.key: tensor for tensor in self.entry.tensors}
+        right: dict[int, memoryview] = {}
+        if is_stored(self._context, self.entry):
+            right = in_memory(self._context, self.entry)
+        found = []
+        for key in sorted({*here, *there}):
+            a, b = there.get(key), here.get(key)
+            if a is not None and b is not None and a.id == b.id:
+                continue
+            distance = None
+            if right and a is not None and b is not None and a.spec == b.spec:
+                data = content(b.content)
+                data = data if b.view is None else extract(data, b.spec, b.view)
+                distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, [data])
+            found.append(Difference(key, distance))
+        texts = [
+            d.name
+            if d.distance is None
+            else f"{d.name} ({d.distance.changed_share:.1%} of it, by at most "
+            f"{d.distance.max_abs:.3g})"
+            for d in sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
+        ]
+        why = "; ".join(self.differences[:_SHOWN])
+        error = RetrainingDiffers(
+            f"retraining {self._commit.short} made other weights, which are not used: "
+            f"{len(found)} of {len(there)} tensors differ" + _among(": ", texts),
+            hint=f"the environment differs: {why}"
+            if why
+            else "the environment is the same: something in the training is not determined by "
+            "its recipe; 'mvc probe' finds the layer",
+        )
+        error.tensors = tuple(found)
+        return error
+
+
+def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
+    """The first of some texts, behind ``before``; nothing if there are none."""
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return before + between.join(texts[:_SHOWN]) + more if texts else ""
+
+
+def _lines(process: subprocess.Popen[bytes], deadline: float | None) -> Iterator[bytes | None]:
+    """What a process writes, line by line, and None where it has been silent for a while.
+
+    Ends with the process, though a child of it may keep the pipe open, and at the deadline.
+    """
+    assert process.stdout is not None
+    began = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while (left := _SILENT if deadline is None else deadline - time.monotonic()) > 0:
+            if selector.select(min(left, _SILENT)):
+                data = os.read(process.stdout.fileno(), 1 << 16)
+                *lines, began = (began + data).split(b"\n")
+                yield from lines
+                if not data:
+                    return
+            elif process.poll() is not None:
+                return
+            else:
+                yield None
+
+
+@contextmanager
+def _started(
+    command: Sequence[str], variables: Mapping[str, str], folder: Path, log: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block, and with this process: it watches its stdin."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - our own module
+            command,
+            env=dict(variables),
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+        )
+    except OSError as error:
+        raise CannotRetrain(f"no process can be started: {error.strerror}") from error
+    try:
+        yield process
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDING)
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()

@@ -1,0 +1,291 @@
+"""Gives up weights that a proven recipe makes again, and stores them again.
+
+Each is one journal entry with a mark, as is the proof by a replay. The next ``gc`` deletes what no
+other version has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from mvc.adapters.python.state import from_state
+from mvc.errors import (
+    Busy,
+    CannotRetrain,
+    DamagedData,
+    StateForgotten,
+    UnknownPath,
+    UnknownRevision,
+)
+from mvc.ids import CommitId
+from mvc.maintenance.repack.goal import Proven
+from mvc.maintenance.rewrite_plan import encoding_policy
+from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
+from mvc.recipes import dataset
+from mvc.recipes.recipe import Recipe, recipe_of
+from mvc.recipes.replay import ReplayOptions, Retrained, made_again
+from mvc.repo.commit.commit import layout_of
+from mvc.repo.commit.state_writer import StateWriter
+from mvc.repo.content.contents import write_file
+from mvc.repo.context import Context
+from mvc.repo.lookup import commits, manifests, weights
+from mvc.store.journal.entries import Entry, Weights
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.writing.full_or_delta import Policy
+
+__all__ = ["all_proven", "drop", "prove", "readable", "store_again", "unproven_base"]
+
+_TRIES = 8
+
+
+def prove(context: Context, commit: CommitId, options: ReplayOptions) -> Retrained:
+    """Trains a version again, and verifies and records that as ``made_again`` does."""
+    with made_again(context, commit, options) as done:
+        return done
+
+
+def all_proven(context: Context) -> dict[CommitId, Proven]:
+    """The versions with a recipe that a replay has proven here, and what it takes.
+
+    Not those whose data lie outside of the repository, nor those whose recipe cannot be read.
+    """
+    marks = {mark.commit: mark for _, mark in context.fresh().weights() if mark.where}
+    found = {}
+    for commit, mark in marks.items():
+        with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
+            recipe = recipe_of(context, commit)
+            proven = mark.path == recipe.path and unproven_base(context, recipe) is None
+            if proven and not dataset.outside(context, recipe.data):
+                found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
+    return found
+
+
+def unproven_base(context: Context, recipe: Recipe) -> CommitId | None:
+    """A version that gave up its weights unproven, and that this recipe needs; None if none did.
+
+    Of versions before it, too, back to one that has its weights.
+    """
+    seen = set[CommitId]()
+    while (gone := weights.dropped(context, recipe.base)) is not None and gone.path == (
+        recipe.base_path
+    ):
+        if gone.commit in seen or weights.proof(context, gone.commit, gone.path) is None:
+            return gone.commit
+        seen.add(gone.commit)
+        recipe = recipe_of(context, gone.commit)
+    return None
+
+
+@contextmanager
+def readable(
+    context: Context, commit: CommitId, options: ReplayOptions
+) -> Iterator[Retrained | None]:
+    """While the block runs, a version can be read; it is trained again if nothing else leads to it.
+
+    Yields None if its weights are stored. Raises as ``made_again`` does.
+    """
+    context.fresh()
+    gone = weights.dropped(context, commit)
+    if gone is None or weights.is_stored(context, _file(context, commit, gone.path)):
+        yield None
+        return
+    with made_again(context, commit, options) as done:
+        yield done
+
+
+def drop(
+    context: Context,
+    versions: Sequence[CommitId],
+    options: ReplayOptions | None = None,
+    *,
+    outside_data: bool = False,
+) -> None:
+    """Gives up the weights that the recipes of these versions make; durable on return.
+
+    A recipe that no replay on this repository has proven is proven now, if ``options`` trust it.
+    All that the recipe needs is read and compared with its hash before. Raises UnknownPath for a
+    version without a recipe, CannotRetrain for one that is not proven or whose data are references
+    (unless ``outside_data``), DamagedData, StateForgotten; then nothing is given up.
+    """
+    context.fresh()
+    marks, needed = [], dict[tuple[CommitId, str], FileEntry]()
+    for commit in dict.fromkeys(versions):
+        recipe = recipe_of(context, commit)
+        needed |= _needed(context, commit, outside_data=outside_data)
+        unproven = unproven_base(context, recipe)
+        if unproven is not None:
+            raise CannotRetrain(
+                f"{commit.short} was trained from {unproven.short}, whose weights were given up "
+                "unproven",
+                hint=f"'mvc repack --add {unproven.short} --trust-code' stores them again",
+            )
+        proof = weights.proof(context, commit, recipe.path)
+        if proof is None and options is not None and commit in options.trusted:
+            prove(context, commit, options)
+            proof = weights.proof(context, commit, recipe.path)
+        if proof is None:
+            raise CannotRetrain(
+                f"the recipe of {commit.short} is not proven: no replay has made its weights",
+                hint=f"repo.recipes.retrain({commit.short!r}, trust=True) proves it, or "
+                "'mvc repack --drop-weights REV --trust-code'",
+            )
+        marks.append(Weights(commit, "dropped", recipe.path, proof[1].milliseconds))
+
+    generation = context.store.graph.generation
+    _check_whole(context, needed)
+
+    def make() -> Entry:
+        there = [mark for mark in marks if weights.dropped(context, mark.commit) is None]
+        if not there:
+            raise _NothingToDo
+        for version in {*(mark.commit for mark in there), *(version for version, _ in needed)}:
+            manifests.check_kept(context, version)
+        if context.store.graph.was_rewritten(generation):
+            for (version, path), entry in needed.items():
+                gone = weights.dropped(context, version)
+                if (gone is None or gone.path != path) and not weights.is_stored(context, entry):
+                    raise _incomplete(version, path, "it was collected meanwhile")
+        now = context.store.clock.now_ns()
+        return Entry("drop-weights", now, weights=tuple(there))
+
+    with suppress(_NothingToDo):
+        context.store.publish(make)
+
+
+class _NothingToDo(Exception):
+    """The weights were given up already."""
+
+
+def _needed(
+    context: Context, commit: CommitId, *, outside_data: bool
+) -> dict[tuple[CommitId, str], FileEntry]:
+    """The files without which a version cannot be made again, by version and path.
+
+    These are what it carries, the files of its data sets, and its base or, if that gave up its
+    weights, too, what that one needs. Raises CannotRetrain, DamagedData, StateForgotten.
+    """
+    found: dict[tuple[CommitId, str], FileEntry] = {}
+    seen, waiting = set[CommitId](), [commit]
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        recipe = recipe_of(context, at)
+        names = dataset.outside(context, recipe.data)
+        if names and not outside_data:
+            raise CannotRetrain(
+                f"the data that {at.short} was trained on lie outside of mvc: {', '.join(names)}; "
+                "if they change, its weights are lost",
+                hint="keep the weights; or give them up all the same with --outside-data "
+                "(outside_data=True)",
+            )
+        files = [(at, entry) for entry in manifests.of_commit(context, at).attached]
+        for data in recipe.data:
+            stored = manifests.of_commit(context, data.version).entries
+            files += [(data.version, entry) for entry in stored]
+        gone = weights.dropped(context, recipe.base)
+        if gone is not None and gone.path == recipe.base_path:
+            waiting.append(recipe.base)
+        else:
+            files.append((recipe.base, _file(context, recipe.base, recipe.base_path)))
+        found |= {(version, entry.path): entry for version, entry in files}
+    return found
+
+
+def _check_whole(context: Context, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
+    """Reads every byte of these files. Raises DamagedData, which names one that is not whole."""
+    for (version, path), entry in needed.items():
+        try:
+            context.store.recovery.manifest(commits.get(context, version).manifest)
+            write_file(context, entry, lambda _at, _data: None)
+        except DamagedData as error:
+            raise _incomplete(version, path, error.message) from error
+
+
+def _incomplete(version: CommitId, path: str, why: str) -> DamagedData:
+    return DamagedData(
+        f"no weights are given up: their recipe needs {printable(path)} of {version.short}: {why}",
+        hint="'mvc fsck --repair' looks for other copies",
+    )
+
+
+def _file(context: Context, commit: CommitId, path: str) -> FileEntry:
+    """The file of a version that its recipe, or the one of another version, is said to need."""
+    entry = manifests.of_commit(context, commit).by_path.get(path)
+    if entry is None:
+        raise DamagedData(
+            f"version {commit.short} has no {printable(path)}, which the journal or a recipe names",
+            hint="'mvc fsck' says what is damaged",
+        )
+    return entry
+
+
+def store_again(context: Context, commit: CommitId, options: ReplayOptions) -> None:
+    """Stores weights again that a version gave up: from what is still there, or by a replay.
+
+    Nothing is done if it has them. Raises as ``made_again`` does.
+    """
+    context.fresh()
+    gone = weights.dropped(context, commit)
+    if gone is None:
+        return
+    if weights.is_stored(context, _file(context, commit, gone.path)):
+        with suppress(_Collected):
+            _store(context, commit, gone, None)
+            return
+    with made_again(context, commit, options) as done:
+        _store(context, commit, gone, done)
+
+
+class _Collected(Exception):
+    """A gc has deleted the weights meanwhile."""
+
+
+def _store(
+    context: Context, commit: CommitId, gone: weights.Dropped, done: Retrained | None
+) -> None:
+    """Writes the weights that were made in full (None: they are still stored), with the mark.
+
+    Raises _Collected if there were none to write, and they are stored no more.
+    """
+    seconds = gone.seconds if done is None else done.seconds
+    where = "" if done is None else done.where
+    mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where)
+    get = context.config.get
+    pipeline = encoding_policy(context).pipeline
+    policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), True)
+    for _ in range(_TRIES):
+        with suppress(ConcurrentRewrite):
+            _attempt(context, policy, mark, None if done is None else done.state)
+            return
+    raise Busy("the store was rewritten again and again meanwhile", hint="run it again")
+
+
+def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> None:
+    graph = context.store.graph
+    context.store.snapshot.refresh()
+    generation = graph.generation
+    with context.store.pack_writer() as packs:
+        files = StateWriter(context, packs, policy, manifests.EMPTY)
+        try:
+            if state is not None:
+                files.keep(from_state(state), mark.path)
+            files.writer.flush()
+            regions = packs.sync()
+
+            def make() -> Entry:
+                if graph.was_rewritten(generation):
+                    raise ConcurrentRewrite
+                file = _file(context, mark.commit, mark.path)
+                if state is None and not weights.is_stored(context, file):
+                    raise _Collected
+                now = context.store.clock.now_ns()
+                return Entry("restore-weights", now, regions=regions, weights=(mark,))
+
+            context.store.publish(make, release=packs.close)
+        finally:
+            files.writer.close()

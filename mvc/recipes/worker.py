@@ -1,0 +1,183 @@
+"""The process that trains again: ``python -m mvc.recipes.worker JOB``, started by ``replay``.
+
+JOB is a JSON file. Events go to stdout, one JSON object a line; what the training prints goes to
+stderr. The process ends when its stdin does, so that it never outlives who started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import torch
+
+import mvc
+from mvc.errors import CannotRetrain, MvcError
+from mvc.ids import CommitId
+from mvc.io.process import signal_at_end_of_parent
+from mvc.models import environment
+from mvc.models.environment import Environment
+from mvc.models.settings import apply_settings
+from mvc.models.stored_code import StoredCode
+from mvc.recipes.recipe import RECIPE, Model, Recipe
+from mvc.recipes.service import START, Rebuilt
+from mvc.recipes.steps import CountSteps
+from mvc.repo import attached
+from mvc.training.resume import load_model
+from mvc.training.state.rng import check_rng, set_rng_state
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
+
+_EVERY = 0.1  # seconds between two reports of progress
+
+
+def main(job_file: str) -> int:
+    """Runs one job; returns the exit code."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    _end_with(job["parent"])
+    try:
+        with mvc.Repository.open(job["repository"], discover=False) as repo:
+            _work(repo, job, events)
+    except MvcError as error:
+        _tell(events, "failed", message=error.message, hint=error.hint, kind=type(error).__name__)
+        return 1
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        _tell(events, "failed", message=f"{type(error).__name__}: {error}", hint=None, kind="")
+        return 1
+    return 0
+
+
+def _end_with_stdin() -> None:
+    """Reads without ``sys.stdin``: its lock, held for ever, would stop every forked process."""
+    while os.read(0, 1):
+        pass
+    os._exit(3)
+
+
+def _end_with(parent: int) -> None:
+    """Has Linux end this process with its parent, also while code keeps Python's lock."""
+    if sys.platform == "linux" and os.getppid() == parent:
+        signal_at_end_of_parent(signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(3)
+
+
+def _tell(events: TextIO, event: str, **fields: Any) -> None:
+    print(json.dumps({"event": event, **fields}), file=events, flush=True)
+
+
+def _work(repo: Repository, job: Mapping[str, Any], events: TextIO) -> None:
+    commit = CommitId(bytes.fromhex(job["version"]))
+    context = repo.context
+    recipe = Recipe.decode(attached.read(context, commit, RECIPE))
+    recorded = Environment.decode(attached.read(context, commit, environment.NAME), recipe.packages)
+    apply_settings(recorded)
+    if job["threads"] is not None:
+        torch.set_num_threads(job["threads"])
+    here = environment.capture()
+    compared = recorded.compare(here)
+    _tell(
+        events,
+        "environment",
+        where=_in_a_line(here),
+        differences=[[d.field, d.grade, d.recorded, d.other] for d in compared.differences],
+    )
+    if compared.verdict == "different" and not job["anyway"]:
+        return
+    data = {name: Path(path) for name, path in job["data"].items()}
+
+    def state(name: str) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = attached.state(context, commit, name)
+        return found
+
+    files = {name: attached.read(context, commit, name) for name in recipe.code}
+    code = StoredCode(files, recipe.packages)
+    rebuilt = Rebuilt(recipe, data, state, code.take)
+    model = rebuilt.model()
+    weights = (
+        torch.load(job["base"], weights_only=True)
+        if job["base"]
+        else repo.checkout(recipe.base, path=recipe.base_path)
+    )
+    start = state(START)
+    check_rng(start["rng"])
+    _prepare(model, recipe.model, weights, start["buffers"])
+    rebuilt.objects()
+    service = rebuilt.value(recipe.service)
+    arguments = {name: rebuilt.value(value) for name, value in recipe.arguments.items()}
+    _tell(events, "begin")
+    began, last = time.monotonic(), 0.0
+
+    def step(number: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
+            _tell(events, "step", step=number)
+
+    set_rng_state(start["rng"])
+    with CountSteps(step) as counted:
+        service(model, **arguments)
+    seconds = time.monotonic() - began
+    result = dict(model.state_dict())
+    torch.save(result, job["result"])
+    wrong = [name for name, value in result.items() if not _is_finite(value)]
+    _tell(events, "end", seconds=seconds, steps=counted.steps, not_finite=wrong)
+
+
+def _is_finite(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return True
+    narrow = value.is_floating_point() and value.dtype.itemsize == 1  # torch lacks it for these
+    return bool(torch.isfinite(value.float() if narrow else value).all())
+
+
+def _in_a_line(here: Environment) -> str:
+    fields = here.fields()
+    return (
+        f"Python {fields.get('python.release')}, torch {fields.get('torch.version')}, "
+        f"{fields.get('cpu.capability')}, {fields.get('threads.torch')} threads"
+    )
+
+
+def _prepare(
+    model: torch.nn.Module, kept: Model, weights: Mapping[str, Any], buffers: Mapping[str, Any]
+) -> None:
+    """Gives a new model the weights, dtypes, device and modes that it had."""
+    here = model.state_dict()
+    if set(here) != set(weights):
+        wrong = min(set(here) ^ set(weights))
+        raise CannotRetrain(f"the model that the stored code makes does not fit its base: {wrong}")
+    for name, parameter in (*model.named_parameters(), *model.named_buffers()):
+        if name in weights and parameter.dtype != weights[name].dtype:
+            parameter.data = parameter.data.to(weights[name].dtype)
+    try:
+        model.to(kept.device)
+    except (RuntimeError, AssertionError) as error:
+        raise CannotRetrain(f"the training ran on {kept.device}, which is not here") from error
+    try:
+        load_model(model, weights, buffers)
+    except RuntimeError as error:
+        raise CannotRetrain(f"the base's weights do not fit the model: {error}") from error
+    frozen, evaluating = set(kept.frozen), set(kept.evaluating)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    for name, module in model.named_modules():
+        module.training = name not in evaluating
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,298 @@
+"""report: the history as one HTML file: no script, nothing from the network.
+
+Whatever grows with the history is cut off or added up, and the page says so: see the limits below.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.names import printable
+from mvc.repo.arguments import check_seconds
+from mvc.repo.context import Context
+from mvc.repo.display import number, size
+from mvc.repo.times import format_time
+from mvc.repo.version_stats import VersionStats
+from mvc.report.figure import STYLE, Axis, Bars, Lanes, Line, Panel, svg
+from mvc.report.overview import Overview, VersionChange, changes, overview
+from mvc.report.stats import by_version
+
+__all__ = ["bytes_panel", "metric_panel", "metrics_of", "page"]
+
+_ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
+_LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
+_LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
+_SHADES = 8
+_KINDS = {"full": "full records", "delta": "deltas", "metadata": "manifests, headers"}
+
+_HEAD = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+    "style-src 'unsafe-inline'; img-src data:\">"
+    '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+)
+_PAGE_STYLE = """
+*{box-sizing:border-box}body{margin:0 auto;max-width:70rem;padding:1rem;background:var(--bg);
+color:var(--ink);font:16px/1.5 system-ui,sans-serif}a{color:var(--c0)}
+nav{display:flex;flex-wrap:wrap;gap:0 1rem}
+:focus-visible{outline:3px solid var(--c1);outline-offset:1px}:target{outline:2px solid var(--c1)}
+.scroll{overflow-x:auto;border:1px solid var(--rule);border-radius:6px;padding:.5rem}
+.tall{max-height:36rem;overflow-y:auto}svg{display:block;min-width:44rem;width:100%}
+table{border-collapse:collapse;font-size:.875rem;white-space:nowrap}caption{text-align:left}
+th,td{padding:.15rem .6rem;text-align:left;border-bottom:1px solid var(--rule)}
+td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
+.heat td,.heat thead th{padding:.1rem .25rem;font-size:.7rem;text-align:center;border:0}
+.heat tbody th{position:sticky;left:0;background:var(--bg);font-weight:400;border:0}
+""" + "".join(
+    f".h{i}{{background:hsl(25 90% {98 - 6 * i}%);color:#1b1f24}}" for i in range(1, _SHADES + 1)
+)
+
+
+def page(context: Context, *, seconds: float) -> str:
+    """The document; at most ``seconds`` are spent on the distances of layers."""
+    check_seconds("layer_seconds", seconds)
+    found, (total, stats) = overview(context), by_version(context)
+    listed = _listed(found)
+    axis = Axis.of([*(c.time_ns for c in found.versions), found.now_ns])
+    lanes = dict(sorted(found.spans.items(), key=lambda p: p[1][-1].start_ns)[-_LANES:])
+    timeline: list[Panel] = [
+        Line("versions so far", [(c.time_ns, i) for i, c in enumerate(found.versions, 1)], _whole),
+        Lanes("live on", lanes, {commit.id for commit in listed}),
+    ]
+    metrics = metrics_of(found.versions)
+    storage: list[Panel] = [
+        bytes_panel(found, stats),
+        Line(
+            "deltas to apply",
+            [(c.time_ns, stats[c.id].deltas) for c in found.versions if c.id in stats],
+            _whole,
+        ),
+    ]
+    name = _e(context.root.name or "repository")
+    sizes = ", ".join(f"{_e(_KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
+    gone = f", {total.forgotten:,} of them forgotten" if total.forgotten else ""
+    word = "version" if total.versions == 1 else "versions"
+    measured, there = changes(context, found, seconds=seconds, most=_CHANGES)
+    parts = [
+        f"{_HEAD}<title>{name}: models</title><style>{STYLE}{_PAGE_STYLE}</style></head><body>",
+        f"<header><h1>{name}</h1><p>{total.versions:,} {word}{gone}, {total.reset_points:,} of "
+        f"them stored in full; {size(total.stored_bytes)} stored for {size(total.raw_bytes)}. "
+        f"As of {_e(format_time(found.now_ns, precise=False))}.</p>{_live(found)}"
+        '<nav aria-label="Sections"><a href="#history">History</a><a href="#metrics">Metrics</a>'
+        '<a href="#storage">Storage</a><a href="#layers">Layers</a><a href="#versions">Versions</a>'
+        '<a href="#deployments">Deployments</a></nav></header><main>',
+        _section("history", "History"),
+        _figure(axis, timeline, "Versions and deployments over time"),
+        _left_out(len(found.spans) - len(lanes), "targets without a recent deployment"),
+        _section("metrics", "Metrics"),
+        _figure(axis, [metric_panel(found, m) for m in metrics[:_METRICS]], "Metrics over time")
+        if metrics
+        else "<p>No version has a metric.</p>",
+        _left_out(len(metrics) - _METRICS, "metrics that fewer versions have"),
+        _section("storage", "Storage"),
+        f"<p>{sizes}. Bars: bytes that came with the versions of a span of time. Deltas to apply: "
+        "how far a version is from the full record that its chain begins with.</p>",
+        _figure(axis, storage, "Bytes and deltas over time"),
+        _section("layers", "Layers"),
+        _heat(measured, there, {commit.id for commit in listed}),
+        _section("versions", "Versions"),
+        _versions(found, listed, stats, metrics[:_COLUMNS]),
+        _section("deployments", "Deployments"),
+        _deployments(found, {commit.id for commit in listed}),
+        "</main></body></html>\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def metrics_of(versions: Iterable[Commit]) -> list[str]:
+    """The names of metrics, those that most versions have first."""
+    counts = Counter(name for commit in versions for name in commit.metrics)
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def metric_panel(found: Overview, name: str) -> Panel:
+    """A metric of all versions that have it."""
+    having = (c for c in found.versions if name in c.metrics)
+    return Line(printable(name), [(c.time_ns, c.metrics[name]) for c in having])
+
+
+def bytes_panel(found: Overview, stats: Mapping[CommitId, VersionStats]) -> Panel:
+    """The bytes that came with the versions, by kind."""
+    rows = [(c.time_ns, stats[c.id].bytes) for c in found.versions if c.id in stats]
+    kinds = {label: [(t, n[kind]) for t, n in rows] for kind, label in _KINDS.items()}
+    return Bars("stored bytes", kinds, lambda value: size(round(value)))
+
+
+def _listed(found: Overview) -> list[Commit]:
+    """The versions of the table, newest first: the newest ones, and all that have a name."""
+    newest = found.versions[::-1]
+    named = found.names.keys() | found.live.keys()
+    return [c for i, c in enumerate(newest) if i < _ROWS or c.id in named]
+
+
+def _live(found: Overview) -> str:
+    live = [f"{_e(t)}: {id_.short}" for id_, targets in found.live.items() for t in targets]
+    return f"<p>Live now: {', '.join(sorted(live)[:_LANES])}.</p>" if live else ""
+
+
+def _versions(
+    found: Overview,
+    listed: Sequence[Commit],
+    stats: Mapping[CommitId, VersionStats],
+    metrics: Sequence[str],
+) -> str:
+    heads = ["version", "date", "names", "live on", "message", *metrics, "params", *_KINDS, "chain"]
+    anchors, rows = {commit.id for commit in listed}, []
+    for commit in listed:
+        of = stats.get(commit.id)
+        date = format_time(commit.time_ns, commit.zone_minutes, precise=False)[:16]
+        values = [commit.metrics.get(name) for name in metrics]
+        cells = [
+            f'<th scope="row" id="v{commit.id.short}">{commit.id.short}</th>',
+            _cell(date.replace("T", " ")),
+            _cell(", ".join(found.names.get(commit.id, ()))),
+            _cell(", ".join(found.live.get(commit.id, ()))),
+            _cell(_cut(commit.message.strip().partition("\n")[0])),
+            *(_cell("" if value is None else number(value), "n") for value in values),
+            _cell(_cut("  ".join(f"{k}={v}" for k, v in sorted(commit.params.items())))),
+        ]
+        if of is None:
+            gone = "forgotten" if commit.id in found.forgotten else "unknown"
+            cells.append(f'<td class="dim" colspan="{len(_KINDS) + 1}">{gone}</td>')
+        else:
+            cells += [_cell(size(of.bytes[kind]), "n") for kind in _KINDS]
+            cells.append(f"<td>{_chain(of, anchors)}</td>")
+        rows.append("<tr>" + "".join(cells) + "</tr>")
+    more = _left_out(len(found.versions) - len(listed), "older versions without a name")
+    return _table("Versions, newest first", heads, rows) + more
+
+
+def _chain(of: VersionStats, anchors: set[CommitId]) -> str:
+    if not of.deltas or of.base is None:
+        return "in full" if not of.deltas else f"{of.deltas} deltas"
+    return f"{of.deltas} {'delta' if of.deltas == 1 else 'deltas'} from {_link(of.base, anchors)}"
+
+
+def _deployments(found: Overview, anchors: set[CommitId]) -> str:
+    spans = [(span, target) for target, spans in found.spans.items() for span in spans]
+    spans.sort(key=lambda pair: pair[0].start_ns, reverse=True)
+    rows = []
+    for span, target in spans[:_DEPLOYMENTS]:
+        end = "now" if span.end_ns == found.now_ns else format_time(span.end_ns, precise=False)
+        cells = (_cell(target), _cell(format_time(span.start_ns, precise=False)), _cell(end))
+        rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{''.join(cells)}</tr>")
+    if not rows:
+        return "<p>Nothing was deployed yet.</p>"
+    more = _left_out(len(spans) - _DEPLOYMENTS, "earlier deployments")
+    return _table("What was live when", ["version", "target", "from", "until"], rows) + more
+
+
+# -- the heat map --------------------------------------------------------------------------
+
+
+def _heat(measured: Sequence[VersionChange], there: int, anchors: set[CommitId]) -> str:
+    if not measured:
+        why = "for want of time" if there else "there are no two versions after each other"
+        return f"<p>No distances: {why}.</p>"
+    groups = _groups([key for change in measured for key in change.layers])
+    columns = [_by_group(change, groups) for change in measured]
+    known = [v for column in columns for v in column.values() if v]
+    low, high = min(known, default=1.0), max(known, default=1.0)
+    ids = "".join(f'<th scope="col">{_link(c.commit.id, anchors, 6)}</th>' for c in measured)
+    rows = []
+    for group in dict.fromkeys(groups.values()):
+        cells = "".join(_shade(column, group, low, high) for column in columns)
+        rows.append(f'<tr><th scope="row">{_e(_cut(group))}</th>{cells}</tr>')
+    merged = " Layers of one prefix are one row." if len(set(groups.values())) < len(groups) else ""
+    return (
+        f"<p>How far each layer is from the version before, along first parents from HEAD: the "
+        f"root mean square of the change of its elements. 0: not one bit changed; empty: no such "
+        f"layer on one side, or of another shape.{merged} Of {there:,} such changes "
+        f"{len(measured):,} are shown, from the newest back.</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Distance of layers">'
+        f'<table class="heat"><thead><tr><th scope="col">layer</th>{ids}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _groups(keys: Iterable[str]) -> dict[str, str]:
+    """The row of each tensor: its name, or as long a prefix as makes few enough rows."""
+    names = list(dict.fromkeys(keys))
+    for depth in range(max((name.count(".") for name in names), default=0) + 1, 0, -1):
+        groups = {name: ".".join(name.split(".")[:depth]) for name in names}
+        if len(set(groups.values())) <= _LAYERS:
+            return groups
+    every = math.ceil(len(names) / _LAYERS)
+    return {name: f"{names[i // every * every]} and on" for i, name in enumerate(names)}
+
+
+def _by_group(change: VersionChange, groups: Mapping[str, str]) -> dict[str, float]:
+    """The root mean square change of each row, where one of its tensors can be compared."""
+    sums: dict[str, list[float]] = {}
+    for key, pair in change.layers.items():
+        if pair is not None:
+            of = sums.setdefault(groups[key], [0.0, 0.0])
+            of[0], of[1] = math.hypot(of[0], pair[0]), of[1] + pair[1]
+    return {group: l2 / math.sqrt(count or 1) for group, (l2, count) in sums.items()}
+
+
+def _shade(column: Mapping[str, float], group: str, low: float, high: float) -> str:
+    value = column.get(group)
+    if value is None:
+        return "<td></td>"
+    if not value:
+        return "<td>0</td>"
+    part = math.log(value / low) / math.log(high / low) if high > low else 1.0
+    exact = f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
+    return f'<td class="h{1 + round(part * (_SHADES - 1))}">{exact}</td>'
+
+
+# -- pieces of HTML ------------------------------------------------------------------------
+
+
+def _e(text: str) -> str:
+    return escape(printable(text))
+
+
+def _cut(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _whole(value: float) -> str:
+    return f"{round(value):,}"
+
+
+def _cell(text: str, kind: str = "") -> str:
+    return f'<td class="{kind}">{_e(text)}</td>' if kind else f"<td>{_e(text)}</td>"
+
+
+def _link(id_: CommitId, anchors: set[CommitId], digits: int = 10) -> str:
+    shown = id_.short[:digits]
+    return f'<a href="#v{id_.short}">{shown}</a>' if id_ in anchors else shown
+
+
+def _section(id_: str, title: str) -> str:
+    return f'<h2 id="{id_}">{title}</h2>'
+
+
+def _left_out(count: int, what: str) -> str:
+    return f'<p class="dim">Not shown: {count:,} {what}.</p>' if count > 0 else ""
+
+
+def _figure(axis: Axis, panels: Sequence[Panel], title: str) -> str:
+    drawn = svg(axis, panels, title)
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">{drawn}</div>'
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[str]) -> str:
+    titles = "".join(f'<th scope="col">{_e(head)}</th>' for head in heads)
+    return (
+        f'<div class="scroll tall" tabindex="0" role="region" aria-label="{caption}"><table>'
+        f"<thead><tr>{titles}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )

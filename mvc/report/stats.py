@@ -1,0 +1,387 @@
+"""stats: what the repository and each version hold and cost, and how long recovery takes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from mvc.ids import CommitId, ManifestId
+from mvc.limits import PIECE
+from mvc.maintenance.inventory import Contents, Inventory, inventory
+from mvc.maintenance.rewrite_plan import retry_on_rewrite
+from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
+from mvc.repo import attached
+from mvc.repo.context import Context
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.repo.lookup.refs import branches, tags
+from mvc.repo.lookup.weights import all_dropped
+from mvc.repo.version_stats import VersionStats
+from mvc.store.index.folder import current
+from mvc.store.recovery.timing import Part, Timing, of_group, together
+from mvc.store.snapshot import INDEX, Snapshot
+
+__all__ = ["Stats", "by_version", "stats"]
+
+_KINDS = ("full", "delta", "metadata")
+
+
+class Stats(Struct, frozen=True):
+    """Figures of a repository. Sizes are bytes, times estimated seconds.
+
+    ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
+    journal, index. ``raw_bytes``: all files of all versions as plain copies; ``ratio`` is
+    stored / raw (0 for an empty repository). ``tensors``: distinct blobs of versions.
+    ``reset_points``: versions with a full record of every blob. ``deltas_*``: to apply for the
+    furthest blob of a version; ``recovery_*``: from opening the repository until the files of a
+    version are written; both worst and mean over the versions that are stored. ``forgotten``
+    versions count in ``versions``, and only with the bytes that are still stored. ``dropped`` ones
+    gave up their weights, which a recipe makes again: they do not count in ``recovery_*``.
+    ``kinds``: versions by ``VersionStats.kind``. ``price``: seconds, of the packs and of one
+    recovery of every version; None without ``store.storage_weight``.
+    """
+
+    versions: int
+    reset_points: int
+    tensors: int
+    bytes: Mapping[str, int]
+    stored_bytes: int
+    raw_bytes: int
+    ratio: float
+    deltas_worst: int
+    deltas_mean: float
+    recovery_worst: float
+    recovery_mean: float
+    recovery_worst_commit: CommitId | None
+    deployments: int
+    targets: int
+    branches: int
+    tags: int
+    forgotten: int = 0
+    dropped: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    price: float | None = None
+
+
+def stats(context: Context) -> Stats:
+    """Reads the journal, every record's header and every manifest, but few tensors."""
+    return _read(context)[0]
+
+
+def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
+    """As ``stats``, and the figures of every version that is not forgotten."""
+    total, held = _read(context)
+    return total, held.by_version(context.config.get("store.storage_weight"))
+
+
+def _read(context: Context) -> tuple[Stats, _Held]:
+    return retry_on_rewrite(context, lambda: _look(context))
+
+
+def _look(context: Context) -> tuple[Stats, _Held]:
+    snapshot = context.fresh()
+    timing = context.store.timing
+    contents = Contents(ManifestStream(context.store))
+    found = inventory(snapshot, contents)
+    for damage in found.damaged:
+        raise damage
+    states, history = found.history.states(), found.history
+    for manifest in states.values():
+        contents.require(manifest)
+    seconds = _seconds(found, contents, timing)
+    found.graph.price(seconds)
+    groups = _Groups(found, seconds) if any(found.groups) else None
+    held = _Held(found, contents, states, timing, groups)
+    for commit, gone in all_dropped(context).items():
+        held.recipes[commit] = gone.seconds, attached.base(context, commit)
+    stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
+    stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
+    total, weight = sum(stored.values()), context.config.get("store.storage_weight")
+    packs, kinds = sum(stored[kind] for kind in _KINDS), held.kinds()
+    again = map(held.seconds_of, states)
+    count = len(set(history.published))
+    timed = [i for i, id_ in enumerate(states) if id_ not in history.dropped]
+    worst = max(timed, key=held.seconds.__getitem__, default=None)
+    found_stats = Stats(
+        count,
+        int(held.full.sum()),
+        held.tensors,
+        stored,
+        total,
+        held.raw,
+        total / held.raw if held.raw else 0.0,
+        int(held.deltas.max(initial=0)),
+        int(held.deltas.sum()) / max(1, len(states)),
+        0.0 if worst is None else held.seconds[worst],
+        sum(held.seconds[i] for i in timed) / max(1, len(timed)),
+        None if worst is None else list(states)[worst],
+        history.deployments,
+        len(history.targets),
+        len(branches(context)),
+        len(tags(context)),
+        count - len(states),
+        len(states) - len(timed),
+        {kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
+        None if weight is None else packs * weight / 1e9 + sum(again),
+    )
+    return found_stats, held
+
+
+def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np.float64]:
+    """By row of the graph: the seconds to read and decode a payload.
+
+    One is estimated of those that are alike: in coding, size, degree of compression and spec.
+    """
+    graph, specs = found.graph, contents.known_specs
+    numbers = np.full(len(graph) + 1, len(specs), np.int32)  # the last one: what is not stored
+    numbers[graph.numbers(contents.ids)] = column(contents.specs)
+    spec = numbers[graph.object]
+    key = np.zeros(len(spec), np.int64)
+    for each in (column(found.kinds), graph.sizes, spec, _degrees(found)):
+        _, part = np.unique(each, return_inverse=True)
+        key = key * (part.max(initial=0) + 1) + part
+    _, first, alike = np.unique(key, return_index=True, return_inverse=True)
+    seconds = [
+        timing.payload(coding.record.header, coding.member, [*specs, None][spec[row]])
+        for row in first.tolist()
+        for coding in [found.coding(row)]
+    ]
+    return np.array(seconds)[alike]
+
+
+def _degrees(found: Inventory) -> NDArray[np.int16]:
+    """By row of the graph: how far a payload is compressed, in steps of a factor of 1.4."""
+    record, sizes, stored = found.records_by_row, found.graph.sizes, column(found.payloads)
+    raw, total = (np.bincount(record, each)[record] for each in (sizes, stored))
+    share = np.where(column(found.groups)[record], total * sizes / np.maximum(raw, 1), stored)
+    degree = np.rint(2 * np.log2(np.maximum(share, 1) / np.maximum(sizes, 1)))
+    return np.asarray(degree, np.int16)
+
+
+class _Groups:
+    """Which payloads on the cheapest paths are shared, and what they take as a whole."""
+
+    def __init__(self, found: Inventory, seconds: NDArray[np.float64]) -> None:
+        self._rows, self._before = found.graph.last_steps
+        self._records, self._seconds = found.records_by_row, seconds
+        self._grouped, self._ends = found.groups, found.rows
+
+    def parts(self, node: int) -> Iterator[Part]:
+        """The payloads on the path to a node, the last one first."""
+        while node >= 0:
+            row = int(self._rows[node])
+            record = int(self._records[row])
+            yield float(self._seconds[row]), record if self._grouped[record] else None
+            node = int(self._before[node])
+
+    def whole(self, record: Hashable) -> float:
+        """Processor seconds to decode a group."""
+        assert isinstance(record, int)
+        return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
+
+
+class _Held:
+    """What the manifests of versions hold.
+
+    ``tensors``: distinct blobs. By version: ``deltas`` to apply for its furthest blob, ``seconds``
+    to recover it, ``full``: whether it is a reset point. ``bytes``: as ``_bytes_in_packs``.
+    """
+
+    def __init__(
+        self,
+        found: Inventory,
+        contents: Contents,
+        states: Mapping[CommitId, ManifestId],
+        timing: Timing,
+        groups: _Groups | None,
+    ) -> None:
+        graph, count = found.graph, len(contents.raw)
+        versions = np.array([contents.manifests[id_] for id_ in states.values()], np.int64)
+        held = np.bincount(versions, minlength=count) > 0  # by manifest
+        self.raw = int(column(contents.raw)[versions].sum())
+        manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
+        slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
+        objects = graph.numbers(contents.ids)  # by slot
+        named = objects[slot[skeleton & held[manifest]]]
+        self.bytes = _bytes_in_packs(found, named[named >= 0])
+        manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
+        pieces = _Pieces(graph, contents, objects, groups)
+        self.tensors = _distinct(objects, np.unique(slot), contents)
+        deltas = np.zeros(count, np.int64)
+        np.maximum.at(deltas, manifest, pieces.depth[slot])
+        self.deltas = deltas[versions]
+        parts = np.bincount(manifest, ~pieces.full[slot], count)
+        self.full = parts[versions] == 0
+        ends = np.searchsorted(manifest, np.arange(count + 1))
+        seconds = np.zeros(count)
+        for number in np.flatnonzero(held).tolist():
+            seconds[number] = timing.version(
+                pieces.works(slot[ends[number] : ends[number + 1]].tolist()),
+                contents.files[number],
+                contents.raw[number],
+            )
+        self.seconds = array("d", seconds[versions].tobytes())
+        _, at, where = np.unique(slot, return_index=True, return_inverse=True)
+        self._reuses = np.bincount(manifest, manifest[at][where] != manifest, count) > 0
+        numbers = found.history.numbers
+        self._at = np.full(len(numbers), -1, np.int32)  # by version: where it is among the states
+        self._at[[numbers[id_] for id_ in states]] = np.arange(len(states))
+        self.recipes: dict[CommitId, tuple[float, CommitId | None]] = {}
+        self._found, self._states, self._pieces = found, states, pieces
+        self._versions, self._manifest, self._slot = versions, manifest, slot
+
+    def kinds(self) -> list[str]:
+        """How each version is stored, as ``VersionStats.kind``."""
+        numbers, delta = self._found.history.numbers, _KINDS.index("delta")
+        found = []
+        for id_, manifest, full in zip(self._states, self._versions, self.full, strict=True):
+            made = bool(self.bytes[numbers[id_], delta])
+            kind = "delta" if made else "update"
+            if full:
+                kind = "full" if made or not self._reuses[manifest] else "update"
+            found.append("recipe" if id_ in self.recipes else kind)
+        return found
+
+    def seconds_of(self, id_: CommitId) -> float:
+        """To recover a version; if it gave up its weights, to train it and so on back."""
+        seconds, at = 0.0, id_
+        while at in self.recipes:
+            taken, base = self.recipes[at]
+            seconds += taken
+            if base is None:
+                return seconds
+            at = base
+        number = self._found.history.numbers.get(at)
+        place = -1 if number is None else int(self._at[number])
+        return seconds + (0.0 if place < 0 else self.seconds[place])
+
+    def by_version(self, weight: float | None) -> dict[CommitId, VersionStats]:
+        """The figures of every version that is not forgotten."""
+        graph, history = self._found.graph, self._found.history
+        depth, sources = self._pieces.depth, self._pieces.sources(graph)
+        at = _furthest(self._manifest, depth[self._slot])
+        furthest = dict(zip(self._manifest[at].tolist(), self._slot[at].tolist(), strict=True))
+        ids, found = list(history.numbers), {}
+        for i, (id_, kind) in enumerate(zip(self._states, self.kinds(), strict=True)):
+            manifest, stored = self._versions[i], self.bytes[history.numbers[id_]]
+            seconds = self.seconds_of(id_)
+            slot = furthest.get(int(manifest))
+            row = -1 if slot is None else int(sources[slot])
+            home = -1 if row < 0 else history.homes[graph.entry[row]]
+            found[id_] = VersionStats(
+                dict(zip(_KINDS, stored.tolist(), strict=True)),
+                bool(self.full[i]),
+                0 if slot is None else int(depth[slot]),
+                None if home < 0 else ids[home],
+                kind,
+                seconds,
+                None if weight is None else int(stored.sum()) * weight / 1e9 + seconds,
+            )
+        return found
+
+
+def _bytes_in_packs(found: Inventory, skeletons: Integers) -> Integers:
+    """Bytes in packs, by version of the history and kind.
+
+    The last row is of operations without versions. ``skeletons``: objects that are metadata,
+    beside manifests and headers.
+    """
+    graph, homes = found.graph, column(found.history.homes)
+    is_skeleton = np.zeros(len(graph), np.bool_)
+    is_skeleton[skeletons] = True
+    metadata = graph.manifest | is_skeleton[graph.object]
+    kind = np.where(metadata, _KINDS.index("metadata"), graph.delta)
+    sums = np.zeros((len(found.history.numbers) + 1, len(_KINDS)), np.int64)
+    np.add.at(sums, (homes[graph.entry], kind), column(found.payloads).astype(np.int64))
+    first_rows = column(found.rows)[:-1]
+    heads = (homes[graph.entry[first_rows]], _KINDS.index("metadata"))
+    np.add.at(sums, heads, column(found.heads).astype(np.int64))
+    return sums
+
+
+def _once(manifest: Integers, slot: Integers, which: Flags, slots: int) -> tuple[Integers, ...]:
+    """Manifests and slots of the mentions ``which``, each content of a manifest but once."""
+    keys = (manifest * slots + slot)[which]
+    _, first = np.unique(keys, return_index=True)
+    return np.divmod(keys[np.sort(first)], max(1, slots))
+
+
+def _furthest(groups: Integers, depths: Integers) -> Integers:
+    """Of each group, in ascending order, the first that has the most deltas to apply."""
+    order = np.lexsort((-depths, groups))
+    _, first = np.unique(groups[order], return_index=True)
+    return order[first]
+
+
+class _Pieces:
+    """The pieces of every slot. By slot: ``depth``, the deltas to apply, and ``full``, whether
+    every piece is stored in full.
+    """
+
+    def __init__(
+        self,
+        graph: StorageGraph,
+        contents: Contents,
+        objects: Integers,
+        groups: _Groups | None,
+    ) -> None:
+        self._groups = groups
+        starts = [range(0, max(spec.nbytes, 1), PIECE) for spec in contents.known_specs]
+        self._sizes = [spec.nbytes for spec in contents.known_specs]
+        self._specs = contents.specs
+        counts = np.array([len(starts[spec]) for spec in contents.specs], np.int64)
+        offsets = array("Q")
+        for spec in contents.specs:
+            offsets.extend(starts[spec])
+        slots = np.repeat(np.arange(len(objects)), counts)
+        nodes = graph.nodes(objects[slots], column(offsets))
+        lost = (nodes < 0) | ~np.isfinite(graph.costs[nodes])
+        self._costs = array("d", np.where(lost, 0.0, graph.costs[nodes]).tobytes())
+        self._begins = array("q", np.append(0, np.cumsum(counts)).tobytes())
+        self.depth = np.zeros(len(objects), np.int64)
+        depths = np.where(lost, 0, graph.depths[nodes])
+        np.maximum.at(self.depth, slots, depths)
+        parts = (nodes < 0) | ~graph.full[nodes]
+        self.full = np.bincount(slots, parts, len(objects)) == 0
+        self._slots, self._nodes = slots, np.where(lost, -1, nodes)
+        self._depths = depths
+
+    def sources(self, graph: StorageGraph) -> Integers:
+        """By slot: the row of the full record that the path to its furthest piece begins with;
+        -1 where it is lost.
+        """
+        nodes = self._nodes[_furthest(self._slots, self._depths)]
+        return np.where(nodes < 0, -1, graph.sources[nodes])
+
+    def works(self, slots: Iterable[int]) -> Iterable[tuple[int, float]]:
+        """(bytes, seconds to decode) of the pieces of some slots, which one version has."""
+        groups = self._groups
+        if groups is None:
+            return ((nbytes, self._costs[at]) for nbytes, at in self._parts(slots))
+        nodes = ((nbytes, int(self._nodes[at])) for nbytes, at in self._parts(slots))
+        return together([(nbytes, groups.parts(node)) for nbytes, node in nodes], groups.whole)
+
+    def _parts(self, slots: Iterable[int]) -> Iterator[tuple[int, int]]:
+        """(bytes, position) of the pieces of some slots."""
+        for slot in slots:
+            left = self._sizes[self._specs[slot]]
+            for at in range(self._begins[slot], self._begins[slot + 1]):
+                yield min(left, PIECE), at
+                left -= PIECE
+
+
+def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
+    """How many objects some slots hold, lost ones included."""
+    numbers = objects[slots]
+    lost = {contents.id_of(slot) for slot in slots[numbers < 0].tolist()}
+    return len(np.unique(numbers[numbers >= 0])) + len(lost)
+
+
+def _index_bytes(snapshot: Snapshot) -> int:
+    fs, folder = snapshot.fs, snapshot.folder / INDEX
+    places = [p for p in (folder, current(fs, folder)) if p is not None and fs.stat(p) is not None]
+    found = (fs.stat(place / name) for place in places for name in fs.list(place))
+    return sum(identity.size for identity in found if identity is not None and identity.is_file)

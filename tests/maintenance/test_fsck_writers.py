@@ -1,0 +1,178 @@
+"""fsck beside processes that write as fast as they can: never an alarm, never an untrue note."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import DamagedData
+from mvc.maintenance.fsck import fsck as fsck_module
+from mvc.store.journal.entries import Deployment, Entry
+from mvc.store.journal.frames import encode_entry
+
+# Without the flush of each entry a writer publishes thousands of operations a second, so that
+# runs of the index are added and merged while the other process checks.
+WRITER = """
+import sys
+from mvc.repo.deployments import deployment_for
+from mvc.api.repository import Repository
+from mvc.store.journal.entries import Entry
+from mvc.store.publishing.publish import publish
+
+with Repository.open(sys.argv[1]) as repo:
+    target, store = sys.argv[2], repo.context.store
+    head = repo.find("HEAD")
+
+    def make():
+        now = store.clock.now_ns()
+        return Entry("deploy", now, target, deployments=(
+            deployment_for(store.snapshot, target, now, head),))
+
+    print("ready", flush=True)
+    while True:
+        publish(store.snapshot, make, sync=False)
+        store.snapshot.index_tail()
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    with Repository.init(tmp_path / "models") as repo:
+        repo.commit({"w": np.arange(1000, dtype=np.float32)}, deploy="prod")
+    return tmp_path / "models"
+
+
+@pytest.fixture
+def writers(root: Path) -> Iterator[list[subprocess.Popen[str]]]:
+    command = [sys.executable, "-c", WRITER, str(root)]
+    found = [
+        subprocess.Popen([*command, f"target{i}"], stdout=subprocess.PIPE, text=True)
+        for i in range(2)
+    ]
+    try:
+        for process in found:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        yield found
+    finally:
+        for process in found:
+            process.kill()
+            process.wait()
+
+
+def test_no_alarm_and_no_note_beside_fast_writers(
+    root: Path, writers: list[subprocess.Popen[str]]
+) -> None:
+    seen = []
+    with Repository.open(root) as kept:
+        for i in range(40):
+            if i % 2:
+                report = kept.storage.fsck()
+            else:
+                with Repository.open(root) as fresh:
+                    report = fresh.storage.fsck()
+            assert report.problems == ()
+            assert report.notes == ()
+            seen.append(report.entries)
+    assert seen == sorted(seen) and seen[-1] > seen[0]
+    assert all(process.poll() is None for process in writers)
+
+
+def test_the_index_moves_on_between_journal_and_index(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deployments that come in after the journal was read are no keys without a cause."""
+    with Repository.open(root) as other, Repository.open(root) as repo:
+        original = fsck_module._index
+
+        def later(*args):  # type: ignore[no-untyped-def]
+            for _ in range(5):
+                other.deploy("HEAD", "prod")
+            repo.context.store.snapshot.refresh()
+            return original(*args)
+
+        monkeypatch.setattr(fsck_module, "_index", later)
+        report = repo.storage.fsck()
+        assert report.sound and report.notes == () and report.entries == 2
+        assert repo.storage.fsck().entries == 7
+
+
+def test_an_entry_that_its_writer_took_back_is_no_alarm(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last entry of the check vanishes while it runs, and another one takes its place."""
+    with Repository.open(root) as repo, Repository.open(root) as other:
+        view = repo.context.store.snapshot
+        journal = root / ".mvc" / "journal"
+        before = journal.read_bytes()
+        deployed = Deployment("test", 5, repo.find("HEAD"), None)
+        written, _ = encode_entry(Entry("deploy", 7, deployments=(deployed,)), view.position)
+        journal.write_bytes(before + written)
+        original, calls = fsck_module._index, []
+
+        def later(*args):  # type: ignore[no-untyped-def]
+            if not calls:
+                with journal.open("r+b") as file:
+                    file.truncate(len(before))
+                other.deploy("HEAD", "prod")
+                view.refresh()
+            calls.append(None)
+            return original(*args)
+
+        monkeypatch.setattr(fsck_module, "_index", later)
+        report = repo.storage.fsck()
+        assert report.sound and report.entries == 3 and len(calls) == 2
+
+
+def test_a_write_that_is_under_way_is_no_interrupted_operation(root: Path) -> None:
+    """The first half of an entry is there while its writer holds the journal's lock."""
+    with Repository.open(root) as repo:
+        store = repo.context.store
+        journal = root / ".mvc" / "journal"
+        written, _ = encode_entry(Entry("deploy", 7), store.snapshot.position)
+        lock = store.fs.lock(journal)
+        with journal.open("ab") as file:
+            file.write(written[:50])
+
+        def finish() -> None:
+            with journal.open("ab") as file:
+                file.write(written[50:])
+            lock.release()
+
+        writer = threading.Timer(0.5, finish)
+        writer.start()
+        report = repo.storage.fsck()
+        writer.join()
+        assert report.sound and report.notes == () and report.entries == 2
+        assert repo.storage.fsck().entries == 3
+
+
+def test_an_interrupted_operation_is_noted(root: Path) -> None:
+    with Repository.open(root) as repo:
+        with (root / ".mvc" / "journal").open("ab") as journal:
+            journal.write(b"mvJ1 an interrupted entry")
+        (note,) = repo.storage.fsck().notes
+        assert note == "25 bytes of an interrupted operation end the journal"
+        assert repo.storage.fsck().sound
+
+
+def test_damage_is_still_reported_beside_fast_writers(
+    root: Path, writers: list[subprocess.Popen[str]]
+) -> None:
+    pack = root / ".mvc" / "packs" / "00000001.pack"
+    data = bytearray(pack.read_bytes())
+    data[len(data) // 2] ^= 1
+    pack.write_bytes(data)
+    with Repository.open(root) as repo:
+        report = repo.storage.fsck()
+        assert not report.sound and {p.kind for p in report.problems} <= {
+            "payload", "record", "lost", "manifest",
+        }  # fmt: skip
+        with pytest.raises(DamagedData):
+            repo.checkout("HEAD")

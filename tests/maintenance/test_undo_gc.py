@@ -1,0 +1,118 @@
+"""gc shortens the operation log; what is left of it is undone exactly or not at all."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from mvc.errors import RefConflict
+from mvc.maintenance.fsck.fsck import fsck
+from mvc.maintenance.gc import collect
+from mvc.repo import refs
+from mvc.repo.commit.commit import commit as make_commit
+from mvc.repo.commit.request import CommitRequest
+from mvc.repo.context import Context
+from mvc.repo.oplog import oplog
+from mvc.repo.oplog.oplog import Operation
+from mvc.repo.oplog.undo import undo
+from mvc.store.journal.entries import Entry, RefChange
+from tests.repo.publishing import advance, repository
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return repository(tmp_path / "r")
+
+
+def empty_commit(context: Context) -> None:
+    request = CommitRequest([], reset_point=False, allow_empty=True)
+    make_commit(context, request, None)
+
+
+def padded(context: Context) -> None:
+    """Operations that nothing needs, so that shortening the journal is worth it."""
+    for _ in range(30):
+        refs.create_tag(context, "x")
+        refs.delete_tag(context, "x")
+
+
+def rm(context: Context, *paths: str) -> None:
+    context.store.publish(lambda: Entry("rm", context.store.clock.now_ns(), removed=paths))
+
+
+def shorten(context: Context, seconds: float = 0) -> dict[int, Operation]:
+    collect(context, grace=timedelta(seconds=seconds))
+    left = {o.number: o for o in oplog.oplog(context)}
+    assert len(left) < max(left), "nothing was left out"
+    assert fsck(context).sound
+    return left
+
+
+def test_an_old_undo_still_holds(context: Context) -> None:
+    empty_commit(context)
+    first = refs.head(context)
+    advance(context, 1)
+    empty_commit(context)
+    refs.create_tag(context, "kept")
+    undo(context, 2)
+    padded(context)
+    advance(context, 60)
+    left = shorten(context)
+    assert (left[2].undone_by, left[4].entry.undoes) == (4, 2)
+    assert refs.head(context) == first
+    assert [undo(context).operation.number for _ in range(3)] == [64, 3, 1]
+
+
+def test_no_rename_is_undone_in_part(context: Context) -> None:
+    empty_commit(context)
+    refs.rename_branch(context, "main", "trunk")
+    advance(context, 1)
+    empty_commit(context)
+    padded(context)
+    advance(context, 60)
+    shorten(context)
+    undo(context, 3)
+    undo(context, 2)
+    assert [b.name for b in refs.branches(context)] == ["main"]
+    assert refs.head(context).branch == "main"
+
+
+def test_what_is_left_in_part_is_not_undone(context: Context) -> None:
+    """A rename whose version is gone since says no more than where HEAD is."""
+    empty_commit(context)
+    kept = refs.head(context).commit
+    assert kept is not None
+    advance(context, 1)
+    empty_commit(context)
+    refs.rename_branch(context, "main", "trunk")
+    refs.create_branch(context, "other", kept.hex())
+    undo(context, 4)
+    refs.create_branch(context, "trunk2", kept.hex())
+    padded(context)
+    context.store.publish(
+        lambda: Entry(
+            "branch", context.store.clock.now_ns(),
+            refs=(RefChange("heads/trunk", context.store.ref("heads/trunk"), kept),),
+        )
+    )  # fmt: skip
+    advance(context, 60)
+    left = shorten(context)
+    assert left[3].entry.refs == (
+        RefChange("heads/main", None, None),
+        RefChange("HEAD", "trunk", "trunk"),
+    )
+    with pytest.raises(RefConflict, match="nothing to undo"):
+        undo(context, 3)
+    assert refs.head(context).branch == "trunk"
+
+
+def test_the_list_of_removed_paths_leads_back_beyond_the_grace(context: Context) -> None:
+    empty_commit(context)
+    rm(context, "a")
+    padded(context)
+    advance(context, 3600)
+    rm(context, "a", "b")
+    shorten(context, seconds=1800)
+    assert undo(context).entry.removed == ("a",)

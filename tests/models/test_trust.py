@@ -1,0 +1,213 @@
+"""Stored code runs for named versions alone: whoever trusts one has not trusted its bases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mvc
+from mvc.errors import CannotRetrain, NotTrusted, WrongUsage
+from mvc.ids import CommitId
+from tests import recipes
+from tests.cli.program import Mvc
+from tests.models.project import Project
+
+pytestmark = pytest.mark.usefixtures("prepared")
+
+SERVICE = """
+    import os
+    from pathlib import Path
+
+    import torch
+    from torch import nn
+
+    if "TRAP_MARKER" in os.environ:
+        with open(os.environ["TRAP_MARKER"], "a") as file:
+            file.write(__name__.rpartition(".")[2] + "\\n")
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.line = nn.Linear(2, 2)
+
+
+    def train(model):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@dataclass
+class Foreign:
+    """A version whose recipe is somebody else's; its weights were given up and are gone."""
+
+    repo: mvc.Repository
+    start: CommitId
+    id: CommitId
+    state: dict[str, torch.Tensor]
+    own: Any
+    marker: Path
+
+    @property
+    def ran(self) -> list[str]:
+        """The modules of stored code that a process has imported, each time that it did."""
+        return self.marker.read_text().split() if self.marker.exists() else []
+
+    def model(self) -> torch.nn.Module:
+        """A model of one's own code with the weights that are gone."""
+        model = mvc.made(self.own.Net)
+        model.load_state_dict(self.state)
+        return model
+
+    def trained_on(self, **options: Any) -> CommitId:
+        with self.repo.recipes.record(self.model(), service=self.own.train, **options) as run:
+            run.train()
+        assert run.result is not None
+        return run.result.id
+
+
+@pytest.fixture
+def foreign(
+    repo: mvc.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, project: Project
+) -> Foreign:
+    project.write({"foreign.py": SERVICE, "own.py": SERVICE})
+    theirs, own = project.load("foreign"), project.load("own")
+    model = mvc.made(theirs.Net)
+    start = repo.commit(model.state_dict()).id
+    with repo.recipes.record(model, service=theirs.train, verify=False) as run:
+        run.train()
+    assert run.result is not None
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    recipes.drop(repo.context, run.result.id)
+    repo.commit({"other": torch.zeros(3)})
+    repo.storage.gc(grace="0")
+    marker = tmp_path / "ran"
+    monkeypatch.setenv("TRAP_MARKER", str(marker))
+    return Foreign(repo, start, run.result.id, state, own, marker)
+
+
+@pytest.mark.parametrize("drop_weights", [None, True])
+def test_training_on_proves_the_new_recipe_and_runs_none_of_its_base(
+    foreign: Foreign, drop_weights: bool | None
+) -> None:
+    newest = foreign.trained_on(drop_weights=drop_weights)
+    assert set(foreign.ran) == {"own"}
+    (entry, *_) = foreign.repo.log()
+    assert entry.id == newest
+    if drop_weights:
+        assert entry.dropped is not None and entry.dropped.proven_ns is not None
+
+
+def test_a_base_is_trained_again_only_if_it_is_named(foreign: Foreign) -> None:
+    repo = foreign.repo
+    newest = foreign.trained_on(drop_weights=True)
+    repo.commit({"other": torch.ones(3)})
+    repo.storage.gc(grace="0")
+    foreign.marker.unlink()
+    for trust in (False, True, [newest], []):
+        with pytest.raises(NotTrusted) as caught:
+            repo.recipes.retrain(newest, trust=trust)
+        unnamed = caught.value.versions
+        assert unnamed == ((foreign.id,) if trust in (True, [newest]) else (foreign.id, newest))
+        hint = str(caught.value.hint)
+        assert all(f"mvc show --code {each.short}" in hint for each in unnamed)
+        assert f"--trust {foreign.id.short} --trust {newest.short}" in hint
+        with pytest.raises(NotTrusted), repo.recipes.retraining(newest, trust=trust):
+            pass
+        with pytest.raises(NotTrusted):
+            repo.storage.repack(add=[newest], trust=trust)
+    with pytest.raises(WrongUsage, match="True or False or a list of revisions"):
+        repo.recipes.retrain(newest, trust=str(foreign.id))  # type: ignore[arg-type]
+    assert foreign.ran == []
+    done = repo.recipes.retrain(newest, trust=[foreign.id.short, newest])
+    assert done.replayed == (foreign.id, newest)
+    assert set(foreign.ran) == {"foreign", "own"}
+    repo.storage.repack(add=[foreign.id, newest], trust=True)  # both are versions of this call
+    assert repo.storage.fsck(full=True).sound
+
+
+def test_options_name_each_version_whose_code_may_run(
+    foreign: Foreign, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = foreign.trained_on(drop_weights=True)
+    foreign.repo.commit({"other": torch.ones(3)})
+    foreign.repo.storage.gc(grace="0")
+    foreign.marker.unlink()
+    monkeypatch.chdir(foreign.repo.root)
+    program = Mvc(foreign.repo.root, capsys)
+    out = ("-o", "again.safetensors")
+    for words in (
+        ("checkout", newest, *out, "--retrain", "--trust-code"),
+        ("checkout", newest, *out, "--retrain", "--trust", newest),
+        ("repack", "--add", newest, "--trust-code"),
+        ("diff", foreign.start, newest, "--retrain", "--trust-code"),
+    ):
+        refused = program(*words, code=3)
+        assert f"this would run of {foreign.id.short}: code/foreign.py" in refused.err
+    assert "--trust is for --retrain" in program("checkout", newest, "--trust", newest, code=2).err
+    assert "--trust is for --drop" in program("repack", "--trust", newest, code=2).err
+    assert foreign.ran == []
+    named = program("checkout", newest, *out, "--retrain", "--trust-code", code=3).err
+    options = named.rpartition("name each of them: ")[2].partition(" (")[0]
+    program("checkout", newest, *out, "--retrain", *options.split())
+    assert set(foreign.ran) == {"foreign", "own"}
+    program("diff", foreign.id, newest, "--retrain", "--trust-code")  # names both
+
+
+def test_a_model_is_built_only_from_a_version_that_is_named(foreign: Foreign) -> None:
+    repo, net = foreign.repo, foreign.own.Net()
+    first, second = (repo.commit(model=net, path="net").id, repo.find("HEAD~1"))
+    for trust in (False, [], [second]):
+        with pytest.raises(NotTrusted):
+            repo.load_model(first, trust=trust)
+    assert foreign.ran == []
+    assert isinstance(repo.load_model(first, trust=[second, first]), torch.nn.Module)
+    assert foreign.ran == ["own"]
+
+
+def test_weights_that_are_not_finite_are_proven_bit_for_bit_and_said(foreign: Foreign) -> None:
+    foreign.state["line.bias"][:] = torch.tensor([float("nan"), float("-inf")])
+    foreign.repo.commit(foreign.state)
+    with pytest.warns(RuntimeWarning, match=r"bit for bit, with .* not finite: line\.bias"):
+        newest = foreign.trained_on(drop_weights=True)
+    foreign.repo.commit({"other": torch.ones(3)})
+    foreign.repo.storage.gc(grace="0")
+    with pytest.warns(RuntimeWarning):
+        done = foreign.repo.recipes.retrain(newest, trust=True)  # the base is stored
+    assert done.not_finite == ("line.bias",)
+    assert done.state["line.bias"].isnan().tolist() == [True, False]
+
+
+def test_a_replay_with_other_threads_is_no_proof(foreign: Foreign) -> None:
+    newest = foreign.trained_on(verify=False)
+    named = [foreign.id, newest]
+    foreign.repo.recipes.retrain(newest, trust=named, anyway=True, threads=2)
+    with pytest.raises(CannotRetrain, match="is not proven"):
+        foreign.repo.storage.repack(drop_weights=[newest])
+    foreign.repo.recipes.retrain(newest, trust=named)
+    foreign.repo.storage.repack(drop_weights=[newest])
+
+
+def test_unproven_weights_are_not_given_up_whatever_the_flags_say(foreign: Foreign) -> None:
+    with pytest.raises(WrongUsage, match="only for a recipe that a replay has proven"):
+        foreign.trained_on(verify=False, drop_weights=True)
+    newest = foreign.trained_on(verify=False)
+    for options in ({}, {"anyway": True}, {"outside_data": True}, {"trust": [foreign.start]}):
+        with pytest.raises(CannotRetrain, match="is not proven"):
+            foreign.repo.storage.repack(drop_weights=[newest], **options)
+    assert foreign.repo.storage.stats().dropped == 1  # the foreign one

@@ -1,0 +1,105 @@
+"""Versions with a recipe made by hand: their weights are given up and stored again untrained.
+
+A recipe carries the arguments that a test makes the state from, so a replay costs nothing. torch is
+imported where weights are given up or stored again: processes that do neither start faster and
+are forked faster without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from blake3 import blake3
+
+from mvc.adapters.python.state import from_state
+from mvc.ids import CommitId
+from mvc.recipes.recipe import RECIPE, Data, Model, Recipe, recipe_of
+from mvc.repo import attached
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import of_state
+from mvc.repo.commit.request import CommitRequest
+from mvc.repo.content.hashing import hash_file
+from mvc.repo.context import Context
+from mvc.store.journal.entries import Entry, Weights
+
+__all__ = ["CODE", "OPTIMIZER", "PATH", "check_carried", "drop", "store_again", "trained"]
+
+PATH = "model.safetensors"
+CODE = b"def train(model): ...\n"
+OPTIMIZER = {"lr": 0.1}
+Make = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+
+def trained(
+    context: Context,
+    make: Make,
+    arguments: Mapping[str, Any],
+    base: CommitId,
+    data: CommitId | None = None,
+    **options: Any,
+) -> CommitId:
+    """Commits ``make(arguments)`` with a recipe that says so."""
+    state = make(arguments)
+    recipe = Recipe(
+        PATH,
+        hash_file(from_state(state), PATH).state.root,
+        base,
+        PATH,
+        () if data is None else (Data("digits", data),),
+        Model({"code": "net:Net"}),
+        (),
+        {"code": "net:train"},
+        arguments,
+        {},
+        {"code/net.py": blake3(CODE).hexdigest()},
+        1.0,
+        1,
+    )
+    carried = {
+        RECIPE: recipe.encoded(),
+        "code/net.py": CODE,
+        "environment.json": b"{}",
+        "service/optimizer.safetensors": OPTIMIZER,
+    }
+    request = CommitRequest(
+        [of_state(state, PATH, None)], attachments=carried, needs=recipe.needs, **options
+    )
+    return commit(context, request).id
+
+
+def drop(context: Context, *versions: CommitId) -> None:
+    """Gives up weights; the proofs are written by hand."""
+    from mvc.recipes import weights
+
+    for version in versions:
+        recipe = recipe_of(context, version)
+        taken = round(recipe.seconds * 1000)
+        marks = (Weights(version, "proven", recipe.path, taken, "by hand"),)
+        context.store.publish(lambda marks=marks: Entry("prove", 1, weights=marks))  # type: ignore[misc]
+    weights.drop(context, versions)
+
+
+def store_again(context: Context, version: CommitId, make: Make) -> None:
+    """The replay is ``make``."""
+    from mvc.recipes import weights
+    from mvc.recipes.replay import ReplayOptions
+
+    @contextmanager
+    def made_again(context: Context, version: CommitId, *_: Any) -> Iterator[SimpleNamespace]:
+        state = make(recipe_of(context, version).arguments)
+        yield SimpleNamespace(state=state, seconds=1.0, where="by hand")
+
+    with patch.object(weights, "made_again", made_again):
+        weights.store_again(context, version, ReplayOptions())
+
+
+def check_carried(context: Context, version: CommitId) -> Recipe:
+    """All that a version carries comes back. Returns its recipe."""
+    assert attached.read(context, version, "code/net.py") == CODE
+    assert attached.read(context, version, "environment.json") == b"{}"
+    assert attached.state(context, version, "service/optimizer.safetensors") == OPTIMIZER
+    return recipe_of(context, version)

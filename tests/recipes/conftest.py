@@ -1,0 +1,3 @@
+from tests.models.conftest import project, repo
+
+__all__ = ["project", "repo"]

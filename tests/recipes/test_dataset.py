@@ -1,0 +1,171 @@
+"""Data sets: stored once, by reference, compared before they are used."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import mvc
+from mvc.errors import (
+    CannotRecord,
+    CannotRetrain,
+    DamagedData,
+    InvalidName,
+    UnknownPath,
+    WrongUsage,
+)
+from mvc.ids import CommitId
+from mvc.recipes.dataset import place, used
+from mvc.recipes.recipe import Data
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import attachments
+from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.context import Context
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "food"
+    (made / "train").mkdir(parents=True)
+    (made / "train/a.txt").write_text("apple " * 1000)
+    (made / "train/b.txt").write_text("bread " * 1000)
+    (made / "labels.csv").write_text("a,1\nb,2\n")
+    return made
+
+
+def placed(repo: mvc.Repository, name: str, folder: Path, file: str = "") -> Path:
+    return place(repo.context, Data(name, repo.recipes.data_set(name).version, file), folder)
+
+
+def test_a_data_set_is_stored_once_and_each_version_has_its_files(
+    repo: mvc.Repository, folder: Path, tmp_path: Path
+) -> None:
+    first = repo.recipes.add_data(folder)
+    assert first.files == ("labels.csv", "train/a.txt", "train/b.txt")
+    assert repo.recipes.add_data(folder) == first  # nothing changed, nothing is stored
+    (folder / "train/b.txt").unlink()
+    (folder / "train/c.txt").write_text("cake")
+    second = repo.recipes.add_data(folder, message="bread is out")
+    assert second.files == ("labels.csv", "train/a.txt", "train/c.txt")
+    assert repo.version("data/food").parents == (first.version,)
+    assert [each.name for each in repo.recipes.data_sets()] == ["food"]
+    assert repo.head().commit is None  # no branch has moved
+    written = place(repo.context, Data("food", first.version), tmp_path / "out")
+    assert (written / "train/b.txt").read_text() == "bread " * 1000
+    assert not (written / "train/c.txt").exists()
+    repo.storage.gc(grace="0")
+    assert repo.storage.fsck(full=True).sound
+
+
+def test_a_reference_is_compared_file_by_file(
+    repo: mvc.Repository, folder: Path, tmp_path: Path
+) -> None:
+    found = repo.recipes.add_data(folder, name="outside", reference=True)
+    assert found.source == str(folder)
+    assert found.nbytes == sum(f.stat().st_size for f in folder.rglob("*.*"))
+    assert placed(repo, "outside", tmp_path / "x") == folder
+    for change, message in (
+        (lambda: (folder / "labels.csv").write_text("a,1\nb,3\n"), "labels.csv is another one"),
+        (lambda: (folder / "labels.csv").unlink(), "labels.csv is gone"),
+        (lambda: (folder / "labels.csv").write_text("a,1\nb,2\n"), ""),
+        (lambda: (folder / "new").write_text(""), "new is new"),
+    ):
+        change()
+        if message:
+            with pytest.raises(CannotRetrain, match=f"outside has changed: {message}"):
+                placed(repo, "outside", tmp_path / "x")
+        else:
+            assert placed(repo, "outside", tmp_path / "x") == folder
+    folder.rename(tmp_path / "elsewhere")
+    with pytest.raises(CannotRetrain, match="outside is gone: there is no"):
+        placed(repo, "outside", tmp_path / "x")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def url(folder: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_url_is_referred_to_and_fetched_for_a_replay(
+    repo: mvc.Repository, folder: Path, tmp_path: Path, url: str
+) -> None:
+    with pytest.raises(WrongUsage, match="by reference"):
+        repo.recipes.add_data(f"{url}/labels.csv")
+    found = repo.recipes.add_data(f"{url}/labels.csv", name="labels", reference=True)
+    assert found.files == ("labels.csv",)
+    fetched = placed(repo, "labels", tmp_path / "x", "labels.csv")
+    assert fetched.read_text() == "a,1\nb,2\n"
+    (folder / "labels.csv").write_text("a,1\nb,3\n")
+    with pytest.raises(CannotRetrain, match="labels has changed: http"):
+        placed(repo, "labels", tmp_path / "y")
+    (folder / "labels.csv").unlink()
+    with pytest.raises(CannotRetrain, match="cannot be read"):
+        placed(repo, "labels", tmp_path / "z")
+
+
+def test_names_and_sources_that_are_none_are_refused(
+    repo: mvc.Repository, folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidName):
+        repo.recipes.add_data(folder, name="a/b")
+    with pytest.raises(UnknownPath):
+        repo.recipes.add_data(tmp_path / "nothing")
+    with pytest.raises(UnknownPath, match="no data set none"):
+        repo.recipes.data_set("none")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"schema": "mvc.reference/1", "source": "relative", "files": {"a": [1, "0" * 64]}},
+        {"schema": "mvc.reference/1", "source": "/x", "files": {"../a": [1, "0" * 64]}},
+        {"schema": "mvc.reference/1", "source": "/x", "files": {"a": [-1, "0" * 64]}},
+        {"schema": "mvc.reference/1", "source": "/x", "files": {"a": [1, "no"]}},
+        {"schema": "mvc.reference/1", "source": "file:///x", "files": {"a": [1, "0" * 64]}},
+        [1],
+    ],
+)
+def test_hostile_references_are_refused(
+    repo: mvc.Repository, tmp_path: Path, document: object
+) -> None:
+    (tmp_path / "reference.json").write_text(json.dumps(document))
+    forged(repo.context, tmp_path / "reference.json")
+    with pytest.raises(DamagedData, match="no reference to a data set"):
+        repo.recipes.data_set("forged")
+
+
+def forged(context: Context, path: Path) -> None:
+    ((_, parsed),) = attachments({"x": path.read_bytes()})
+    change = Change("reference.json", lambda: nullcontext(parsed))
+    params = {"mvc.data": "reference"}
+    commit(context, CommitRequest([change], tag="data/forged", params=params))
+
+
+def test_a_training_has_no_more_data_sets_than_a_commit_can_need(
+    repo: mvc.Repository, folder: Path
+) -> None:
+    many = {f"set{n}": folder / "labels.csv" for n in range(1024)}
+    with pytest.raises(CannotRecord, match="at most 1023 data sets"):
+        used(repo.context, many)
+    assert not repo.recipes.data_sets()
+    ids = [CommitId(n.to_bytes(32, "big")) for n in range(1025)]
+    with pytest.raises(WrongUsage, match="needs at most 1024 others"):
+        commit(repo.context, CommitRequest([], needs=ids))

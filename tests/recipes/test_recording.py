@@ -1,0 +1,327 @@
+"""What a recorded training holds, and what is refused before training begins."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, RandomSampler
+
+import mvc
+from mvc.errors import CannotRecord, DamagedData, WrongUsage
+from mvc.recipes.recipe import Recipe, recipe_of
+from tests.recipes import trainings
+from tests.recipes.trainings import (
+    Conv,
+    Counter,
+    Half,
+    Images,
+    ImageService,
+    Sampler,
+    make_images,
+    nothing,
+    spoil,
+    train_images,
+)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return make_images(tmp_path / "images", 16)
+
+
+@pytest.fixture
+def model(repo: mvc.Repository) -> Iterator[Conv]:
+    torch.manual_seed(0)
+    made = mvc.made(Conv, 2, dropout=0.5)
+    repo.commit(made.state_dict())
+    yield made
+
+
+def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
+    repo: mvc.Repository, model: Conv, images: Path
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    generator = torch.Generator().manual_seed(7)
+    data = mvc.made(Images, images, noise=0.2)
+    sampler = mvc.made(RandomSampler, data, generator=generator)
+    loader = mvc.made(DataLoader, data, batch_size=4, sampler=sampler)
+    loss = mvc.made(nn.CrossEntropyLoss, label_smoothing=0.1)
+    service = mvc.made(ImageService, optimizer, loader, loss=loss)
+    with repo.recipes.record(
+        model, optimizer, data={"pictures": images}, service=service, verify=False
+    ) as run:
+        run.train(epochs=1)
+    assert run.result is not None
+    recipe = recipe_of(repo.context, run.result.id)
+    assert [(o.name, o.kind, o.state) for o in recipe.objects] == [
+        ("service.optimizer", "optimizer", True),
+        ("service.loader.dataset", "made", False),
+        ("service.loader.sampler.generator", "torch.Generator", True),
+        ("service.loader.sampler", "made", False),
+        ("service.loader", "made", False),
+        ("service.loss", "made", False),
+        ("service", "made", False),
+    ]
+    by_name = {o.name: o for o in recipe.objects}
+    assert by_name["service.loader"].args == ({"object": "service.loader.dataset"},)
+    assert by_name["service.loader.dataset"].args == ({"data": "pictures", "path": ""},)
+    assert by_name["service.loader.dataset"].keywords == {"noise": 0.2}
+    assert recipe.service == {"method": [{"object": "service"}, "train"]}
+    assert recipe.arguments == {"epochs": 1}
+    assert recipe.root == run.result.root
+    assert recipe.steps == 4
+    commit = repo.version()
+    assert commit.needs == tuple(
+        sorted([repo.find("HEAD~1"), repo.recipes.data_set("pictures").version])
+    )
+    assert set(commit.attached) == {
+        "code", "environment.json", "model.json", "recipe.json", "service",
+    }  # fmt: skip
+    assert "code/tests/recipes/trainings.py" in recipe.code
+    assert isinstance(repo.load_model(trust=True), nn.Module)
+
+
+def test_a_recipe_is_read_back_as_it_was_written(
+    repo: mvc.Repository, model: Conv, images: Path
+) -> None:
+    given = {
+        "numbers": [1, 2.5, float("inf"), -0.0, True, None],
+        "table": {(1, "a"): {"x": []}},
+        "kind": torch.float16,
+        "where": torch.device("cpu"),
+        "weights": torch.arange(3.0),
+        "array": np.arange(4, dtype=np.int16),
+        "call": partial(nn.functional.cross_entropy, label_smoothing=0.1),
+        "choice": random.Random(3),
+        "numpy": np.random.default_rng(4),
+        "old": np.random.RandomState(5),
+        "same": "text with no / file",
+        "path": images / "labels.npy",
+    }
+    with repo.recipes.record(
+        model, data={"pictures": images}, service=nothing, verify=False
+    ) as run:
+        run.train(**given)
+    assert run.recipe is not None
+    encoded = run.recipe.encoded()
+    assert Recipe.decode(encoded) == run.recipe
+    assert Recipe.decode(encoded).encoded() == encoded
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"f": lambda x: x}, "f: a lambda cannot be recorded"),
+        ({"f": [Counter()]}, r"f\[0\] is a Counter, and how it was made is unknown"),
+        ({"f": iter([1])}, "f is an iterator"),
+        ({"f": open(__file__, encoding="utf-8")}, "f is an open file"),  # noqa: SIM115
+        ({"f": torch}, "f is the module torch"),
+        ({"f": Path("/etc/hostname")}, "f is the path /etc/hostname, which belongs to no data set"),
+        ({"f": mvc.made(Sampler, 3)}, "f holds a Generator in its attribute rng, whose state"),
+        ({"f": mvc.made(Half)}, "f has a state_dict, but no load_state_dict"),
+        ({"f": {1, 2}}, "f is a set"),
+        ({"f": object()}, "f is an object, and how it was made is unknown"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_recorded_is_refused_by_name_before_training(
+    repo: mvc.Repository, model: Conv, arguments: dict[str, Any], message: str
+) -> None:
+    nothing.seen = None  # type: ignore[attr-defined]
+    with (
+        pytest.raises(CannotRecord, match=message),
+        repo.recipes.record(model, service=nothing, verify=False) as run,
+    ):
+        run.train(**arguments)
+    assert nothing.seen is None  # type: ignore[attr-defined]
+    assert len(list(repo.log())) == 1
+
+
+def test_an_object_that_changed_since_it_was_made_has_a_state(
+    repo: mvc.Repository, model: Conv
+) -> None:
+    counter = mvc.made(Counter)
+    counter.count = 3
+    with (
+        pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"),
+        repo.recipes.record(model, service=nothing, verify=False) as run,
+    ):
+        run.train(f=counter)
+
+
+def test_a_function_inside_another_and_a_wrong_call_are_refused(
+    repo: mvc.Repository, model: Conv
+) -> None:
+    def inner(model: nn.Module) -> None: ...
+
+    with (
+        pytest.raises(CannotRecord, match=r"service: .*inner was made inside a function"),
+        repo.recipes.record(model, service=inner),
+    ):
+        pass
+    with (
+        pytest.raises(WrongUsage, match=r"cannot be called so: .*'epochs'"),
+        repo.recipes.record(model, service=trainings.make_images) as run,
+    ):
+        run.train(epochs=3)
+    with (
+        pytest.raises(WrongUsage, match=r"nothing was trained"),
+        repo.recipes.record(model, service=nothing),
+    ):
+        pass
+
+
+def test_a_training_outside_of_a_with_block_is_refused(repo: mvc.Repository, model: Conv) -> None:
+    with pytest.raises(WrongUsage, match="use it in a with block"):
+        repo.recipes.record(model, service=nothing).train()
+
+
+def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model: Conv) -> None:
+    with pytest.raises(WrongUsage, match=r"Conv cannot be made so: .*'depth'"):
+        mvc.made(Conv, depth=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="not all arguments"):  # it is the class that fails
+        mvc.made(Conv, "4")  # type: ignore[arg-type]
+    with pytest.raises(WrongUsage, match="cannot remember an int"):
+        mvc.made(int, 3)
+    with pytest.raises(WrongUsage, match="cannot call an int"):
+        mvc.made(3)  # type: ignore[arg-type]
+    with (
+        pytest.raises(WrongUsage, match="service is of type NoneType"),
+        repo.recipes.record(model, service=None),
+    ):
+        pass
+    with pytest.raises(WrongUsage, match=r"model is a class: it must be a torch\.nn\.Module"):
+        repo.commit(model=Conv)
+    with (
+        pytest.raises(WrongUsage, match="model is a class"),
+        repo.recipes.record(Conv, service=nothing),  # type: ignore[arg-type]
+    ):
+        pass
+
+
+def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
+    repo: mvc.Repository, model: Conv
+) -> None:
+    with (
+        pytest.raises(CannotRecord, match=r"changed after run.train"),
+        repo.recipes.record(model, service=nothing, verify=False) as run,
+    ):
+        run.train()
+        nn.init.ones_(model.net[0].weight)
+    with (
+        pytest.raises(CannotRecord, match=r"weights are those of no version"),
+        repo.recipes.record(model, service=nothing, verify=False),
+    ):
+        pass
+
+
+def test_a_model_with_hooks_is_refused(repo: mvc.Repository, model: Conv) -> None:
+    model.net[1].register_forward_hook(lambda *_: None)
+    with (
+        pytest.raises(CannotRecord, match=r"the module net.1 has hooks"),
+        repo.recipes.record(model, service=nothing, verify=False),
+    ):
+        pass
+
+
+def test_data_that_is_written_to_during_training_is_noticed(
+    repo: mvc.Repository, model: Conv, images: Path
+) -> None:
+    with (
+        pytest.raises(CannotRecord, match=r"labels.npy changed during the training"),
+        repo.recipes.record(model, data=images, service=spoil, verify=False) as run,
+    ):
+        run.train()
+
+
+def hostile(recipe: Recipe) -> Iterator[tuple[bytes, bytes]]:
+    yield b'"schema": "mvc.recipe/1"', b'"schema": "mvc.recipe/2"'
+    yield b'"steps": 0', b'"steps": -1'
+    yield b'"seconds": ', b'"seconds": 1e99, "more": '
+    yield b'"code": "tests.', b'"code": "../tests.'
+    yield b'"version": "', b'"version": "0'
+    yield b'"path": "model.safetensors"', b'"path": "../model.safetensors"'
+    yield b'"objects": []', b'"objects": [{"name": "a"}]'
+    yield b'"arguments": {}', b'"arguments": {"x": {"object": "b"}}'
+    yield b'"arguments": {}', b'"arguments": {"x": {"data": "none", "path": ""}}'
+    yield b'"arguments": {}', b'"arguments": {"x": NaN}'
+    yield b'"arguments": {}', b'"arguments": {"x": ' + b"[" * 5000 + b"]" * 5000 + b"}"
+    yield b'"arguments": {}', b'"arguments": {"x": {"method": [1, "__class__.x"]}}'
+
+
+def test_hostile_recipes_are_refused(repo: mvc.Repository, model: Conv) -> None:
+    with repo.recipes.record(model, service=nothing, verify=False) as run:
+        run.train()
+    assert run.recipe is not None
+    encoded = run.recipe.encoded()
+    for old, new in hostile(run.recipe):
+        assert old in encoded, old
+        with pytest.raises(DamagedData, match="a recipe cannot be read"):
+            Recipe.decode(encoded.replace(old, new, 1))
+    for cut in range(0, len(encoded) - 2, 97):
+        with pytest.raises(DamagedData):
+            Recipe.decode(encoded[:cut])
+
+
+def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> None:
+    torch.manual_seed(0)
+    model = Conv(2, dropout=0.1)
+    repo.commit(model.state_dict())
+    given = mvc.Architecture(model, {"width": 2, "dropout": 0.1})
+    with repo.recipes.record(given, service=nothing, verify=False) as run:
+        run.train()
+    assert run.recipe is not None
+    assert run.recipe.model.made == {
+        "partial": [
+            {"code": "tests.recipes.trainings:Conv"},
+            [],
+            [["dropout", 0.1], ["width", 2]],
+        ]
+    }
+    with (
+        pytest.raises(WrongUsage, match=r"one block records one call"),
+        repo.recipes.record(given, service=nothing, verify=False) as run,
+    ):
+        run.train()
+        run.train()
+    with (
+        pytest.raises(CannotRecord, match="takes arguments"),
+        repo.recipes.record(model, service=nothing, verify=False),
+    ):
+        pass
+
+
+def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    """Where that is smaller: here Adam has trained for long and goes on for one step."""
+    model = mvc.made(Conv, 64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-12, betas=(0.9999, 0.99999))
+    for parameter in model.parameters():
+        optimizer.state[parameter] = {
+            "step": torch.tensor(1e5),
+            "exp_avg": 1e-2 * torch.randn_like(parameter),
+            "exp_avg_sq": 1e-4 * torch.rand_like(parameter),
+        }
+    repo.commit(model.state_dict())
+    data = make_images(tmp_path / "images", 8)
+    for _ in range(2):
+        with repo.recipes.record(
+            model, optimizer, data=data, service=train_images, verify=False
+        ) as run:
+            run.train()
+    second, first, _ = (e.storage for e in repo.log(prices=True))
+    assert first is not None
+    assert second is not None
+    whole = 2 * 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert sum(first.bytes.values()) > 0.8 * whole
+    assert sum(second.bytes.values()) < 0.7 * whole
+    assert repo.storage.fsck(full=True).sound

@@ -1,0 +1,621 @@
+"""Weights that are given up for a recipe: what stays, what is told, and how they come back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.api import CheckpointException
+
+import mvc
+from mvc.errors import (
+    CannotRecord,
+    CannotRetrain,
+    DamagedData,
+    MvcError,
+    NotTrusted,
+    RefConflict,
+    UnknownPath,
+    WeightsDropped,
+)
+from mvc.frameworks.dcp import MvcReader
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.repo.config import set_value
+from mvc.repo.context import Context
+from mvc.repo.lookup import weights
+from mvc.store.journal.entries import Entry, Weights
+from tests.frameworks.need import need
+from tests.oracle import reader
+from tests.recipes.trainings import Conv, make_images, train_images
+from tests.recipes.by_hand import drop
+
+pytestmark = pytest.mark.usefixtures("prepared")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Chain:
+    """Versions of one model; the second and third were trained from the one before."""
+
+    def __init__(self, repo: mvc.Repository, folder: Path, trainings: int = 2) -> None:
+        self.repo, self.states = repo, list[dict[str, torch.Tensor]]()
+        torch.manual_seed(1)
+        self.model = mvc.made(Conv, 4, dropout=0.5)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.ids: list[CommitId] = [repo.commit(self.model.state_dict()).id]
+        self._keep()
+        data = make_images(folder / "images", 16)
+        for _ in range(trainings):
+            self.train(data, verify=False)
+
+    def train(self, data: Path, **flags: Any) -> None:
+        """Records the next version, also if its proof fails."""
+        run = self.repo.recipes.record(
+            self.model, self.optimizer, data=data, service=train_images, **flags
+        )
+        try:
+            with run:
+                run.train()
+        finally:
+            if run.result is not None:
+                self.ids.append(run.result.id)
+                self._keep()
+
+    def _keep(self) -> None:
+        self.states.append({n: v.clone() for n, v in self.model.state_dict().items()})
+
+    def is_right(self, rev: int) -> bool:
+        state = self.repo.checkout(self.ids[rev])
+        return all(torch.equal(state[n], v) for n, v in self.states[rev].items())
+
+
+@pytest.fixture
+def chain(repo: mvc.Repository, tmp_path: Path) -> Chain:
+    return Chain(repo, tmp_path)
+
+
+def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    with pytest.raises(UnknownPath, match="has no recipe"):
+        repo.storage.repack(drop_weights=[start])
+    with pytest.raises(CannotRetrain, match="is not proven"):
+        repo.storage.repack(drop_weights=[first])
+    repo.storage.repack(drop_weights=[first], trust=True)
+    repo.storage.gc(grace="0")
+    (entry,) = (e for e in repo.log() if e.id == first)
+    assert entry.dropped is not None
+    assert entry.dropped.proven_ns is not None
+    assert "torch" in entry.dropped.where
+    with pytest.raises(WeightsDropped, match="were given up") as caught:
+        repo.checkout(first)
+    assert "--retrain --trust-code" in str(caught.value.hint)
+    with repo.recipes.retraining(first, trust=True):
+        assert chain.is_right(1)
+    with pytest.raises(WeightsDropped):
+        repo.checkout(first)
+    with pytest.raises(NotTrusted):
+        repo.storage.repack(add=[first])
+    repo.storage.repack(add=[first], trust=True)
+    assert chain.is_right(1)
+    assert repo.storage.fsck(full=True).sound
+    assert next(e for e in repo.log() if e.id == first).dropped is None
+
+
+def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop(repo.context, first, second)
+    before = repo.storage.stats()
+    freed = repo.storage.gc(grace="0").freed
+    assert freed > 0
+    assert repo.storage.stats().stored_bytes < before.stored_bytes
+    assert (repo.storage.stats().dropped, repo.storage.stats().forgotten) == (2, 0)
+    report = repo.storage.fsck(full=True)
+    assert report.sound
+    assert not report.lost
+    assert sum("recoverable by retraining" in note for note in report.notes) == 2
+    with pytest.raises(NotTrusted) as caught:
+        repo.recipes.retrain(second)
+    assert all(f"show --code {each.short}" in str(caught.value.hint) for each in (first, second))
+    assert f"--trust {first.short} --trust {second.short}" in str(caught.value.hint)
+    assert caught.value.versions == (first, second)
+    done = repo.recipes.retrain(second, trust=caught.value.versions)
+    assert done.replayed == (first, second)
+    assert all(torch.equal(done.state[n], v) for n, v in chain.states[2].items())
+    assert repo.storage.fsck().sound
+
+
+def test_report_and_plot_leave_out_changes_of_versions_without_weights(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    repo.commit({n: v + 1 for n, v in chain.states[2].items()})
+    drop(repo.context, first)
+    repo.storage.gc(grace="0")
+    assert start.short in repo.report()
+    assert "1 of" in " ".join(repo.plot(distance=True).notes)
+
+
+def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop(repo.context, first, second)
+    repo.storage.gc(grace="0")
+    with repo.recipes.retraining(second, trust=[first, second]) as done:
+        assert done is not None
+        assert done.replayed == (first, second)
+        assert repr(done).startswith(f"<Retrained: {second.short} model.safetensors, 2 replayed")
+    found = {e.id: e.dropped for e in repo.log()}
+    for id_ in (first, second):
+        dropped = found[id_]
+        assert dropped is not None
+        assert dropped.proven_ns is not None
+        assert "torch" in dropped.where
+
+
+def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
+    repo, (_, first, _) = chain.repo, chain.ids
+    drop(repo.context, first)
+    repo.storage.gc(grace="0")
+    with pytest.raises(WeightsDropped) as caught:
+        repo.checkout(first)
+    assert f"mvc repack --add {first.short} --trust-code" in str(caught.value.hint)
+    assert f"with repo.recipes.retraining('{first.short}', trust=True)" in str(caught.value.hint)
+
+
+def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop(repo.context, second)
+    repo.storage.gc(grace="0")
+    for read in (
+        lambda: repo.load_model(second, trust=True),
+        lambda: repo.checkout(second, to=repo.root.parent / "elsewhere"),
+        lambda: repo.switch("side", create=True, start=second),
+    ):
+        with pytest.raises(WeightsDropped, match="were given up") as caught:
+            read()
+        assert f"with repo.recipes.retraining('{second.short}', trust=True)" in str(
+            caught.value.hint
+        )
+    with repo.recipes.retraining(second, trust=True):
+        model = repo.load_model(second, trust=True)
+        assert all(torch.equal(v, chain.states[2][n]) for n, v in model.state_dict().items())
+        repo.checkout(second, to=repo.root.parent / "elsewhere")
+        written = load_file(repo.root.parent / "elsewhere")
+        assert all(torch.equal(v, chain.states[2][n]) for n, v in written.items())
+        assert not repo.diff(first, second).unmeasured
+        repo.switch("side", create=True, start=second)
+    assert repo.identify(repo.root / "model.safetensors")[0].commit == second
+
+
+def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    drop(repo.context, first)
+    data = repo.recipes.data_set("images").version
+    for needed in (start, data):
+        with pytest.raises(RefConflict, match=r"is needed to train .* again"):
+            repo.storage.forget(needed)
+    repo.tag("kept", first)
+    assert start not in {c.id for c in repo.storage.forget(keep_last=1, dry_run=True).commits}
+    repo.storage.forget([start, first])  # all of them together may go
+    repo.storage.gc(grace="0")
+    assert chain.is_right(2)
+
+
+def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: Path) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop(repo.context, second)
+    repo.storage.gc(grace="0")
+    assert repo.recipes.code(second)
+    assert repo.manifest(second).root == repo.version(second).root
+    found = repo.diff(first, second)  # by how much they differ is not known without them
+    assert "were given up" in found.unmeasured["model.safetensors"]
+    assert {row.l2 for row in found.files[0].tensors} == {None}
+    with pytest.raises(WeightsDropped):
+        repo.checkout(second, to=tmp_path / "out")
+    assert [type(state) for _, state in repo.iter_versions(on_error="yield")][-1] is WeightsDropped
+    manifest = repo.manifest("HEAD")
+    with pytest.raises(WeightsDropped):
+        repo.tensor_bytes(manifest.entries[0], manifest.entries[0].tensors[0], "HEAD")
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: Chain) -> None:
+    need("fsspec")
+    from mvc.frameworks.fsspec.filesystem import MvcFileSystem
+
+    repo = chain.repo
+    drop(repo.context, chain.ids[2])
+    repo.storage.gc(grace="0")
+    with pytest.raises(CheckpointException, match="were given up"):
+        dcp.load(dict(chain.states[2]), storage_reader=MvcReader(repo))
+    fs, path = MvcFileSystem(), f"mvc://{repo.root}@HEAD/model.safetensors"
+    for read in (
+        lambda: fs.cat_file(path),
+        lambda: fs.cp_file(path, f"mvc://{repo.root}@main/copy.safetensors"),
+        lambda: fs.mv(path.replace("HEAD", "main"), f"mvc://{repo.root}@main/moved.safetensors"),
+    ):
+        with pytest.raises(WeightsDropped):
+            read()
+
+
+def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop(repo.context, second)
+    repo.storage.gc(grace="0")
+    with pytest.raises(WeightsDropped):
+        repo.commit({"x": torch.zeros(3)}, path="other.safetensors")
+    with repo.recipes.retraining(second, trust=True), pytest.raises(WeightsDropped):
+        repo.commit({"x": torch.zeros(3)}, path="other.safetensors")  # readable, but not stored
+    repo.commit({n: v + 1 for n, v in chain.states[2].items()})
+    assert repo.storage.fsck(full=True).sound
+
+
+def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    repo.commit(chain.states[2], message="the same again")
+    drop(repo.context, second)
+    repo.storage.gc(grace="0")
+    assert chain.is_right(2)
+    repo.storage.repack(add=[second])  # nothing is trained: they are there
+    assert next(e for e in repo.log() if e.id == second).dropped is None
+
+
+def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop(repo.context, second)
+    repo.storage.gc(grace="0")
+    assert "still stored" not in str(next(e for e in repo.log() if e.id == second).dropped)
+    repo.commit(chain.states[2])
+    assert str(next(e for e in repo.log() if e.id == second).dropped).endswith("), still stored")
+    repo.storage.repack(add=[second])  # trains nothing
+    assert next(e for e in repo.log() if e.id == second).dropped is None
+
+
+def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop(repo.context, first, second)
+    repo.storage.repack(add=[second])
+    repo.close()
+    held = reader.Repository(repo.root / ".mvc")
+    marks = [mark for entry in held.entries for mark in entry.weights if mark[1]]  # 0: proven
+    assert [(mark[0], mark[1], mark[2]) for mark in marks] == [
+        (bytes(first), 1, "model.safetensors"),
+        (bytes(second), 1, "model.safetensors"),
+        (bytes(second), 2, "model.safetensors"),
+    ]
+
+
+def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop(repo.context, second)
+    repo.storage.gc(grace="0")
+    repo.storage.rebuild_index()
+    with pytest.raises(WeightsDropped):
+        repo.checkout(second)
+    repo.storage.repack(interval=1)
+    repo.storage.repair()
+    assert repo.storage.fsck(full=True).sound
+    with pytest.raises(WeightsDropped):
+        repo.checkout(second)
+
+
+def weigh(repo: mvc.Repository, weight: float) -> None:
+    file = repo.context.root / ".mvc/config.yaml"
+    set_value(FileSystem(), file, "store.storage_weight", str(weight))
+
+
+def test_the_price_of_a_recipe_is_that_of_all_trainings_back_to_stored_weights(
+    chain: Chain,
+) -> None:
+    repo, (start, first, second) = chain.repo, chain.ids
+    drop(repo.context, first, second)
+    weigh(repo, 3.0)
+    with mvc.Repository.open(repo.context.root) as chain.repo:
+        stored = {e.id: e.storage for e in chain.repo.log(every=True, prices=True)}
+        taken = [e.dropped.seconds for e in chain.repo.log() if e.dropped is not None]
+        seconds = [stored[id_].seconds for id_ in (start, first, second)]  # type: ignore[union-attr]
+        assert seconds[1] - seconds[0] == pytest.approx(taken[1])
+        assert seconds[2] - seconds[1] == pytest.approx(taken[0])
+        prices = [each.price for each in stored.values() if each is not None]
+        of_versions = sum(price for price in prices if price is not None)
+        assert chain.repo.storage.stats().price == pytest.approx(of_versions)
+
+
+def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    drop(repo.context, first)
+    for proven in (first, second):
+        marks = (Weights(proven, "proven", "model.safetensors", 5, "by hand"),)
+        repo.context.store.publish(lambda m=marks: Entry("prove", 1, weights=m))
+    repo.storage.gc(grace="0")
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.context.root) as chain.repo:
+        done = chain.repo.storage.repack()
+        assert done.plan.given_up == (second,)
+        assert done.plan.prices is not None
+        chain.repo.storage.gc(grace="0")  # what was kept as a step between the two goes, too
+        price = chain.repo.storage.stats().price
+        assert price is not None
+        assert price <= 1.05 * done.plan.prices[1] < done.plan.prices[0]
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_delta_of_a_version_that_gave_up_its_weights_needs_no_training(
+    chain: Chain, collected: bool
+) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    set_value(FileSystem(), repo.context.root / ".mvc/config.yaml", "store.layout", "chain")
+    chain.repo = repo = mvc.Repository.open(repo.context.root)
+    moved = {
+        name: value * (1 + 1e-6) if value.is_floating_point() else value
+        for name, value in chain.states[2].items()
+    }
+    newest = repo.commit(moved).id
+    assert next(iter(repo.log(prices=True))).storage.kind == "delta"  # type: ignore[union-attr]
+    drop(repo.context, first, second)
+    if collected:
+        repo.storage.gc(grace="0")
+        with pytest.raises(WeightsDropped):
+            repo.checkout(second)
+    with repo.recipes.retraining(newest, trust=True) as trained:
+        assert trained is None  # stored deltas and full records lead there
+    state = repo.checkout(newest)
+    assert all(torch.equal(state[name], value) for name, value in moved.items())
+    with repo.recipes.retraining(second, trust=[first, second]) as trained:
+        assert (trained is not None) == collected
+        assert chain.is_right(2)
+
+
+def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    repo.recipes.retrain(first, trust=True)
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.context.root) as chain.repo:
+        planned = chain.repo.storage.repack(dry_run=True).plan
+        assert planned.given_up == (first,)
+        assert planned.prices is not None
+        assert planned.prices[1] < planned.prices[0]
+        assert chain.is_right(1)
+        assert chain.repo.storage.repack().plan.given_up == (first,)
+        chain.repo.storage.gc(grace="0")
+        with pytest.raises(WeightsDropped):
+            chain.repo.checkout(first)
+        assert chain.is_right(0)
+        assert chain.is_right(2)
+        kinds = {e.id: e.storage.kind for e in chain.repo.log(prices=True) if e.storage}
+        assert kinds[first] == "recipe"
+        assert kinds[second] != "recipe"
+        assert chain.repo.storage.stats().kinds["recipe"] == 1
+
+
+@pytest.mark.parametrize(("weight", "gone"), [(None, False), (1e-3, False), (1e12, True)])
+def test_a_recorded_training_keeps_the_cheaper_of_weights_and_recipe(
+    repo: mvc.Repository, tmp_path: Path, weight: float | None, gone: bool
+) -> None:
+    if weight is not None:
+        weigh(repo, weight)
+    with mvc.Repository.open(repo.context.root) as opened:
+        model = mvc.made(Conv, 4, dropout=0.5)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        opened.commit(model.state_dict())
+        data = make_images(tmp_path / "images", 16)
+        with opened.recipes.record(model, optimizer, data=data, service=train_images) as run:
+            run.train()
+        (newest, *_) = opened.log()
+        assert (newest.dropped is not None) == gone
+
+
+def spoil(repo: mvc.Repository, version: CommitId, path: str) -> None:
+    """Damages the payload of the largest tensor of a file."""
+    manifest = repo.manifest(version)
+    entry = (manifest.by_path | manifest.attached_by_path)[path]
+    content = max(entry.contents, key=lambda content: content.spec.nbytes)
+    *_, step = repo.context.store.graph.path(content.id, 0).steps
+    pack = repo.context.store.folder / "packs" / f"{step.pack:08d}.pack"
+    data = bytearray(pack.read_bytes())
+    data[step.offset + step.header.body_at + step.member.at + step.member.stored // 2] ^= 4
+    pack.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["service", "code", "data", "base"])
+def test_weights_stay_if_their_recipe_is_not_whole(chain: Chain, what: str) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    path = {
+        "service": ".mvc/service/optimizer.safetensors",
+        "code": ".mvc/code/tests/recipes/trainings.py",
+        "data": "images.npy",
+        "base": "model.safetensors",
+    }[what]
+    version = {"data": repo.recipes.data_set("images").version, "base": first}.get(what, second)
+    repo.storage.repack(interval=1)  # everything in full: nothing else is damaged with it
+    spoil(repo, version, path)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        with pytest.raises(DamagedData, match="no weights are given up: their recipe needs"):
+            drop(chain.repo.context, second)
+        assert chain.is_right(2)
+        assert chain.repo.storage.stats().dropped == 0
+
+
+def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo, second = chain.repo, chain.ids[2]
+    drop(repo.context, second)
+    is_stored, collected = weights.is_stored, list[bool]()
+
+    def racing(context: Context, entry: object) -> bool:
+        found = is_stored(context, entry)  # type: ignore[arg-type]
+        if found and not collected:
+            collected.append(True)
+            with mvc.Repository.open(repo.root) as other:
+                other.storage.gc(grace="0")
+        return found
+
+    monkeypatch.setattr(weights, "is_stored", racing)
+    repo.storage.repack(add=[second], trust=True)
+    assert collected
+    assert chain.is_right(2)
+    assert repo.storage.fsck(full=True).sound
+
+
+def test_marks_of_a_collected_version_do_no_harm(chain: Chain) -> None:
+    repo, (start, first, second) = chain.repo, chain.ids
+    repo.recipes.retrain(first, trust=True)
+    repo.switch("side", create=True, start=start, force=True)
+    repo.delete_branch("main", force=True)
+    drop(repo.context, second)
+    old = repo.storage.gc(grace="0").commits
+    assert {first, second} <= set(old)
+    # As a gc before left it: the mark is there, and the version is not.
+    marks = (Weights(second, "dropped", "model.safetensors", 5),)
+    repo.context.store.publish(lambda: Entry("drop-weights", 1, weights=marks))
+    repo.commit({"x": torch.ones(3)}, path="x.safetensors")
+    gone = repo.commit({"x": torch.zeros(3)}, path="x.safetensors").id
+    repo.commit({"x": torch.ones(4)}, path="x.safetensors")
+    repo.storage.forget([gone])
+    assert repo.storage.fsck().sound
+    assert repo.storage.stats().dropped == 0
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.root) as again:
+        again.storage.repack()
+
+
+def test_data_outside_of_the_repository_keep_the_weights(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    model = mvc.made(Conv, 4, dropout=0.5)
+    repo.commit(model.state_dict())
+    images = make_images(tmp_path / "images", 16)
+    repo.recipes.add_data(images, reference=True)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with (
+        pytest.raises(CannotRecord, match="the data lie outside of mvc: images"),
+        repo.recipes.record(model, optimizer, data=images, service=train_images, drop_weights=True),
+    ):
+        pass
+    with repo.recipes.record(model, optimizer, data=images, service=train_images) as run:
+        run.train()
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.root) as opened:
+        assert not opened.storage.repack().plan.given_up
+        with pytest.raises(CannotRetrain, match="lie outside of mvc: images"):
+            opened.storage.repack(drop_weights=["HEAD"])
+        opened.storage.repack(drop_weights=["HEAD"], outside_data=True)
+        assert opened.storage.stats().dropped == 1
+
+
+def test_forged_marks_are_damage(chain: Chain) -> None:
+    repo, (start, first, _) = chain.repo, chain.ids
+    for version, path in ((first, "no\x1b.safetensors"), (start, "model.safetensors")):
+        marks = (Weights(version, "dropped", path, 5),)
+        repo.context.store.publish(lambda m=marks: Entry("drop-weights", 1, weights=m))
+    with pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"):
+        repo.storage.repack(add=[first], trust=True)
+    with (
+        pytest.raises(DamagedData, match=r"has no no\\x1b\.safetensors"),
+        repo.recipes.retraining(first, trust=True),
+    ):
+        pass
+    report = repo.storage.fsck()
+    assert {p.versions for p in report.problems} == {(first,), (start,)}
+    assert not any(
+        "\x1b" in text for text in (*report.notes, *(p.message for p in report.problems))
+    )
+
+
+def give_up_unproven(repo: mvc.Repository, version: CommitId) -> None:
+    """As versions of mvc did that took a word for a proof."""
+    marks = (Weights(version, "dropped", "model.safetensors", 5),)
+    repo.context.store.publish(lambda: Entry("drop-weights", 1, weights=marks))
+
+
+def test_weights_stay_that_rest_on_weights_given_up_unproven(chain: Chain) -> None:
+    repo, (_, first, second) = chain.repo, chain.ids
+    give_up_unproven(repo, first)
+    repo.recipes.retrain(second, trust=True)
+    with pytest.raises(CannotRetrain, match=f"trained from {first.short}, whose .* unproven"):
+        repo.storage.repack(drop_weights=[second])
+    weigh(repo, 1e12)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        assert not chain.repo.storage.repack().plan.given_up
+        chain.repo.storage.gc(grace="0")
+        assert chain.is_right(2)
+
+
+FLAGS = [
+    dict(zip(("verify", "drop_weights", "price", "outside"), values, strict=True))
+    for values in product((True, False), (None, True, False), (None, 1e12), (True, False))
+]
+
+
+PARTS = [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 7))]
+
+
+@pytest.mark.parametrize("base", ["stored", "given up", "unproven"])
+@pytest.mark.parametrize("spoiled", [False, True])
+@pytest.mark.parametrize("part", PARTS)
+def test_every_version_comes_back_whatever_the_flags_say(
+    tmp_path: Path, base: str, spoiled: bool, part: int
+) -> None:
+    for number, flags in list(enumerate(FLAGS))[part::7]:
+        with mvc.Repository.init(tmp_path / f"repo{number}") as repo:
+            images = make_images(tmp_path / f"images{number}", 16)
+            _story(repo, images, base=base, spoiled=spoiled, **flags)
+
+
+def _story(
+    repo: mvc.Repository, images: Path, *, base: str, spoiled: bool, price: float | None,
+    outside: bool, **flags: Any,
+) -> None:  # fmt: skip
+    """A base, and a training from it with these flags; then all that may give up its weights."""
+    chain = Chain(repo, images.parent, 1)
+    first = chain.ids[1]
+    if base == "given up":
+        repo.storage.repack(drop_weights=[first], trust=True)
+    elif base == "unproven":
+        give_up_unproven(repo, first)
+    if price is not None:
+        weigh(repo, price)
+    if outside:
+        repo.recipes.add_data(images, reference=True)
+    with mvc.Repository.open(repo.root) as chain.repo:
+        repo = chain.repo
+        with suppress(MvcError):
+            chain.train(images, **flags)
+        if len(chain.ids) < 3:  # refused before it began
+            chain.train(images, verify=False)
+        newest = chain.ids[2]
+        repo.commit({"other": torch.zeros(3)})
+        if spoiled:
+            repo.storage.repack(interval=1)
+            spoil(repo, newest, ".mvc/service/optimizer.safetensors")
+    with mvc.Repository.open(repo.root) as chain.repo:
+        repo = chain.repo
+        for trust in (False, [newest], True, chain.ids):
+            with suppress(MvcError):
+                repo.storage.repack(drop_weights=[newest], trust=trust)
+            with suppress(MvcError):
+                repo.storage.repack()
+        if not any(mark.kind == "dropped" for _, mark in repo.context.fresh().weights(newest)):
+            shutil.rmtree(images)  # nothing needs it
+        assert not (
+            outside and not images.exists() and repo.storage.stats().dropped > (base != "stored")
+        )
+        with suppress(DamagedData):  # what is spoiled is kept
+            repo.storage.gc(grace="0")
+        for number, version in enumerate(chain.ids):
+            with repo.recipes.retraining(version, trust=chain.ids):
+                assert chain.is_right(number), (number, flags)

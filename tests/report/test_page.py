@@ -1,0 +1,227 @@
+"""The page: whole HTML that loads nothing, escapes everything, and stays small."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mvc
+from mvc.errors import MvcError
+from mvc.ids import CommitId
+from mvc.report.figure import Axis, Bars, Lanes, Line, svg, text
+from mvc.report.overview import Span, changes, overview
+from tests.variables import variable
+
+VOID = {"meta", "link", "br"}
+DAY = 86_400 * 10**9
+BROWSERS = ("chromium-headless-shell", "chromium", "chrome-headless-shell", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+EVIL = '"><script>alert(1)</script>&\x1b[2J\u202e'
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in order; gathers ids, links, headings and texts."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: Counter[str] = Counter()
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.regions: list[dict[str, str | None]] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        assert max(self.ids.values()) == 1
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        found = dict(attrs)
+        assert len(found) == len(attrs)
+        assert not any(name.startswith("on") or name == "src" for name in found)
+        self.ids.update(i for i in [found.get("id")] if i is not None)
+        self.links.extend(h for h in [found.get("href")] if h is not None)
+        if found.get("class", "").startswith("scroll"):
+            self.regions.append(found)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.texts)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
+    """Twelve nightly versions, of which one was forgotten; deployed on two targets."""
+    rng = np.random.default_rng(1)
+    state = {f"block.{i}.weight": rng.standard_normal((8, 8)) for i in range(3)}
+    with mvc.Repository.init(tmp_path / "models") as repo:
+        for i in range(12):
+            state = state | {"block.0.weight": state["block.0.weight"] + 1}
+            if i == 6:
+                state["head.weight"] = np.ones(3)
+            day = f"2026-11-{i + 1:02}"
+            repo.commit(
+                state, message=f"nightly {i} {EVIL}", metrics={"acc": i / 12, EVIL[:9]: i},
+                params={"data": EVIL[:28]}, deploy=("prod", "edge")[i % 2], at=f"{day}T12:00Z",
+                options=mvc.CommitOptions(time=f"{day}T10:00Z"),
+            )  # fmt: skip
+        repo.tag("v1", "HEAD~3")
+        repo.storage.forget("HEAD~9")
+        yield repo
+
+
+def test_the_page_is_whole_and_loads_nothing(repo: mvc.Repository, tmp_path: Path) -> None:
+    html = repo.report(tmp_path / "report.html", layer_seconds=600)
+    assert (tmp_path / "report.html").read_text() == html
+    page = Page(html)
+    assert page.tags["script"] == page.tags["img"] == page.tags["iframe"] == 0
+    assert "url(" not in html and "@import" not in html
+    assert not {c for c in html if ord(c) < 32} - {"\n"} and "\u202e" not in html
+    anchors = [link for link in page.links if link != "data:,"]
+    assert all(link.startswith("#") and link[1:] in page.ids for link in anchors)
+    assert all(r.get("tabindex") == "0" and r.get("aria-label") for r in page.regions)
+    for section in ("history", "metrics", "storage", "layers", "versions", "deployments"):
+        assert page.ids[section] == 1
+        assert f"#{section}" in page.links
+
+
+def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
+    page = Page(repo.report(layer_seconds=600))
+    for entry in repo.log():
+        assert page.ids[f"v{entry.id.short}"] == 1
+    for expected in ("12 versions, 1 of them forgotten", "tag: v1", "forgotten", "in full", "now"):
+        assert expected in page.text
+    live = repo.live(target="prod")
+    assert f"prod: {live.commit.short}" in page.text
+    assert "nightly 11" in page.text
+    assert "block.0.weight" in page.texts and "head.weight" in page.texts
+    # Two changes touch the forgotten version, and have no distance.
+    assert "Of 11 such changes 9 are shown" in page.text
+    # Every element of one layer moved by one, the others by nothing.
+    heat = page.texts[page.texts.index("block.0.weight") :]
+    assert heat[1:10] == ["1e0"] * 9
+    heat = page.texts[page.texts.index("block.1.weight") :]
+    assert heat[1:10] == ["0"] * 9
+
+
+def test_bytes_and_chains_of_versions_add_up(repo: mvc.Repository) -> None:
+    from mvc.report.stats import by_version
+
+    total, stats = by_version(repo.context)
+    assert total.bytes == repo.storage.stats().bytes
+    assert repo.find("HEAD~9") not in stats
+    first = stats[repo.find("HEAD~11")]
+    assert (first.deltas, first.reset_point, first.base) == (0, True, repo.find("HEAD~11"))
+    for kind in ("full", "delta", "metadata"):
+        kept = sum(each.bytes[kind] for each in stats.values())
+        assert kept <= total.bytes[kind]
+    deepest = max(stats.values(), key=lambda each: each.deltas)
+    assert deepest.deltas == total.deltas_worst
+    assert deepest.base in stats
+
+
+def test_an_empty_repository_and_one_of_one_version(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path / "a") as repo:
+        page = Page(repo.report())
+        assert "0 versions" in page.text and "No version has a metric" in page.text
+        assert "there are no two versions after each other" in page.text
+        assert repo.plot().text()
+        repo.commit({"w": np.zeros(2)})
+        assert "1 version, 1 of them stored in full" in Page(repo.report()).text
+
+
+def test_without_time_there_are_no_distances(repo: mvc.Repository) -> None:
+    page = Page(repo.report(layer_seconds=0))
+    assert "No distances: for want of time." in page.text
+    assert page.tags["table"] == 2
+
+
+def test_a_version_that_is_committed_meanwhile_does_no_harm(repo: mvc.Repository) -> None:
+    found = overview(repo.context)
+    repo.commit({"w": np.zeros(2)})
+    assert len(changes(repo.context, found, seconds=600, most=5)[0]) == 5
+    assert found.head == repo.find("HEAD~1")
+
+
+def test_the_page_is_not_written_into_the_store(repo: mvc.Repository) -> None:
+    with pytest.raises(MvcError):
+        repo.report(repo.root / ".mvc" / "report.html")
+
+
+def test_pictures_do_not_grow_with_the_history() -> None:
+    count = 10_000
+    points = [(i * DAY // 24, float(i % 7)) for i in range(count)]
+    spans = [Span(CommitId(bytes(32)), t, t + DAY // 24) for t, _ in points]
+    axis = Axis.of(t for t, _ in points)
+    charts = [Line("a", points), Bars("b", {"x": points}), Lanes("l", {"t": spans})]
+    drawn = svg(axis, charts, "t")
+    assert len(drawn) < 120_000
+    Page(f"<p id='x'>{drawn}</p>")
+    lines = text(axis, charts, 80)
+    assert max(map(len, lines)) <= 80
+
+
+def test_values_that_cannot_be_drawn_are_left_out() -> None:
+    points = [(0, 1.0), (DAY, float("nan")), (2 * DAY, float("inf")), (3 * DAY, 1e308)]
+    axis = Axis.of(t for t, _ in points)
+    assert "nan" not in svg(axis, [Line("a", points)], "t")
+    assert "highest 1e+308" in text(axis, [Line("a", [*points, (0, -1e308)])], 60)[0]
+    assert svg(Axis.of([]), [Line("a", [])], "t")
+
+
+# -- in a browser ----------------------------------------------------------------------------
+
+
+def browse(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    assert BROWSER is not None, f"none of {', '.join(BROWSERS)} is on the path"
+    return subprocess.run(
+        [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+         "--enable-logging=stderr", *options, page.as_uri()],
+        capture_output=True, text=True, timeout=300, check=True,
+        env={**os.environ, "HOME": str(page.parent)},
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(
+    BROWSER is None and variable("MVC_REQUIRE_BROWSER") != "1",
+    reason="no Chromium on this machine",
+)
+def test_a_real_browser_shows_it_without_a_word_on_the_console(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    from matplotlib.image import imread
+
+    page = tmp_path / "report.html"
+    repo.report(page, layer_seconds=600)
+    dumped = browse(page, "--dump-dom")
+    assert "CONSOLE" not in dumped.stderr
+    assert f"v{repo.find('HEAD').short}" in dumped.stdout
+    corners = {}
+    dark = "--blink-settings=preferredColorScheme=0"
+    for name, options in (("light", ()), ("dark", (dark,))):
+        picture = tmp_path / f"{name}.png"
+        browse(page, f"--screenshot={picture}", "--window-size=400,800", *options)
+        corners[name] = float(imread(picture)[2, 2, :3].mean())
+    assert corners["light"] > 0.9 and corners["dark"] < 0.2
