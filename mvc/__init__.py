@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
     from mvc.models.models import Architecture
-    from mvc.probe.probe import Probe, probe
+    from mvc.probing.probe import Probe, probe
     from mvc.recipes.service import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
@@ -62,14 +62,14 @@ _LAZY = {
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
     "LogEntry": "mvc.repo.history.log",
-    "Probe": "mvc.probe.probe",
+    "Probe": "mvc.probing.probe",
     "Recorder": "mvc.training.recorder",
     "Report": "mvc.training.recorder",
     "Repository": "mvc.api.repository",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
     "made": "mvc.recipes.service",
-    "probe": "mvc.probe.probe",
+    "probe": "mvc.probing.probe",
     "root_of": "mvc.repo.content.hashing",
 }
 

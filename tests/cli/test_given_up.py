@@ -15,8 +15,8 @@ import mvc as library
 from mvc.api.recipes import Recipes
 from mvc.store.journal.entries import Entry, Weights
 from tests.cli.program import Mvc, Result
-from tests.recipes.trainings import Conv, shift
 from tests.recipes.by_hand import drop
+from tests.recipes.trainings import Conv, shift
 
 pytestmark = pytest.mark.usefixtures("prepared")
 

@@ -324,9 +324,7 @@ def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path)
     with pytest.raises(CannotRetrain, match=r"torch\.version: 1\.13\.1, here 2"):
         repo.recipes.retrain(other, trust=True)
     # other code
-    code = repo.recipes.code(good)["code/tests/recipes/trainings.py"].replace(
-        b"epochs", b"rounds"
-    )
+    code = repo.recipes.code(good)["code/tests/recipes/trainings.py"].replace(b"epochs", b"rounds")
     other = altered(repo, good, code_tests_recipes_trainings_py=code)
     with pytest.raises(CannotRetrain, match=r"code/tests/recipes/trainings\.py of .* not the"):
         repo.recipes.retrain(other, trust=True)

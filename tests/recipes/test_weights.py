@@ -35,8 +35,8 @@ from mvc.repo.lookup import weights
 from mvc.store.journal.entries import Entry, Weights
 from tests.frameworks.need import need
 from tests.oracle import reader
-from tests.recipes.trainings import Conv, make_images, train_images
 from tests.recipes.by_hand import drop
+from tests.recipes.trainings import Conv, make_images, train_images
 
 pytestmark = pytest.mark.usefixtures("prepared")
 

@@ -25,8 +25,8 @@ from mvc.errors import WrongUsage
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.probe.compare import LayerRow
-    from mvc.probe.probe import Probe
+    from mvc.probing.compare import LayerRow
+    from mvc.probing.probe import Probe
 
 _VALUES = ("inp", "out", "grad_inp", "grad_out", "grad_par")
 _COLUMNS = [*columns("layer", "type"), *numbers("fwd", "bwd"), *columns(*_VALUES)]
@@ -71,8 +71,8 @@ class _Options(Options, frozen=True, kw_only=True):
 
 @verb("mvc probe net.py --save here.json", _Options)
 def command(session: Session, args: _Options) -> int:
-    from mvc.probe.probe import probe
-    from mvc.probe.run import seed_all
+    from mvc.probing.probe import probe
+    from mvc.probing.run import seed_all
 
     if (args.path is not None or args.retrain.asked) and args.rev is None:
         name = "--path" if args.path is not None else "--retrain"

@@ -15,9 +15,9 @@ from mvc.errors import WrongUsage
 from mvc.ids import BlobId
 from mvc.model.hashing import digest
 from mvc.model.names import printable
-from mvc.probe.hooks import Hooks
-from mvc.probe.prints import mapped, print_of, tensors_in
-from mvc.probe.summary import (
+from mvc.probing.hooks import Hooks
+from mvc.probing.prints import mapped, print_of, tensors_in
+from mvc.probing.summary import (
     Conditions,
     Selection,
     Summary,

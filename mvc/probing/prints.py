@@ -13,7 +13,7 @@ from mvc.adapters.structure import MAX_DEPTH, join, part_name
 from mvc.errors import UnsupportedTensor
 from mvc.limits import MAX_NAME_BYTES
 from mvc.model.hashing import blob_id
-from mvc.probe.summary import TensorPrint
+from mvc.probing.summary import TensorPrint
 from mvc.types import Bytes
 
 __all__ = ["content", "mapped", "print_of", "tensors_in"]

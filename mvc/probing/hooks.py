@@ -21,8 +21,8 @@ from torch.utils.hooks import RemovableHandle
 
 from mvc.adapters.python.arrays import contiguous
 from mvc.ids import BlobId
-from mvc.probe.prints import mapped, print_of, tensors_in
-from mvc.probe.summary import WHOLE, LayerCall, Selection, TensorPrint
+from mvc.probing.prints import mapped, print_of, tensors_in
+from mvc.probing.summary import WHOLE, LayerCall, Selection, TensorPrint
 
 __all__ = ["Hooks", "layers_of"]
 

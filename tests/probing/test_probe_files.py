@@ -13,7 +13,7 @@ from torch import nn
 import mvc
 from mvc import limits
 from mvc.errors import IoFailed, WrongUsage
-from tests.probe.test_probe import Mlp, X, one_thread, rows
+from tests.probing.test_probe import Mlp, X, one_thread, rows
 
 __all__ = ["one_thread"]
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from mvc.io.process import cpu_count
 from mvc.model.names import printable
-from mvc.probe.compare import FirstDifference, compare
-from mvc.probe.run import NoDeterministicKernel, Subject
-from mvc.probe.summary import Conditions, Selection, Summary
+from mvc.probing.compare import FirstDifference, compare
+from mvc.probing.run import NoDeterministicKernel, Subject
+from mvc.probing.summary import Conditions, Selection, Summary
 
 __all__ = ["Cause", "causes"]
 

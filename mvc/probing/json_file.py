@@ -19,8 +19,8 @@ from mvc.io.files import FileSystem, WriteFile
 from mvc.limits import MAX_NAME_BYTES, MAX_PROBE, MAX_PROBE_TENSORS
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
-from mvc.probe.prints import print_of
-from mvc.probe.summary import (
+from mvc.probing.prints import print_of
+from mvc.probing.summary import (
     PARTS,
     Conditions,
     LayerCall,

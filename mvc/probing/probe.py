@@ -11,11 +11,11 @@ import torch
 from msgspec import Struct
 
 from mvc.errors import WrongUsage
-from mvc.probe.cause import Cause, causes
-from mvc.probe.compare import COLUMNS, FirstDifference, LayerRow, compare
-from mvc.probe.json_file import load_summary, save_summary
-from mvc.probe.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
-from mvc.probe.summary import Conditions, Selection, Summary
+from mvc.probing.cause import Cause, causes
+from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
+from mvc.probing.json_file import load_summary, save_summary
+from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
+from mvc.probing.summary import Conditions, Selection, Summary
 from mvc.repo.display import html_table, text_table
 from mvc.training.state.rng import rng_state, set_rng_state
 
