@@ -28,7 +28,6 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.errors import RefConflict, StateForgotten, UnknownPath, WrongUsage
 from mvc.ids import CommitId
-from tests import recipes
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import (
@@ -42,6 +41,7 @@ from tests.crash.state import (
 from tests.crash.story import foreign_index
 from tests.faults.hooked import HookedFS
 from tests.fresh import open_quietly
+from tests.recipes import by_hand as recipes
 
 _LONGEST = 0.06  # seconds until a kill
 _LOOKED = 0.9  # share of workers that have looked, and begin to work, when that time begins

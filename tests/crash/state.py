@@ -17,7 +17,7 @@ from mvc.repo.lookup.refs import staged_removals
 from mvc.repo.lookup.weights import all_dropped
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
-from tests import recipes
+from tests.recipes import by_hand as recipes
 
 Contents = Mapping[str, Any]
 """Path to bytes (a file) or to arrays (a Python state)."""

@@ -20,7 +20,6 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
-from tests import recipes
 from tests.crash import treatments
 from tests.crash.state import (
     Contents,
@@ -33,6 +32,7 @@ from tests.crash.state import (
 from tests.faults.clock import FixedClock
 from tests.faults.crashfs import CrashFS
 from tests.fresh import fresh_process, open_quietly
+from tests.recipes import by_hand as recipes
 
 __all__ = [
     "INDEX_STATES", "Lost", "State", "Story", "Teller", "again", "begin", "check_arrays",

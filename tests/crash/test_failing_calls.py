@@ -22,7 +22,6 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, Unattainable
 from mvc.repo.commit.request import CommitOptions
-from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import folder_in_memory
@@ -37,6 +36,7 @@ from tests.crash.state import (
 )
 from tests.faults.failing import FailingFS
 from tests.fresh import fresh_process, open_quietly
+from tests.recipes import by_hand as recipes
 from tests.seeds import draw
 
 ERRORS: dict[str, Any] = {

@@ -14,13 +14,13 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
-from tests import recipes
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.crowd import state_for
 from tests.crash.forks import fork, warm_up
 from tests.crash.images import folder_in_memory
 from tests.crash.state import check_version, state_of
+from tests.recipes import by_hand as recipes
 
 PROJECT = Path(__file__).parents[2]
 COMMITS = 30

@@ -37,12 +37,12 @@ from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.maintenance.repack.super_steps import join
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import set_value
-from tests import recipes
 from tests.crash import treatments
 from tests.crash.state import check_arrays
 from tests.crash.story import foreign_index
 from tests.faults.clock import FixedClock
 from tests.fresh import fresh_process, open_quietly
+from tests.recipes import by_hand as recipes
 
 Arrays = Mapping[str, np.ndarray]
 LAYOUTS = ("chain", "skip:2", "skip:4")

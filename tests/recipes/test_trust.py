@@ -13,9 +13,9 @@ import torch
 import mvc
 from mvc.errors import CannotRetrain, NotTrusted, WrongUsage
 from mvc.ids import CommitId
-from tests import recipes
 from tests.cli.program import Mvc
 from tests.models.project import Project
+from tests.recipes import by_hand as recipes
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
