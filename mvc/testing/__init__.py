@@ -15,7 +15,7 @@ from mvc.testing.files import (
     WrappedFS,
 )
 from mvc.testing.history import History
-from mvc.testing.process import FixedClock, fresh_process, open_quietly, open_repository
+from mvc.testing.process import FixedClock, fresh_process, killed, open_quietly, open_repository
 
 __all__ = [
     "FailingFS",
@@ -28,6 +28,7 @@ __all__ = [
     "UnsyncedFS",
     "WrappedFS",
     "fresh_process",
+    "killed",
     "open_quietly",
     "open_repository",
 ]

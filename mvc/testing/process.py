@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -9,10 +11,19 @@ from typing import Any, ParamSpec, TypeVar
 
 from mvc.api.repository import Repository
 from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
 from mvc.repo.lookup import manifests
 from mvc.repo.opening import open_context
+from mvc.testing.files import Hook, HookedFS
 
-__all__ = ["FixedClock", "InThisThread", "fresh_process", "open_quietly", "open_repository"]
+__all__ = [
+    "FixedClock",
+    "InThisThread",
+    "fresh_process",
+    "killed",
+    "open_quietly",
+    "open_repository",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +56,26 @@ class InThisThread(Executor):
         except BaseException as error:
             future.set_exception(error)
         return future
+
+
+def killed(act: Callable[[FileSystem], object], when: Hook) -> bool:
+    """Runs ``act`` in a fork that is killed at the first call that ``when`` is true of.
+
+    The file system that ``act`` is given is watched; returns whether it came to such a call.
+    """
+
+    def die(number: int, op: str, path: Path) -> None:
+        if when(number, op, path):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            fresh_process()
+            act(HookedFS(die))
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 def fresh_process() -> None:

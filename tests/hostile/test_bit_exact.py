@@ -124,31 +124,30 @@ def test_twenty_thousand_cases(tmp_path: Path) -> None:
     _round_trips(tmp_path, 20_000)
 
 
-def test_every_dtype_that_a_file_can_name(tmp_path: Path) -> None:
+def test_every_dtype_that_a_file_can_name(repo: Repository) -> None:
     """Also those that this torch has no name for: bytes of a file need none."""
     import json
     import struct
 
     rng = draw("dtypes")
-    with Repository.init(tmp_path) as repo:
-        for version in range(2):
-            header, data = {}, bytearray()
-            for dtype, code in NAMES.items():
-                part = bits(rng, dtype, 6)
-                shape = [12] if dtype == "float4_e2m1fn_x2" else [2, 3]
-                header[dtype] = {
-                    "dtype": code,
-                    "shape": shape,
-                    "data_offsets": [len(data), len(data) + len(part)],
-                }
-                data += part
-            text = json.dumps(header).encode()
-            file = tmp_path / "all.safetensors"
-            file.write_bytes(struct.pack("<Q", len(text)) + text + data)
-            id_ = repo.commit([file]).id
-            assert {t.spec.dtype for t in repo.manifest().entries[0].tensors} == set(NAMES)
-            repo.checkout(id_, to=tmp_path / f"out{version}")
-            assert (tmp_path / f"out{version}").read_bytes() == file.read_bytes()
+    for version in range(2):
+        header, data = {}, bytearray()
+        for dtype, code in NAMES.items():
+            part = bits(rng, dtype, 6)
+            shape = [12] if dtype == "float4_e2m1fn_x2" else [2, 3]
+            header[dtype] = {
+                "dtype": code,
+                "shape": shape,
+                "data_offsets": [len(data), len(data) + len(part)],
+            }
+            data += part
+        text = json.dumps(header).encode()
+        file = repo.root / "all.safetensors"
+        file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        id_ = repo.commit([file]).id
+        assert {t.spec.dtype for t in repo.manifest().entries[0].tensors} == set(NAMES)
+        repo.checkout(id_, to=repo.root / f"out{version}")
+        assert (repo.root / f"out{version}").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.long

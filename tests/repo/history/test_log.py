@@ -123,11 +123,10 @@ def test_refusals_come_at_once(context: Context) -> None:
         log(context, CommitId(bytes(32)))
 
 
-def test_reset_points_are_told_when_asked_for(tmp_path: Path) -> None:
+def test_reset_points_are_told_when_asked_for(repo: Repository) -> None:
     weights = np.random.default_rng(0).standard_normal((100, 200)).astype(np.float32)
-    with Repository.init(tmp_path / "weights") as repo:
-        for i in range(3):
-            repo.commit({"w": weights + np.float32(i * 1e-4)}, reset_point=i == 2)
-        entries = list(log(repo.context, reset_points=True))
-        assert [e.reset_point for e in entries] == [True, False, True]
-        assert is_reset_point(repo.context, entries[0].id)
+    for i in range(3):
+        repo.commit({"w": weights + np.float32(i * 1e-4)}, reset_point=i == 2)
+    entries = list(log(repo.context, reset_points=True))
+    assert [e.reset_point for e in entries] == [True, False, True]
+    assert is_reset_point(repo.context, entries[0].id)
