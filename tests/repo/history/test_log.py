@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +12,7 @@ from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, retract
 from mvc.repo.history.log import is_reset_point, log
-from tests.repo.publishing import START, advance, commit, repository, set_ref
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
+from tests.repo.publishing import START, advance, commit, set_ref
 
 
 def ids(context: Context, *args: str, **options: object) -> list[CommitId]:

@@ -30,11 +30,6 @@ from tests.repo.working import open_context
 State = dict[str, Any]
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
-
-
 def state(context: Context) -> State:
     """Every pointer there is."""
     found: State = {BRANCH + b.name: b.commit for b in refs.branches(context)}
