@@ -6,8 +6,7 @@ that another is gone. So each has a test of its own, at the level at which it ma
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +17,12 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.store.index.index import Index
 from mvc.store.journal.frames import Position
+from tests import children
 from tests.counters import count
 from tests.crash import mutations
 from tests.crash.forks import run
 from tests.crash.images import folder_in_memory
 from tests.crash.ledger import Wrong
-from tests.crash.test_long_lived import PROJECT, told
 from tests.crash.workers import Worker, warm_up_all
 from tests.seeds import draw
 
@@ -35,12 +34,10 @@ TRUSTING = "tests.crash.mutations.truncation_trusts_the_index"
 # -- nothing that destroys trusts the index --------------------------------------------------
 
 
-def _lies(otherwise: Path, number: int, *mutation: str) -> dict[str, int]:
+def _lies(otherwise: Path, number: int, *mutation: str) -> Counter[str]:
     seed = draw("lies").getrandbits(32)
     with folder_in_memory(otherwise) as folder:
-        command = [sys.executable, "-m", "tests.crash.lies", folder, seed, 0, number, *mutation]
-        done = subprocess.run([*map(str, command)], cwd=PROJECT, capture_output=True, text=True)
-    return told(done)
+        return children.run("crash.lies", folder, seed, 0, number, *mutation)
 
 
 def _nothing_lost(otherwise: Path, number: int) -> None:
