@@ -62,8 +62,14 @@ def class_names() -> Iterator[str]:
 
 
 def is_private(name: object) -> bool:
+    """``_repr_html_`` and the like are IPython's, ``_replace`` is a named tuple's."""
     last = name.rpartition(".")[2] if isinstance(name, str) else ""
-    return last.startswith("_") and not last.startswith("__")
+    return (
+        last.startswith("_")
+        and not last.startswith("__")
+        and not last.endswith("_")
+        and (last != "_replace")
+    )
 
 
 def privates() -> Iterator[str]:

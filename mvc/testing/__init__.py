@@ -27,8 +27,10 @@ __all__ = [
     "RecordingFS",
     "UnsyncedFS",
     "WrappedFS",
+    "environment",
     "fresh_process",
     "killed",
+    "open_index",
     "open_quietly",
     "open_repository",
 ]

@@ -9,18 +9,23 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import lmdb
+
 from mvc.api.repository import Repository
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.repo.lookup import manifests
 from mvc.repo.opening import open_context
+from mvc.store.index.index import Index
 from mvc.testing.files import Hook, HookedFS
 
 __all__ = [
     "FixedClock",
     "InThisThread",
+    "environment",
     "fresh_process",
     "killed",
+    "open_index",
     "open_quietly",
     "open_repository",
 ]
@@ -91,3 +96,15 @@ def open_repository(root: Path, **options: Any) -> Repository:
 def open_quietly(root: Path, **options: Any) -> Repository:
     """The repository of exactly this folder, without threads."""
     return open_repository(root, pool=InThisThread(), **options)
+
+
+def open_index(repo: Repository) -> Index | None:
+    """The index that an open repository reads; None where it reads the journal alone."""
+    lent = repo.context.store.snapshot._index.lent
+    return None if lent is None else lent.index
+
+
+def environment(index: Index | None) -> lmdb.Environment:
+    """LMDB's environment below an index, to look at it or to write what no mvc writes."""
+    assert index is not None
+    return index._env

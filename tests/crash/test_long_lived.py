@@ -36,9 +36,14 @@ def _stories(otherwise: Path, number: int) -> None:
     assert _run(name, "long_lived", otherwise, 0, number)["stories"] == number
 
 
-def _beside(otherwise: Path, processes: int, seconds: float) -> None:
+@pytest.mark.parametrize(
+    "processes, seconds", [(4, 8), pytest.param(8, 240, marks=pytest.mark.long)]
+)
+def test_an_index_taken_away_beside_running_processes_takes_nothing_else(
+    tmp_path: Path, processes: int, seconds: float
+) -> None:
     name = f"{processes} processes at once, index taken away all the while"
-    counted = _run(name, "beside", otherwise, processes, seconds)
+    counted = _run(name, "beside", tmp_path, processes, seconds)
     for what in ("commits", "deployments", "looks", "checks", "disturbances"):
         assert counted[what] > 0
 
@@ -53,18 +58,7 @@ def test_an_index_taken_away_between_steps_takes_nothing_else(tmp_path: Path) ->
     _stories(tmp_path, 12)
 
 
-def test_an_index_taken_away_beside_running_processes_takes_nothing_else(tmp_path: Path) -> None:
-    _beside(tmp_path, 4, 8)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_an_index_taken_away_takes_nothing_else_in_600_stories(round_: int, tmp_path: Path) -> None:
     _stories(tmp_path, STORIES)
-
-
-@pytest.mark.long
-def test_an_index_taken_away_beside_processes_takes_nothing_else_in_4_minutes(
-    tmp_path: Path,
-) -> None:
-    _beside(tmp_path, 8, 240)

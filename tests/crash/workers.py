@@ -30,7 +30,7 @@ from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.store.index import keys
 from mvc.store.index.reader import IndexReader
 from mvc.store.journal.frames import Recorded
-from mvc.testing import open_quietly
+from mvc.testing import environment, open_index, open_quietly
 from tests.crash import maintenance
 from tests.crash.forks import warm_up
 from tests.crash.ledger import (
@@ -147,18 +147,16 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
 
 def _indexed(repo: Repository) -> int:
     """How many entries the open index knows, without a look at whether it still counts."""
-    view = repo.context.store.snapshot
-    assert view._index.lent is not None
-    return view._index.lent.index.meta(view.identity).position.sequence
+    index = open_index(repo)
+    assert index is not None
+    return index.meta(repo.context.store.snapshot.identity).position.sequence
 
 
 def _extend_open(repo: Repository) -> None:
     """Writes to the open index, as an operation does that began before another process
     replaced it.
     """
-    view = repo.context.store.snapshot
-    assert view._index.lent is not None
-    with view._index.lent.index._env.begin(write=True) as txn:
+    with environment(open_index(repo)).begin(write=True) as txn:
         txn.put(b"late", b"")
 
 

@@ -17,7 +17,8 @@ from tests.seeds import draw
 __all__ = ["world"]
 
 
-def head_follows(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [25, pytest.param(1000, marks=pytest.mark.long)])
+def test_head_follows_a_killed_checkout(world: World, tmp_path: Path, points: int) -> None:
     """Kills the way from the first version to the second, which has a file of its own."""
     with Repository.open(world.copy(tmp_path / "first")) as repo:
         repo.checkout(world.ids[0], to=repo.root)
@@ -39,15 +40,6 @@ def head_follows(world: World, tmp_path: Path, points: int) -> None:
         shutil.rmtree(root)
     count("killed checkouts, HEAD", calls=total, old_version=kept, new_version=completed)
     assert kept and completed
-
-
-def test_head_follows_a_killed_checkout(world: World, tmp_path: Path) -> None:
-    head_follows(world, tmp_path, 25)
-
-
-@pytest.mark.long
-def test_head_follows_a_checkout_killed_anywhere(world: World, tmp_path: Path) -> None:
-    head_follows(world, tmp_path, 1000)
 
 
 def test_only_head_was_left_to_move(world: World, tmp_path: Path) -> None:
@@ -87,7 +79,10 @@ def test_a_killed_switch_to_a_new_branch_makes_it(world: World, tmp_path: Path) 
     assert seen == {0, 1}
 
 
-def served_elsewhere(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [25, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_killed_checkout_elsewhere_leaves_one_version(
+    world: World, tmp_path: Path, points: int
+) -> None:
     """Kills a checkout into a folder outside: the next command ends it, with ``delete``, too."""
     root = world.copy(tmp_path / "models")
     output = tmp_path / "served"
@@ -110,15 +105,6 @@ def served_elsewhere(world: World, tmp_path: Path, points: int) -> None:
         seen.add(now)
     count("killed checkouts elsewhere", calls=total, mixtures=0)
     assert seen == {0, 1}
-
-
-def test_a_killed_checkout_elsewhere_leaves_one_version(world: World, tmp_path: Path) -> None:
-    served_elsewhere(world, tmp_path, 25)
-
-
-@pytest.mark.long
-def test_a_checkout_elsewhere_killed_anywhere(world: World, tmp_path: Path) -> None:
-    served_elsewhere(world, tmp_path, 1000)
 
 
 def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(

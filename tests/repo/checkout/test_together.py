@@ -167,7 +167,8 @@ def calls_of(act: Callable[[FileSystem], object]) -> int:
     return fs.calls
 
 
-def kill_in_place(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [20, pytest.param(100, marks=pytest.mark.long)])
+def test_a_killed_checkout_leaves_one_version(world: World, tmp_path: Path, points: int) -> None:
     total = calls_of(restore_in(world.copy(tmp_path / "counted"), world.ids[0]))
     rng = draw("killed checkouts")
     completed = kept = between = 0
@@ -190,16 +191,8 @@ def kill_in_place(world: World, tmp_path: Path, points: int) -> None:
     assert kept and completed
 
 
-def test_a_killed_checkout_leaves_one_version(world: World, tmp_path: Path) -> None:
-    kill_in_place(world, tmp_path, 20)
-
-
-@pytest.mark.long
-def test_a_checkout_killed_at_100_points_leaves_one_version(world: World, tmp_path: Path) -> None:
-    kill_in_place(world, tmp_path, 100)
-
-
-def swap_at_points(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [10, pytest.param(100, marks=pytest.mark.long)])
+def test_a_killed_swap_leaves_one_version(world: World, tmp_path: Path, points: int) -> None:
     live = tmp_path / "live"
     with Repository.open(world.root) as repo:
         repo.checkout(world.ids[1], to=live, atomic_dir=True)
@@ -218,16 +211,8 @@ def swap_at_points(world: World, tmp_path: Path, points: int) -> None:
     assert seen <= {0, 1} and seen
 
 
-def test_a_killed_swap_leaves_one_version(world: World, tmp_path: Path) -> None:
-    swap_at_points(world, tmp_path, 10)
-
-
-@pytest.mark.long
-def test_a_swap_killed_at_100_points_leaves_one_version(world: World, tmp_path: Path) -> None:
-    swap_at_points(world, tmp_path, 100)
-
-
-def power_failures(world: World, tmp_path: Path, draws: int) -> None:
+@pytest.mark.parametrize("draws", [25, pytest.param(600, marks=pytest.mark.long)])
+def test_a_power_failure_leaves_one_version(world: World, tmp_path: Path, draws: int) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     world.copy(disk / "models")
@@ -252,15 +237,6 @@ def power_failures(world: World, tmp_path: Path, draws: int) -> None:
         seen.add(world.versions.index(found))
         shutil.rmtree(image)
     assert seen == {0, 1}
-
-
-def test_a_power_failure_leaves_one_version(world: World, tmp_path: Path) -> None:
-    power_failures(world, tmp_path, 25)
-
-
-@pytest.mark.long
-def test_many_power_failures_leave_one_version(world: World, tmp_path: Path) -> None:
-    power_failures(world, tmp_path, 600)
 
 
 def stop_between_renames(world: World, root: Path) -> None:
