@@ -22,7 +22,7 @@ from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.maintenance.history import History
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
-from mvc.model.manifest import Shape
+from mvc.model.manifest import Manifest, Shape
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.graph.search import Step
@@ -333,6 +333,10 @@ class Contents:
         """Reads a manifest if that was not done; DamagedData if it cannot be recovered."""
         if id_ not in self.manifests:
             self.add(id_, self._stream.read(id_, codings))
+
+    def load(self, id_: ManifestId) -> Manifest:
+        """A manifest itself; DamagedData if it cannot be recovered."""
+        return self._stream.load(id_)
 
     def add(self, id_: ManifestId, data: bytes) -> None:
         shape = self._shapes.get(len(data))
