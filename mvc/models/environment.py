@@ -19,21 +19,16 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from mvc.errors import DamagedData, MvcError, UnsupportedFormat
+from mvc.errors import DamagedData, MvcError
 from mvc.io.files import FileSystem
 from mvc.io.process import host_name
 from mvc.limits import MIB
+from mvc.model.documents import OtherSchema, decoded
 
 __all__ = [
-    "NAME",
-    "Comparison",
-    "Difference",
-    "Environment",
-    "Grade",
-    "capture",
-    "chooses_kernels",
-    "distribution_name",
-]
+    "NAME", "Comparison", "Environment", "EnvironmentDifference", "Grade", "capture",
+    "chooses_kernels", "distribution_name",
+]  # fmt: skip
 
 NAME = "environment.json"
 """The name under which a version carries its environment."""
@@ -44,6 +39,7 @@ _PROC = 1 << 16  # bytes read of a file in /proc
 
 Grade: TypeAlias = Literal["exact", "compatible", "ignored"]
 Value: TypeAlias = str | int | float | bool | list[str] | None
+_Sections: TypeAlias = dict[str, dict[str, Value]]
 
 _EXACT = (
     "python.implementation", "python.language", "torch", "cpu.machine", "cpu.capability",
@@ -74,7 +70,7 @@ _VARIABLES = re.compile(
 """Variables that choose kernels, threads or precision. No other variable is ever stored."""
 
 
-class Difference(Struct, frozen=True):
+class EnvironmentDifference(Struct, frozen=True):
     """A field that differs, as text; None where a side lacks it."""
 
     field: str
@@ -86,7 +82,7 @@ class Difference(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """What differs between two environments, by grade and field."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[EnvironmentDifference, ...]
 
     @property
     def verdict(self) -> Literal["exact", "compatible", "different"]:
@@ -120,16 +116,17 @@ class Environment(Struct, frozen=True):
     @classmethod
     def decode(cls, data: bytes, used: Collection[str] = ()) -> Environment:
         """Raises DamagedData for what is no environment, UnsupportedFormat for a newer form."""
+        damaged = DamagedData(f"the stored {NAME} is not an environment")
+        if len(data) > _MOST:
+            raise damaged
         try:
-            found: Any = json.loads(data) if len(data) <= _MOST else None
-        except (ValueError, RecursionError):
-            found = None
-        schema = found.pop("schema", None) if isinstance(found, dict) else None
-        if isinstance(schema, str) and schema != _SCHEMA:
-            raise UnsupportedFormat(f"the environment has the form {schema[:60]!r}, not {_SCHEMA}")
-        sound = schema == _SCHEMA and all(map(_is_section, found.values()))
-        if not sound or not all(starmap(_is_variable, found.get("variables", {}).items())):
-            raise DamagedData(f"the stored {NAME} is not an environment")
+            found = decoded(data, _Sections, _SCHEMA)
+        except OtherSchema as error:
+            raise error.unsupported("the environment") or damaged from None
+        except ValueError:
+            raise damaged from None
+        if not all(starmap(_is_variable, found.get("variables", {}).items())):
+            raise damaged
         return cls(found, used)
 
     def fields(self) -> dict[str, str]:
@@ -146,20 +143,12 @@ class Environment(Struct, frozen=True):
         mine, theirs = self.fields(), other.fields()
         used = {distribution_name(name) for name in (*self.used, *other.used)}
         found = [
-            Difference(name, _grade(name, used), mine.get(name), theirs.get(name))
+            EnvironmentDifference(name, _grade(name, used), mine.get(name), theirs.get(name))
             for name in {**mine, **theirs}
             if mine.get(name) != theirs.get(name)
         ]
         order = ("exact", "compatible", "ignored")
         return Comparison(tuple(sorted(found, key=lambda d: (order.index(d.grade), d.field))))
-
-
-def _is_section(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(each, str | int | float | None)
-        or (isinstance(each, list) and all(isinstance(item, str) for item in each))
-        for each in value.values()
-    )
 
 
 def _is_variable(name: str, value: Value) -> bool:

@@ -54,7 +54,7 @@ from mvc.repo.lookup.weights import is_stored
 from mvc.store.journal.entries import Entry, Weights
 from mvc.types import Progress
 
-__all__ = ["Difference", "ReplayOptions", "Retrained", "made_again"]
+__all__ = ["ReplayOptions", "Retrained", "TensorDifference", "made_again"]
 
 _LOG = 1 << 16  # bytes of the training's output that are looked at
 _SHOWN = 5
@@ -86,7 +86,7 @@ class ReplayOptions(Struct, frozen=True):
             check_seconds("timeout", self.timeout)
 
 
-class Difference(Struct, frozen=True):
+class TensorDifference(Struct, frozen=True):
     """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
     or if its dtype or shape differs, too.
     """
@@ -431,7 +431,7 @@ class _Replay:
                 data = content(b.content)
                 data = data if b.view is None else extract(data, b.spec, b.view)
                 distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, [data])
-            found.append(Difference(key, distance))
+            found.append(TensorDifference(key, distance))
         texts = [
             d.name
             if d.distance is None
