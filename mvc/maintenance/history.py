@@ -9,8 +9,8 @@ from array import array
 from collections.abc import Collection, Iterable, Mapping
 
 from mvc.ids import CommitId, ManifestId
+from mvc.repo.lookup.availability import given_up
 from mvc.repo.lookup.refs import BRANCH
-from mvc.repo.lookup.weights import given_up
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 

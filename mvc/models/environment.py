@@ -12,8 +12,9 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import starmap
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -26,7 +27,7 @@ from mvc.limits import MIB
 from mvc.model.documents import OtherSchema, decoded
 
 __all__ = [
-    "NAME", "Comparison", "Environment", "EnvironmentDifference", "Grade", "capture",
+    "NAME", "SETTINGS", "Comparison", "Environment", "EnvironmentDifference", "Grade", "capture",
     "chooses_kernels", "distribution_name",
 ]  # fmt: skip
 
@@ -68,6 +69,17 @@ _VARIABLES = re.compile(
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE)"
 )
 """Variables that choose kernels, threads or precision. No other variable is ever stored."""
+
+
+SETTINGS = {
+    "fill_uninitialized_memory": "utils.deterministic.fill_uninitialized_memory",
+    "cudnn_deterministic": "backends.cudnn.deterministic",
+    "cudnn_benchmark": "backends.cudnn.benchmark",
+    "cudnn_tf32": "backends.cudnn.allow_tf32",
+    "matmul_tf32": "backends.cuda.matmul.allow_tf32",
+    "mkldnn": "backends.mkldnn.enabled",
+}
+"""Where torch has a setting that is on or off."""
 
 
 class EnvironmentDifference(Struct, frozen=True):
@@ -299,15 +311,8 @@ def _of_torch(torch: Any) -> dict[str, dict[str, Value]]:
         "settings": {
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "deterministic_warns_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-            "fill_uninitialized_memory": _told(
-                lambda: torch.utils.deterministic.fill_uninitialized_memory
-            ),
-            "cudnn_deterministic": torch.backends.cudnn.deterministic,
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "cudnn_tf32": _told(lambda: torch.backends.cudnn.allow_tf32),
-            "matmul_tf32": _told(lambda: torch.backends.cuda.matmul.allow_tf32),
             "matmul_precision": _told(torch.get_float32_matmul_precision),
-            "mkldnn": _told(lambda: torch.backends.mkldnn.enabled),
+            **{name: _told(partial(attrgetter(place), torch)) for name, place in SETTINGS.items()},
             "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         },
     }

@@ -10,8 +10,7 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -268,11 +267,13 @@ def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any
     """
     import torch
 
+    from mvc.training.state.rng import same_rng
+
     shapes = _shapes(state)
     key = (packed, hash(tuple(shapes.items())))
     if key in _FITS.setdefault(target, set()):
         return
-    with _same_random_numbers():
+    with same_rng():
         try:
             with torch.device("meta"):
                 made = target(**arguments)
@@ -314,17 +315,6 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else str(shape)
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    from mvc.training.state.rng import rng_state, set_rng_state
-
-    before = rng_state()
-    try:
-        yield
-    finally:
-        set_rng_state(before)
 
 
 # -- reading, which runs nothing -------------------------------------------------------
@@ -380,6 +370,7 @@ def build(
     import torch
 
     from mvc.training.resume import load
+    from mvc.training.state.rng import same_rng
 
     if not trust:
         files = sorted(code.files)
@@ -391,7 +382,7 @@ def build(
             hint=f"read it with 'mvc show --code {version}'; if you trust it: load_model(..., "
             "trust=True), or --trust-code",
         )
-    with _same_random_numbers():
+    with same_rng():
         target = code.take(stored.module, stored.name)
         try:
             made = target(**stored.arguments)
