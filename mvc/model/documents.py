@@ -15,7 +15,7 @@ from msgspec import Struct, convert, to_builtins
 from mvc.errors import UnsupportedFormat
 from mvc.ids import Digest
 
-__all__ = ["OtherSchema", "decoded", "fields_of"]
+__all__ = ["OtherSchema", "decoded", "encoded", "fields_of"]
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _T = TypeVar("_T")
@@ -33,6 +33,12 @@ class OtherSchema(ValueError):
         if self.schema is None:
             return None
         return UnsupportedFormat(f"{what} has the form {self.schema[:60]!r}, not {self.wanted}")
+
+
+def encoded(value: Struct, schema: str, *, sort_keys: bool = False) -> bytes:
+    """The bytes of a document for people to read, too."""
+    fields = fields_of(value, schema)
+    return json.dumps(fields, indent=1, sort_keys=sort_keys, allow_nan=False).encode() + b"\n"
 
 
 def fields_of(value: Struct, schema: str) -> dict[str, Any]:

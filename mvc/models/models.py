@@ -30,7 +30,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_ARGUMENTS
-from mvc.model.documents import OtherSchema, decoded, fields_of
+from mvc.model.documents import OtherSchema, decoded, encoded
 from mvc.model.names import check_path, printable
 from mvc.models.sources import place_of, sources_of
 from mvc.models.stored_code import StoredCode, is_code
@@ -103,8 +103,8 @@ class StoredModel(Struct, frozen=True):
 
     @property
     def encoded(self) -> bytes:
-        fields = fields_of(replace(self, arguments=_packed(self.arguments, "", 0)), _SCHEMA)
-        return json.dumps(fields, sort_keys=True, indent=1).encode() + b"\n"
+        packed = replace(self, arguments=_packed(self.arguments, "", 0))
+        return encoded(packed, _SCHEMA, sort_keys=True)
 
     @classmethod
     def decode(cls, data: bytes) -> StoredModel:

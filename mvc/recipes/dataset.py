@@ -7,7 +7,6 @@ the size and hash of every file there.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -32,7 +31,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem, WriteFile
 from mvc.io.handles import FileIdentity
 from mvc.limits import MAX_NEEDS, MIB
-from mvc.model.documents import decoded, fields_of
+from mvc.model.documents import decoded, encoded
 from mvc.model.names import DATA, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
 from mvc.repo.checkout.checkout import write_files
@@ -83,9 +82,6 @@ class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
     def url(self) -> str | None:
         return self.source if _URL.fullmatch(self.source) else None
 
-    def encoded(self) -> bytes:
-        return json.dumps(fields_of(self, _SCHEMA), indent=1).encode() + b"\n"
-
     @classmethod
     def decode(cls, data: bytes) -> _Reference:
         """Raises ValueError, InvalidName."""
@@ -131,7 +127,7 @@ def add(
         place = fs.realpath(path)
         found = _Reference(str(place), dict(sorted(_hashed(fs, place, progress).items())))
     with fs.temporary_folder() as folder:
-        fs.write_atomic(folder / _REFERENCE, found.encoded())
+        fs.write_atomic(folder / _REFERENCE, encoded(found, _SCHEMA))
         files = {_REFERENCE: folder / _REFERENCE}
         return _publish(context, name, files, message=message, kind="reference")
 

@@ -20,7 +20,6 @@ null are themselves; everything else is an object with one tag:
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from msgspec import Meta, Struct, convert
 
 from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
-from mvc.model.documents import OtherSchema, decoded, fields_of
+from mvc.model.documents import OtherSchema, decoded, encoded
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path, printable
 from mvc.models.stored_code import file_of, is_code
@@ -192,7 +191,7 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
 
     def encoded(self) -> bytes:
         """The bytes of ``recipe.json``."""
-        return json.dumps(fields_of(self, _SCHEMA), indent=1, allow_nan=False).encode() + b"\n"
+        return encoded(self, _SCHEMA)
 
     @classmethod
     def decode(cls, data: bytes) -> Recipe:

@@ -15,7 +15,7 @@ import os
 import random
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,99 +41,10 @@ VALUES = f"{SERVICE}values.safetensors"
 START = f"{SERVICE}start.safetensors"
 """The attached file with the random generators and the buffers outside of ``state_dict``."""
 
-
-# -- the kinds, each with both directions ------------------------------------------------------
-
-
-class _Value(Struct, frozen=True):
-    """A kind of argument that ``holds`` tells from others.
-
-    ``describe`` gives what its tag holds in a recipe, ``rebuild`` the argument again.
-    """
-
-    tag: str
-    holds: Callable[[Any], bool]
-    describe: Callable[[Describer, Any, str], Any]
-    rebuild: Callable[[Rebuilt, Any], Any]
+_ARRAYS = torch.Tensor | np.ndarray
 
 
-_VALUES = (
-    _Value(
-        "object",
-        lambda obj: making_of(obj) is not None or bool(_kind(obj)),
-        lambda describer, obj, place: describer.object(obj, place),
-        lambda rebuilt, held: rebuilt.object(held),
-    ),
-    _Value(
-        "number",
-        lambda obj: type(obj) is float,  # the finite ones are themselves
-        lambda _describer, obj, _place: str(obj),
-        lambda _rebuilt, held: float(held),
-    ),
-    _Value(
-        "tuple",
-        lambda obj: type(obj) is tuple,
-        lambda describer, obj, place: describer.items(obj, place),
-        lambda rebuilt, held: tuple(map(rebuilt.value, held)),
-    ),
-    _Value(
-        "dict",
-        lambda obj: type(obj) is dict,
-        lambda describer, obj, place: [
-            [describer.value(k, f"a key of {place}"), describer.value(v, f"{place}[{k!r}]")]
-            for k, v in obj.items()
-        ],
-        lambda rebuilt, held: {rebuilt.value(k): rebuilt.value(v) for k, v in held},
-    ),
-    _Value(
-        "data",
-        lambda obj: isinstance(obj, Path),
-        lambda describer, obj, place: describer.path(obj, place),
-        lambda rebuilt, held: rebuilt.path(held),
-    ),
-    _Value(
-        "dtype",
-        lambda obj: isinstance(obj, torch.dtype),
-        lambda _describer, obj, _place: str(obj).removeprefix("torch."),
-        lambda _rebuilt, held: _dtype(held),
-    ),
-    _Value(
-        "device",
-        lambda obj: isinstance(obj, torch.device),
-        lambda _describer, obj, _place: str(obj),
-        lambda _rebuilt, held: _device(held),
-    ),
-    _Value(
-        "array",
-        lambda obj: isinstance(obj, torch.Tensor | np.ndarray),
-        lambda describer, obj, place: describer.array(obj, place),
-        lambda rebuilt, held: rebuilt.array(held),
-    ),
-    _Value(
-        "partial",
-        lambda obj: type(obj) is functools.partial,
-        lambda describer, obj, place: [
-            describer.value(obj.func, place),
-            describer.items(obj.args, place),
-            [[k, describer.value(v, f"{place}.{k}")] for k, v in obj.keywords.items()],
-        ],
-        lambda rebuilt, held: functools.partial(
-            rebuilt.value(held[0]), *rebuilt.value(held[1]), **rebuilt.named(dict(held[2]))
-        ),
-    ),
-    _Value(
-        "method",
-        lambda obj: inspect.ismethod(obj) and not inspect.isclass(obj.__self__),
-        lambda describer, obj, place: [describer.value(obj.__self__, place), obj.__name__],
-        lambda rebuilt, held: getattr(rebuilt.value(held[0]), held[1]),
-    ),
-    _Value(
-        "code",
-        lambda _: True,
-        lambda describer, obj, place: describer.call(obj, place),
-        lambda rebuilt, held: rebuilt.code(held),
-    ),
-)
+# -- random generators --------------------------------------------------------------------------
 
 
 class _Generator(Struct, frozen=True):
@@ -195,18 +106,12 @@ def _kind(obj: object) -> str:
     return next((name for name, each in _GENERATORS.items() if type(obj) is each.kind), "")
 
 
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise CannotRetrain(f"torch has no dtype {name}")
-    return found
+def _is_object(obj: object) -> bool:
+    return making_of(obj) is not None or bool(_kind(obj))
 
 
-def _device(name: str) -> torch.device:
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise CannotRetrain(f"torch has no device {name}") from None
+def _is_method(obj: object) -> bool:
+    return inspect.ismethod(obj) and not inspect.isclass(obj.__self__)
 
 
 def _state_name(name: str) -> str:
@@ -265,9 +170,25 @@ class Describer:
         held = kind.describe(self, obj, place)
         return held if kind.tag == "data" else {kind.tag: held}
 
-    def items(self, objs: Sequence[Any], place: str) -> list[Any]:
-        """The items of a list as values."""
-        return [self.value(each, f"{place}[{i}]") for i, each in enumerate(objs)]
+    def items(self, obj: Sequence[Any], place: str) -> list[Any]:
+        """The items of a list or tuple."""
+        return [self.value(each, f"{place}[{i}]") for i, each in enumerate(obj)]
+
+    def pairs(self, obj: Mapping[Any, Any], place: str) -> list[list[Any]]:
+        """The keys and values of a dictionary."""
+        return [
+            [self.value(key, f"a key of {place}"), self.value(each, f"{place}[{key!r}]")]
+            for key, each in obj.items()
+        ]
+
+    def partial(self, obj: functools.partial[Any], place: str) -> list[Any]:
+        """A function with its first and its named arguments."""
+        named = [[key, self.value(each, f"{place}.{key}")] for key, each in obj.keywords.items()]
+        return [self.value(obj.func, place), self.items(obj.args, place), named]
+
+    def method(self, obj: Any, place: str) -> list[Any]:
+        """The object of a method, and its name."""
+        return [self.value(obj.__self__, place), obj.__name__]
 
     def finish(self) -> None:
         """Adds the arrays among the arguments to ``states``, and checks that all can be kept."""
@@ -333,7 +254,7 @@ class Describer:
         self._arrays[key] = obj
         return key
 
-    def call(self, obj: Any, place: str) -> str:
+    def code(self, obj: Any, place: str) -> str:
         """``module:name`` of a class, a function or a member of an enum."""
         if isinstance(obj, io.IOBase):
             raise CannotRecord(
@@ -383,8 +304,8 @@ class Describer:
         else:
             generator = _GENERATORS[kind]
             self.states[_state_name(name)] = generator.state(obj)
-            args = generator.args(obj)
-            made = Made(name, kind, "", args, keywords={}, state=True)  # type: ignore[arg-type]
+            made_from = generator.args(obj)
+            made = Made(name, kind, "", made_from, keywords={}, state=True)  # type: ignore[arg-type]
         self._open.discard(id(obj))
         self._names[id(obj)] = name
         self._held.append(obj)
@@ -406,7 +327,7 @@ class Describer:
         """The class or function that made an object, and its arguments as values."""
         making = making_of(obj)
         assert making is not None
-        call = self.call(making.call, place)
+        call = self.code(making.call, place)
         named = zip(making.names, making.args, strict=True)
         args = [self.value(value, f"{place}.{name}") for name, value in named]
         keywords = {name: self.value(v, f"{place}.{name}") for name, v in making.keywords.items()}
@@ -416,7 +337,7 @@ class Describer:
 
     def _optimizer(self, obj: torch.optim.Optimizer, name: str) -> Made:
         """An optimizer is made from the defaults that it holds, over parameters by their names."""
-        call = self.call(type(obj), name)
+        call = self.code(type(obj), name)
         accepted = inspect.signature(type(obj)).parameters
         keywords = {
             key: self.value(value, f"{name}.{key}")
@@ -545,9 +466,36 @@ class Rebuilt:
         (kind,) = (kind for kind in _VALUES if kind.tag == tag)
         return kind.rebuild(self, held)
 
-    def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What the values of keywords stand for."""
-        return {name: self.value(value) for name, value in values.items()}
+    def items(self, held: Sequence[Any]) -> tuple[Any, ...]:
+        """What the values of a tuple stand for."""
+        return tuple(map(self.value, held))
+
+    def pairs(self, held: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+        """What the keys and values of a dictionary stand for."""
+        return {self.value(key): self.value(each) for key, each in held}
+
+    def partial(self, held: Sequence[Any]) -> Any:
+        """A function with arguments."""
+        function, args, keywords = held
+        return functools.partial(self.value(function), *self.value(args), **self.pairs(keywords))
+
+    def method(self, held: Sequence[Any]) -> Any:
+        """A method of an object."""
+        return getattr(self.value(held[0]), held[1])
+
+    def dtype(self, name: str) -> torch.dtype:
+        """A dtype of torch."""
+        found = getattr(torch, name, None)
+        if not isinstance(found, torch.dtype):
+            raise CannotRetrain(f"torch has no dtype {name}")
+        return found
+
+    def device(self, name: str) -> torch.device:
+        """A device of torch."""
+        try:
+            return torch.device(name)
+        except RuntimeError:
+            raise CannotRetrain(f"torch has no device {name}") from None
 
     def object(self, name: str) -> Any:
         """The object of this name, which is made now if it was not yet."""
@@ -573,7 +521,7 @@ class Rebuilt:
         return self._arrays[key]
 
     def _make(self, each: Made) -> Any:
-        args, keywords = list(map(self.value, each.args)), self.named(each.keywords)
+        args, keywords = self.value(list(each.args)), self.pairs(each.keywords.items())
         if each.kind in _GENERATORS:
             return _GENERATORS[each.kind].make(*args)
         if each.kind == "optimizer":
@@ -606,6 +554,42 @@ class Rebuilt:
             raise CannotRetrain(
                 f"the state of {each.name} cannot be set: {type(error).__name__}: {error}"
             ) from error
+
+
+# -- the kinds of arguments, each with both directions ------------------------------------------
+
+
+class _Value(Struct, frozen=True):
+    """A kind of argument, which ``holds`` tells from those after it.
+
+    ``describe`` gives what its tag holds in a recipe, ``rebuild`` the argument again.
+    """
+
+    tag: str
+    holds: Callable[[Any], bool]
+    describe: Callable[[Describer, Any, str], Any]
+    rebuild: Callable[[Rebuilt, Any], Any]
+
+
+def _text(_: Describer, obj: object, __: str) -> str:
+    return str(obj).removeprefix("torch.")
+
+
+_VALUES = (
+    _Value("object", _is_object, Describer.object, Rebuilt.object),
+    _Value("number", lambda obj: type(obj) is float, _text, lambda _, held: float(held)),
+    _Value("tuple", lambda obj: type(obj) is tuple, Describer.items, Rebuilt.items),
+    _Value("dict", lambda obj: type(obj) is dict, Describer.pairs, Rebuilt.pairs),
+    _Value("data", lambda obj: isinstance(obj, Path), Describer.path, Rebuilt.path),
+    _Value("dtype", lambda obj: isinstance(obj, torch.dtype), _text, Rebuilt.dtype),
+    _Value("device", lambda obj: isinstance(obj, torch.device), _text, Rebuilt.device),
+    _Value("array", lambda obj: isinstance(obj, _ARRAYS), Describer.array, Rebuilt.array),
+    _Value(
+        "partial", lambda obj: type(obj) is functools.partial, Describer.partial, Rebuilt.partial
+    ),
+    _Value("method", _is_method, Describer.method, Rebuilt.method),
+    _Value("code", lambda _: True, Describer.code, Rebuilt.code),
+)
 
 
 # -- steps -------------------------------------------------------------------------------------
