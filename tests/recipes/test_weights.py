@@ -151,7 +151,6 @@ def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
     chain.lose(first, second)
     with repo.recipes.retraining(second, trust=[first, second]) as done:
-        assert done is not None
         assert done.replayed == (first, second)
         assert repr(done).startswith(f"<Retrained: {second.short} model.safetensors, 2 replayed")
     for id_ in (first, second):
@@ -331,10 +330,8 @@ def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) 
     with mvc.Repository.open(repo.context.root) as chain.repo:
         done = chain.repo.storage.repack()
         assert done.plan.given_up == (second,)
-        assert done.plan.prices is not None
         chain.repo.storage.gc(grace="0")  # what was kept as a step between the two goes, too
         price = chain.repo.storage.stats().price
-        assert price is not None
         assert price <= 1.05 * done.plan.prices[1] < done.plan.prices[0]
 
 
@@ -372,7 +369,6 @@ def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain
     with mvc.Repository.open(repo.context.root) as chain.repo:
         planned = chain.repo.storage.repack(dry_run=True).plan
         assert planned.given_up == (first,)
-        assert planned.prices is not None
         assert planned.prices[1] < planned.prices[0]
         assert chain.is_right(1)
         assert chain.repo.storage.repack().plan.given_up == (first,)
