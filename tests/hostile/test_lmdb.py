@@ -58,14 +58,13 @@ def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.Mon
 
 
 CHILD = """
-import sys
+import os, sys
 from mvc.api.repository import Repository
 from mvc.store.index import keys
-import os
+from mvc.testing import environment, open_index
 repo = Repository.open(sys.argv[1])
-view = repo.context.store.snapshot
-index = view._index.lent.index
-meta = index.meta(view.identity)
+index = open_index(repo)
+meta = index.meta(repo.context.store.snapshot.identity)
 environment(index).set_mapsize(256 << 20)
 fresh = [keys.BLOB + os.urandom(40) for _ in range(60000)]
 index.extend(meta, fresh, meta.position)
@@ -100,8 +99,9 @@ def test_another_process_makes_the_map_larger(
 READER = """
 import sys, time
 from mvc.api.repository import Repository
+from mvc.testing import environment, open_index
 repo = Repository.open(sys.argv[1])
-txn = repo.context.store.snapshot._index.lent.environment(index).begin()
+txn = environment(open_index(repo)).begin()
 txn.get(b"meta")
 print("reading", flush=True)
 time.sleep(600)

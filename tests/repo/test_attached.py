@@ -140,7 +140,7 @@ def test_the_feature_is_named_and_older_programs_refuse(
         assert read_features(FileSystem(), tmp_path / ".mvc") == frozenset()
         keep(repo, 1, GIVEN)
         assert read_features(FileSystem(), tmp_path / ".mvc") == {"commit-3"}
-    monkeypatch.setattr(store_format, "_KNOWN", store_format._KNOWN - {"commit-3"})
+    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"commit-3"})
     with pytest.raises(UnsupportedFormat, match="it uses commit-3"):
         mvc.Repository.open(tmp_path)
 

@@ -83,7 +83,7 @@ def test_counts_last_and_sum_over_processes(tmp_path):
 
 
 def test_the_file_is_folded_and_does_not_grow(repo: mvc.Repository, monkeypatch):
-    monkeypatch.setattr(queries_module, "_FOLD_AT", 48 * 20)
+    monkeypatch.setattr(queries_module, "FOLD_AT", 48 * 20)
     first, second = versions(repo, 2)
     since = repo.storage.queries().since_ns
     for _ in range(50):
