@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mvc import testing
 from mvc.api.repository import Repository
-from mvc.store.snapshot import Snapshot
+from mvc.store.snapshot import IndexThresholds, Snapshot
 from mvc.testing.history import weights
 from tests.index_files import index_file
 
@@ -19,6 +19,16 @@ class History(testing.History):
     """Every version is deployed."""
 
     wrong = testing.History.damaged
+
+    def __init__(
+        self, root: Path, count: int, *, thresholds: IndexThresholds | None = None
+    ) -> None:
+        super().__init__(root, count)
+        self.thresholds = thresholds
+
+    def open(self) -> Repository:
+        self.options["thresholds"] = self.thresholds
+        return super().open()
 
     def add(self, repo: Repository) -> None:
         self.commit(repo=repo, deploy="prod")
