@@ -40,7 +40,6 @@ from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo import deployments, queries, refs, times
 from mvc.repo.arguments import check_keywords, checked
-from mvc.repo.commit.base_cache import BaseCaches
 from mvc.repo.config import Config, bytes_to_hold, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
@@ -50,6 +49,7 @@ from mvc.repo.opening import Configure, check_absent, open_context, remove_if_fa
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
+from mvc.store.writing.base_cache import BaseCaches
 from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from mvc.maintenance.rewrite_plan import (
 )
 from mvc.maintenance.storage_graph import Piece, Reachability
 from mvc.model.commit import Commit
+from mvc.model.hashing import pieces
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifests import objects
 from mvc.store.journal.entries import Entry, Relink

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.errors import DamagedData, StateForgotten, WrongUsage
 from mvc.model.names import attached_path, check_path
-from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change, CommitOptions
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
@@ -19,6 +18,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import status
+from mvc.store.writing.base_cache import BaseCache
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile

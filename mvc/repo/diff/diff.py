@@ -391,7 +391,7 @@ def tensor_pieces(
     whole storage is read first.
     """
     from mvc.adapters.views import extract
-    from mvc.repo.content.hashing import pieces, verify_pieces
+    from mvc.model.hashing import pieces, verify_pieces
 
     whole: memoryview | None = None
     if tensor.view is not None:

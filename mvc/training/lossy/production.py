@@ -210,9 +210,7 @@ class _Form:
         ids = [BlobId(bytes(32))] * len(parsed.contents)  # no content is looked up by these
         self._skeleton = parsed.skeleton()
         # A state has no views, so that no content is read either.
-        self._entry = entry_from(
-            parsed, "state", ids, self._skeleton, whole=lambda _: memoryview(b"")
-        )
+        self._entry = entry_from(parsed, "state", ids, self._skeleton)
         self._keys = {tensor.content: tensor.key for tensor in parsed.tensors}
         self.weights = Weights.of(parsed)
         self.specs = {tensor.key: tensor.spec for tensor in parsed.tensors}

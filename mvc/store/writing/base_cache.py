@@ -74,12 +74,13 @@ class BaseCaches:
 
 
 class _Kept(Struct):
-    """A tensor of ``BaseCache``. Small, because a model may have 100,000."""
+    """A tensor of ``cache``. Small, because a model may have 100,000."""
 
+    name: str
     id: BlobId
     spec: TensorSpec
     memory: memoryview | bytearray
-    graph: Graph
+    cache: BaseCache
     chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
 
     @property
@@ -89,12 +90,15 @@ class _Kept(Struct):
     def chain(self, start: int) -> tuple[Link, ...]:
         known = self.chains[start // PIECE] if self.chains else ()
         if not known:
-            known = self.graph.chain(self.id, start)
+            known = self.cache.graph.chain(self.id, start)
             self.stored(start, known)
         return known
 
     def piece(self, start: int) -> memoryview:
         return self.buffer[start : start + PIECE]
+
+    def held(self, link: Link, start: int) -> memoryview | None:
+        return self.cache.older(self.name, link, start)
 
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
         """Records the chain of the piece at byte ``start``."""
@@ -190,7 +194,7 @@ class BaseCache:
         else:
             memory = _empty(spec.nbytes) if old is None else old.memory
             self._unproven.append(name)
-        self._next[name] = new = _Kept(id_, spec, memory, self.graph)
+        self._next[name] = new = _Kept(name, id_, spec, memory, cache=self)
         return new
 
     def settle(self) -> None:
