@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mvc.errors import DamagedData
 from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
+from mvc.store.writing.base_cache import BaseCaches
 
 __all__ = ["Context", "noting"]
 
@@ -19,6 +21,7 @@ __all__ = ["Context", "noting"]
 class Context(Struct):
     """``root`` is the folder that contains ``.mvc``.
 
+    ``caches`` has the states that were committed last, and is used under ``committing`` only.
     ``finished``: the files that were replaced to complete checkouts whose process was killed.
     ``finished_head``: whether HEAD was moved to complete one.
     ``given_up``: the files of such checkouts that were left as they are.
@@ -28,6 +31,8 @@ class Context(Struct):
     store: Store
     root: Path
     config: Config
+    caches: BaseCaches = field(default_factory=BaseCaches)
+    committing: RLock = field(default_factory=RLock)
     finished: tuple[Path, ...] = ()
     finished_head: bool = False
     given_up: tuple[Path, ...] = ()

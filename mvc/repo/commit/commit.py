@@ -6,8 +6,8 @@ takes the paths it did not change from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack, closing
 from pathlib import PurePosixPath
 
 from msgspec import Struct
@@ -60,25 +60,30 @@ def commit(
     """
     check_request(request)
     context.store.now_ns()
+    caches = [change.last for change in request.changes if change.last is not None]
     for _ in range(_TRIES):
         context.store.snapshot.refresh()
-        with suppress(ConcurrentRewrite):
-            return _attempt(context, request, progress)
-        for cache in _caches(request):
-            cache.clear()
+        try:
+            return _attempt(context, request, caches, progress)
+        except BaseException as error:
+            for cache in caches:
+                cache.clear()
+            if not isinstance(error, ConcurrentRewrite):
+                raise
     raise Busy(
         "what this commit builds on was collected again and again while it ran",
         hint="run gc less often, or with a longer grace",
     )
 
 
-def _caches(request: CommitRequest) -> list[BaseCache]:
-    return [change.last for change in request.changes if change.last is not None]
-
-
-def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> CommitResult:
+def _attempt(
+    context: Context,
+    request: CommitRequest,
+    caches: Sequence[BaseCache],
+    progress: Progress | None,
+) -> CommitResult:
     store, graph = context.store, context.store.graph
-    generation = min([graph.generation, *(cache.generation for cache in _caches(request))])
+    generation = min([graph.generation, *(cache.generation for cache in caches)])
     at = _tip(context, request)
     parent = manifests.of_commit(context, at.commit)
     coding = Pipeline.parse(_pipeline(context, request)).coding()
