@@ -148,13 +148,13 @@ class Repository:
         """
         files, time = fs or FileSystem(), clock or Clock()
         root = files.realpath(Path(path))
-        settings = config(None) if config else load_config(files, None, None, {}, {})
+        settings = config(None) if config else load_config(files, None, None, {}, flags={})
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
         check_absent(files, root)
         with remove_if_failed(files, root):
             files.make_dirs(root)
-            create(files, time, root, name, _FIRST_CONFIG)
+            create(files, time, root, name, config=_FIRST_CONFIG)
         repo = cls.open(root, config=config, fs=fs, clock=clock)
         queries.begin(repo.context)
         return repo
@@ -546,7 +546,9 @@ class Repository:
         check_keywords("checkout", WriteOptions, options)
         commit_id = self.find(rev, at=at, target=target)
         if to is not None:
-            done: Any = self._write(commit_id, rev if at is None else None, path, to, options)
+            done: Any = self._write(
+                commit_id, rev if at is None else None, path, to, options=options
+            )
         elif any(options.values()):
             raise WrongUsage(f"{min(options)} is for files", hint="say where they go with to=")
         elif not isinstance(path, str | None):
@@ -596,7 +598,9 @@ class Repository:
         if into_folder:
             raise WrongUsage(f"{min(into_folder)} is for another folder than the repository's")
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit).entries:
-            return checkout.Restored(commit, (), (), (), refs.head(self.context).branch, False)
+            return checkout.Restored(
+                commit, (), (), (), branch=refs.head(self.context).branch, moved_head=False
+            )
         if paths:
             return checkout.restore_paths(
                 self.context, commit, paths, force=force, progress=progress

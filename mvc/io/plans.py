@@ -117,7 +117,7 @@ class Plan(Struct, frozen=True):
         written = [step.temporary for step in steps if step.temporary]
         if not all(step.is_sound() for step in steps) or len({*written}) < len(written):
             return None
-        return cls(steps, then, rest == cls.ready(line + end), found["folder"], version)
+        return cls(steps, then, rest == cls.ready(line + end), found["folder"], version=version)
 
 
 class Pointer(Struct, frozen=True):

@@ -80,7 +80,7 @@ def replacing(
     if not steps:
         yield []
         return
-    written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside)
+    written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside=inside)
     with written as plan:
         try:
             for step, fill in zip(steps, files.values(), strict=False):
@@ -188,7 +188,7 @@ def _finish_in(fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exac
         if not s.temporary and s.before and before(fs, s.place(folder))[:exact] == s.before[:exact]
     ]
     writes = _waiting(fs, plan, folder)
-    ours = [s for s in writes if _is_ours(fs, folder, s, plan, finish)]
+    ours = [s for s in writes if _is_ours(fs, folder, s, plan, finish=finish)]
     complete = False
     with suppress(MvcError), speaking(f"the end of an interrupted checkout in {folder}"):
         if (

@@ -324,7 +324,13 @@ def _read_entry(reader: Reader, spans: list[_Span], check: Callable[[str], str])
     )
     tensors = _read_tensors(reader, contents, spans)
     entry = FileEntry(
-        path, format_, size, contents, BlobId(skeleton) if skeleton else None, checks, tensors
+        path,
+        format_,
+        size,
+        contents,
+        skeleton=BlobId(skeleton) if skeleton else None,
+        checks=checks,
+        tensors=tensors,
     )
     if entry.skeleton_size > MAX_SKELETON:
         raise reader.fail(f"{path} has {entry.skeleton_size} bytes outside its contents")
@@ -357,7 +363,7 @@ def _read_tensors(
         end = (view.offset + sum(moves) + 1) * DTYPES[spec.dtype].itemsize
         if spec.elements and end > content.spec.nbytes:
             raise reader.fail(f"{key} reaches outside its storage")
-        tensors.append(LogicalTensor(key, spec, id_, at, view))
+        tensors.append(LogicalTensor(key, spec, id_, at, view=view))
     if len({t.key for t in tensors}) != len(tensors):
         raise reader.fail("two tensors have one name")
     return tuple(tensors)

@@ -237,7 +237,7 @@ class Recorder:
         if not (self._steps - first) % self._options.every:
             options = self._options
             numbers, settings = options.numbers(loss, metrics), options.settings(params)
-            item = Item(self._steps, called_ns, numbers, settings, data, awaited=wait)
+            item = Item(self._steps, called_ns, numbers, settings, data=data, awaited=wait)
             taken = self._take(item, batch)
         if not wait:
             return taken

@@ -191,7 +191,9 @@ def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
     if type(offset) is not int or not 0 <= offset < _MAX_STEP or len(shape) != len(steps):
         raise BadModelFile("a tensor in the pickle has a malformed shape")
     spec = TensorSpec(dtype, shape)
-    return StoredTensor(names.unique(path), spec, key, offset, steps, size_in_bytes, node)
+    return StoredTensor(
+        names.unique(path), spec, key, offset, strides=steps, storage_bytes=size_in_bytes, node=node
+    )
 
 
 def _is_lazy_view(name: str, args: tuple[Any, ...]) -> bool:

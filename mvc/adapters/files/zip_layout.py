@@ -124,7 +124,9 @@ def _list(directory: bytes, start: int, count: int, name: str) -> list[_Listed]:
         if row[4] == 0 and full != packed:
             raise BadModelFile(f"{name}: a zip member has two sizes")
         text = directory[text_at:extra_at]
-        listed.append(_Listed(text, row[3], row[4], packed, header, start + at + _CENTRAL_CRC))
+        listed.append(
+            _Listed(text, row[3], row[4], packed, header=header, crc_at=start + at + _CENTRAL_CRC)
+        )
         at = end
     if at != len(directory):
         raise BadModelFile(f"{name}: its zip directory is longer than its members")
@@ -165,7 +167,7 @@ def _locate(source: Source, entry: _Listed, name: str) -> Member:
         text = entry.name.decode("utf-8" if entry.flags & _UTF8 else "cp437")
     except UnicodeDecodeError as error:
         raise BadModelFile(f"{name}: the name of a zip member is not UTF-8") from error
-    return Member(text, start, entry.size, entry.method == 0, tuple(sorted(fields)))
+    return Member(text, start, entry.size, entry.method == 0, fields=tuple(sorted(fields)))
 
 
 def find_checks(source: Source, name: str, members: Iterable[Member]) -> tuple[Check, ...]:

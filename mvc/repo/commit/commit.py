@@ -191,7 +191,9 @@ def _store_files(request: CommitRequest, parent: Manifest, writer: ContentWriter
                 until = one if many else held
                 parsed = until.enter_context(change.open())
                 until.callback(writer.forget, parsed)
-                kept[change.path] = store_file(writer, finder, parsed, change.path, change.last)
+                kept[change.path] = store_file(
+                    writer, finder, parsed, change.path, last=change.last
+                )
                 del parsed
     raw_bytes = writer.raw_bytes
     if request.attachments:

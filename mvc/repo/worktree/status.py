@@ -83,7 +83,7 @@ def status(context: Context, *, untracked: bool = True) -> Status:
         found = [f for f in found if f.name not in moved]
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
     names = tuple(f.name for f in found)
-    return Status(at.branch, at.commit, rows, names, tuple(sorted(dead)))
+    return Status(at.branch, at.commit, rows, names, dead_links=tuple(sorted(dead)))
 
 
 def _change(context: Context, entry: FileEntry) -> Change:

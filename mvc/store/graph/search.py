@@ -136,7 +136,7 @@ class Graph:
             for i in header.by_id.get(id_, ()):
                 member = header.members[i]
                 if start is None or member.start == start:
-                    yield Step(pack, at, header, member, False, offset)
+                    yield Step(pack, at, header, member, reverse=False, entry=offset)
 
     def holds(self, id_: bytes) -> bool:
         """Whether the repository has the object."""
@@ -211,7 +211,7 @@ class Graph:
                 made = self.resolve_prefix(member.base) or b""
                 entry = self.entries_holding(made)[0]
             sequence = self._snapshot.entry(entry).sequence
-            found.append(Link(made, sequence, depth, stored, member.nbytes))
+            found.append(Link(made, sequence, depth, stored, nbytes=member.nbytes))
         return tuple(found)
 
     def path(
@@ -299,7 +299,10 @@ class Graph:
             for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
                 member = header.members[i]
                 if member.start == start and member.id != id_:
-                    yield (member.id, start), Step(pack, at, header, member, True, offset)
+                    yield (
+                        (member.id, start),
+                        Step(pack, at, header, member, reverse=True, entry=offset),
+                    )
 
 
 def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:

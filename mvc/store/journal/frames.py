@@ -221,7 +221,7 @@ def _recorded(
     payload, sequence, chain, check = frame
     entry = Entry.decode(payload, f"journal entry {sequence}")
     after = Position(offset + 2 * length, sequence + 1, check)
-    return Recorded(entry, offset, sequence, after, copies, check), chain
+    return Recorded(entry, offset, sequence, after, copies=copies, check=check), chain
 
 
 def scan(

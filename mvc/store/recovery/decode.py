@@ -79,7 +79,7 @@ def apply_steps(
     works: dict[int, _Work] = {}
 
     def prepare(at: int) -> None:
-        works[at] = _prepare(packs, steps[at], rooms[at], len(out), check)
+        works[at] = _prepare(packs, steps[at], rooms[at], len(out), check=check)
 
     (read or in_order)(prepare, range(len(steps)))
 
@@ -104,7 +104,7 @@ def _prepare(packs: PackReader, step: Step, room: memoryview, size: int, check: 
     pipeline = pipeline_of(step)
     if step.member.nbytes != size:
         raise DamagedData(f"{short_name(step)} has a wrong length")
-    data = packs.payload(step.pack, step.offset, step.header, step.member, room, check=check)
+    data = packs.payload(step.pack, step.offset, step.header, step.member, room=room, check=check)
     payload = Payload(data, size)
     if payload.chunk_size != CHUNK and size > CHUNK:
         raise DamagedData(f"{short_name(step)} is cut into chunks of a foreign size")

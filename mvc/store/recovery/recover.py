@@ -248,7 +248,9 @@ class Recovery:
         if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
             hasher = BlobHasher(request.spec)
             with suppress(DamagedData):
-                apply_steps(self.packs, steps, request.out, in_order, hasher.update, check=False)
+                apply_steps(
+                    self.packs, steps, request.out, in_order, done=hasher.update, check=False
+                )
                 if hasher.done() == request.id:
                     return
         self._one(request, parallel=False)
