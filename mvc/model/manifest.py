@@ -30,7 +30,7 @@ from mvc.limits import (
 )
 from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
-from mvc.model.layout import Layout
+from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import ATTACHED, attached_path, check_key, check_path
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
@@ -237,7 +237,7 @@ class Shape:
         self.specs, self.skeletons = tuple(specs), tuple(skeletons)
         self.raw = sum(entry.size for entry in manifest.all_entries)
         self.files = len(manifest.all_entries)
-        self._layout = Layout(data, [(begin, end, False) for begin, end, _ in spans])
+        self._layout = FormLayout(data, [(begin, end, False) for begin, end, _ in spans])
         self._objects = [is_object for _, _, is_object in spans]
 
     def ids(self, data: bytes) -> bytes | None:

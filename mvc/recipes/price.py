@@ -8,10 +8,10 @@ from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.repack.goal import Proven
 from mvc.model.manifest import FileEntry
-from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.weights import dropped
+from mvc.report.stats import recipe_base
 
 __all__ = ["is_cheaper"]
 
@@ -45,7 +45,7 @@ def _making(context: Context, commit: CommitId) -> float:
     seconds, at = 0.0, commit
     while (gone := dropped(context, at)) is not None:
         seconds += gone.seconds
-        base = attached.base(context, at)
+        base = recipe_base(context, at)
         if base is None:
             return seconds
         at = base

@@ -115,7 +115,7 @@ def log(
             reset_point=is_reset_point(context, commit.id) if reset_points else None,
             forgotten_ns=manifests.forgotten_ns(context, commit.id),
             relations=_relations_if_known(context, commit, incomplete) if related else None,
-            dropped=dropped(context, commit.id) if "recipe.json" in commit.attached else None,
+            dropped=dropped(context, commit.id) if commit.attached else None,
             storage=storage.get(commit.id) if storage else None,
         )
         for commit in islice(found, limit)

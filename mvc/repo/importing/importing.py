@@ -75,7 +75,7 @@ def import_checkpoints(
         named = ", ".join(str(source) for source in sources[:3])
         raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
     total, fresh = sum(c.size for c in found), head(context).commit is None
-    run = _Run(context, deploy, message, progress, total=total, fresh=fresh)
+    run = _Import(context, deploy, message, progress, total=total, fresh=fresh)
     result = []
     for checkpoint in found:
         result.append(run.take(checkpoint))
@@ -84,7 +84,7 @@ def import_checkpoints(
     return result
 
 
-class _Run(Struct):
+class _Import(Struct):
     """A running import. ``total`` and ``done``: bytes of checkpoints."""
 
     context: Context

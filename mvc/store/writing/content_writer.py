@@ -27,7 +27,7 @@ from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.base_cache import BaseCache, tensor_changed
 from mvc.store.writing.bases import Base
-from mvc.store.writing.contents import Contents
+from mvc.store.writing.contents import FileContents
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pieces import Piece
 from mvc.store.writing.precision_copies import Master, PrecisionCopies
@@ -58,7 +58,7 @@ class ContentWriter:
 
     def put(
         self,
-        file: Contents,
+        file: FileContents,
         path: str,
         origins: Sequence[Origin],
         last: BaseCache | None = None,
@@ -110,7 +110,7 @@ class ContentWriter:
             part = memoryview(data)[start : start + length]
             objects.put(Piece(id_, spec, start, part), base)
 
-    def forget(self, file: Contents) -> None:
+    def forget(self, file: FileContents) -> None:
         """Codes nothing against the file any more: it will be closed."""
         self._copies.forget(file)
 
@@ -199,7 +199,7 @@ class ContentWriter:
             )
         return id_
 
-    def _read(self, file: Contents, i: int, length: int, start: int = 0) -> memoryview:
+    def _read(self, file: FileContents, i: int, length: int, start: int = 0) -> memoryview:
         self._make_room(length)
         part = self._new.take(length)
         file.read(i, start, part)
@@ -222,7 +222,7 @@ class _Storing(Struct):
     cache holds a copy of. ``masters``: what copies were encoded against.
     """
 
-    file: Contents
+    file: FileContents
     path: str
     last: BaseCache | None
     borrowed: dict[int, tuple[str, BlobId]] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from mvc.codecs.lc.step import Step
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["Contents", "MadeFrom"]
+__all__ = ["FileContents", "MadeFrom"]
 
 
 class _Content(Protocol):
@@ -29,7 +29,7 @@ class MadeFrom(Protocol):
         ...
 
 
-class Contents(Protocol):
+class FileContents(Protocol):
     """A parsed file, as ``mvc.adapters.parsed.ParsedFile`` is one."""
 
     @property

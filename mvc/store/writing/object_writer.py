@@ -39,7 +39,7 @@ from mvc.store.writing.layout import ENDLESS, Layout
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.store.writing.pieces import (
     Encoded,
-    Kept,
+    NextBase,
     OpenRecord,
     Piece,
     Waiting,
@@ -151,7 +151,7 @@ class ObjectWriter:
         self._added.add(id_)
         self._meanings.setdefault(id_[:BASE_BYTES], id_)
 
-    def put(self, piece: Piece, base: Base | None = None, kept: Kept | None = None) -> None:
+    def put(self, piece: Piece, base: Base | None = None, kept: NextBase | None = None) -> None:
         """Adds one piece of a blob.
 
         The caller must not modify its bytes until ``drain``. Once encoded they are copied to
@@ -182,7 +182,7 @@ class ObjectWriter:
                 copy_kept(waiting)
         self._flush_full()
 
-    def put_step(self, piece: Piece, made: MadeFrom, kept: Kept | None = None) -> None:
+    def put_step(self, piece: Piece, made: MadeFrom, kept: NextBase | None = None) -> None:
         """Adds a piece that is a stored piece plus a step.
 
         As ``put``; stored in full where a chain ends, and as a delta where nothing can be added to

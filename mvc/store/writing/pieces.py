@@ -24,7 +24,7 @@ from mvc.types import Bytes
 
 __all__ = [
     "Encoded",
-    "Kept",
+    "NextBase",
     "OpenRecord",
     "Piece",
     "Waiting",
@@ -40,7 +40,7 @@ __all__ = [
 _NO_RAW = (memoryview(b""), None)
 
 
-class Kept(Protocol):
+class NextBase(Protocol):
     """Memory to which the pieces of a blob are copied once they are encoded, as a later base."""
 
     @property
@@ -87,7 +87,7 @@ class Waiting(Struct, kw_only=True):
     chunks: Sequence[Future[Bytes] | Encoded] = ()
     raw: tuple[memoryview, memoryview | None]
     under: tuple[Link, ...] = ()
-    kept: Kept | None = None
+    kept: NextBase | None = None
     copied: bool = False
     step: Step | None = None
 
