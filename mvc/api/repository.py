@@ -383,7 +383,7 @@ class Repository:
             new_branch=chosen.new_branch,
             attachments=carried,
         )
-        with self.context.committing:
+        with self.context.caches.lock:
             if files:
                 return self._commit_files(state, given, request, chosen)
             return self._commit_states(given, path, request, chosen)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
 
 from msgspec import Struct, field
 
@@ -21,22 +20,21 @@ __all__ = ["Context", "noting"]
 class Context(Struct):
     """``root`` is the folder that contains ``.mvc``.
 
-    ``caches`` has the states that were committed last, and is used under ``committing`` only.
     ``finished``: the files that were replaced to complete checkouts whose process was killed.
     ``finished_head``: whether HEAD was moved to complete one.
     ``given_up``: the files of such checkouts that were left as they are.
     ``left_alone``: temporary files that their plans name and no checkout wrote.
+    ``caches``: the states that were committed last.
     """
 
     store: Store
     root: Path
     config: Config
-    caches: BaseCaches = field(default_factory=BaseCaches)
-    committing: RLock = field(default_factory=RLock)
     finished: tuple[Path, ...] = ()
     finished_head: bool = False
     given_up: tuple[Path, ...] = ()
     left_alone: tuple[Path, ...] = ()
+    caches: BaseCaches = field(default_factory=BaseCaches)
 
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.

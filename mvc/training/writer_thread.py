@@ -141,7 +141,7 @@ class WriterThread(threading.Thread):
         made_here = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not made_here
         context = self._repo.context
-        with context.committing:
+        with context.caches.lock:
             request = CommitRequest(
                 changes=of_states(context, states),
                 message=self._message(item.step),

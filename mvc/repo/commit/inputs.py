@@ -76,7 +76,7 @@ def of_state(
 def of_states(
     context: Context, states: Mapping[str, Mapping[str, Any] | ParsedFile]
 ) -> list[Change]:
-    """States by path, each with its last version in memory. Call it under ``committing``."""
+    """States by path, each with its last version in memory. Call it under the caches' lock."""
     budget = bytes_to_hold(str(context.config.get("python.keep_base")))
     # What consists of steps is held by its maker.
     paths = [p for p, state in states.items() if isinstance(state, Mapping) or state.steps is None]

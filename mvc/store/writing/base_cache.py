@@ -6,6 +6,7 @@ How many bytes they may take is the setting ``python.keep_base``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -26,10 +27,12 @@ class BaseCaches:
     """The ``BaseCache`` of each path of an open repository, all within ``budget`` bytes.
 
     What has no room is not held. To make room, older versions go first, then the paths that were
-    used least recently; the paths of the commit that runs stay.
+    used least recently; the paths of the commit that runs stay. Who selects holds ``lock`` until
+    the commit has ended.
     """
 
     def __init__(self) -> None:
+        self.lock = RLock()
         self.budget = 0
         self.held = 0
         self._caches: dict[str, BaseCache] = {}  # the one used last is the last one
