@@ -28,8 +28,8 @@ from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.times import local_zone_minutes
 from mvc.repo.worktree.git_commit import git_commit
 from mvc.store.graph.search import Graph
@@ -254,7 +254,7 @@ def _draft(
         del paths[path]
     if at.commit is not None:
         reused = [entry for path, entry in paths.items() if path not in files.kept]
-        check_weights(context, at.commit, reused, stored=True)
+        check_available(context, at.commit, reused, stored=True)
     manifest = Manifest((paths | dict(files.kept) | dict(files.attached)).values())
     if not objects.holds(manifest.id):
         _prove_manifest(manifest)
