@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
@@ -18,7 +19,6 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_states, refuse_empty
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.lossy.approximate import approximating
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions

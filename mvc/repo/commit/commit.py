@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from msgspec import Struct
 
+from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
@@ -23,7 +24,6 @@ from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.storage_policy import storage_policy
 from mvc.repo.content.compare import renames
-from mvc.repo.content.hashing import entry_from
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for, recorded_as

@@ -9,13 +9,13 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.maintenance.repack.super_steps import STEP, join
 from mvc.model.manifest import FileEntry
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.approximate import approximate
