@@ -229,7 +229,7 @@ class Run:
     def trained(self, file: str | PathLike[str], **arguments: Any) -> None:
         """Takes a file as what the service made of the model, elsewhere, in place of calling it.
 
-        The file is committed, at the ``path`` that ``provenance`` was given. ``arguments`` are
+        The file is committed, at the ``path`` that ``record`` was given. ``arguments`` are
         those of ``train``. Objects and random generators are recorded as they are now, so a
         service that draws random numbers has to seed the generators itself. Whether all this makes
         the file is not known before the proof. Raises CannotRecord for a file with other tensors
