@@ -63,12 +63,9 @@ __all__ = ["Run", "RunOptions"]
 
 
 class RunOptions(Struct, frozen=True):
-    """``path`` is the model's in its versions; the others as for ``Repository.commit``.
+    """What ``repo.recipes.record`` takes by name.
 
-    ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:
-    the recipe is proven by one replay after the commit. ``drop_weights`` then gives up the
-    weights. If it is None, a proven recipe that is cheaper does. ``timeout``: seconds after which
-    the replay is ended.
+    ``deterministic``: torch uses deterministic kernels alone while the service runs.
     """
 
     path: str
