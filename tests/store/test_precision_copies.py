@@ -9,7 +9,7 @@ import torch
 
 import mvc
 from mvc.errors import SourceChanged
-from mvc.repo.commit.state_writer import PrecisionCopies
+from mvc.store.writing.precision_copies import PrecisionCopies
 
 
 @pytest.mark.parametrize("elements", [64, 100_000])
