@@ -105,8 +105,13 @@ class Epochs:
         """Sets the positions; ``rng`` are the generators at the save."""
         for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
             inside = None if at["rng"] is None else rng
-            position = _Position(at["epoch"], at["done"], at["rng"], at["order"], inside)
-            self._positions[id(loader)] = position
+            self._positions[id(loader)] = _Position(
+                epoch=at["epoch"],
+                done=at["done"],
+                rng=at["rng"],
+                order=at["order"],
+                restored=inside,
+            )
             generator = data.order_generator(loader)
             if generator is not None and at["order"] is not None:
                 generator.set_state(at["order"])

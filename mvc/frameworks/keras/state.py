@@ -85,8 +85,8 @@ class TrainingSource:
             "metrics": tensors(variables.by_path(model.metrics_variables)),
             "rng": _random_state() if rng else None,
             "order": {
-                "unrepeatable": self._data[0],
-                "sizes": self._data[1] or {},
+                "unrepeatable": self._data.unrepeatable,
+                "sizes": self._data.sizes or {},
                 "before": self._before if within else None,
                 "digest": self.digest if within else None,
             },
@@ -119,12 +119,12 @@ class Restored:
         self.epoch, self.batch = int(kept["batch"]["epoch"]), int(kept["batch"]["batch"])
         self.batches, self.logs = kept["batches"], kept["logs"]
         self.digest: str | None = kept["order"]["digest"]
-        why = data[0] or kept["order"]["unrepeatable"]
-        sizes = changed(kept["order"].get("sizes", {}), data[1] or {})
+        why = data.unrepeatable or kept["order"]["unrepeatable"]
+        sizes = changed(kept["order"].get("sizes", {}), data.sizes or {})
         differs = unlike(kept["setting"], _keras_setting()) + sizes
         if why is not None:
             differs.append(f"data: {why}")
-        if data[1] is None:
+        if data.sizes is None:
             differs.append("data: this fit does not show where it comes from: it is not compared")
         begun = self.epoch + bool(self.batch)
         if epochs is not None and epochs < begun:

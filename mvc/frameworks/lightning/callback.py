@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
-from msgspec.structs import replace
-
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
 try:
@@ -26,27 +24,20 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import Options, checked, included, stage_by_data, stage_by_loss
-from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.options import Options, included, stage_by_data, stage_by_loss
+from mvc.frameworks.common.recording import Recording
+from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
 from mvc.frameworks.lightning.state import Reader, Resume, TrainerSource
 from mvc.ids import CommitId
 from mvc.training.checks import whole
-from mvc.training.lossy.decisions import Evaluate, Monitor
-from mvc.training.recorder import Recorder, Report, complete
+from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed
 
 __all__ = ["MVCCallback", "MVCCheckpointIO"]
 
 _HOOK = "on_train_batch_end"
-
-
-class _Options(Options, total=False):
-    """Here decisions see the batch of ``training_step``."""
-
-    evaluate: Evaluate | None
-    monitor: Monitor | None
 
 
 class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
@@ -66,18 +57,17 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         *,
         every_n_steps: int = 1,
         include: Sequence[str] | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[Options],
     ) -> None:
         super().__init__()
-        self._given = GivenRepository(repo)
-        self._options = checked(options, whole("every_n_steps", every_n_steps, 1), _Options)
-        self._by_loss = stage_by_loss(self._options)
-        self._by_data = stage_by_data(self._options) is not None
-        self._decides = bool(self._options.stages.decisions)
+        every = whole("every_n_steps", every_n_steps, 1)
+        self._recording = Recording(repo, options, every=every)
+        chosen = self._recording.options
+        self._by_loss = stage_by_loss(chosen)
+        self._by_data = stage_by_data(chosen) is not None
+        self._decides = bool(chosen.stages.decisions)
         self._include = frozenset(included(include))
         self._steps = 0
-        self._recorder: Recorder | None = None
-        self._report: Report | None = None
         self._resume: Resume | None = None
         self._reader: Reader | None = None
         self._order: Order | None = None
@@ -87,12 +77,12 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     @property
     def repo(self) -> Repository:
         """The repository; opened if need be."""
-        return self._given.repo
+        return self._recording.repo
 
     @property
     def report(self) -> Report | None:
-        """The recorder's counts for this ``fit`` or the last one. None before the first."""
-        return self._report if self._recorder is None else self._recorder.report
+        """The Recorder's counts for this ``fit`` or the last one. None before the first."""
+        return self._recording.report
 
     def resume(self, rev: str | CommitId | None = None) -> str:
         """What to pass to ``trainer.fit`` as ``ckpt_path``, so that it goes on from a version.
@@ -101,8 +91,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
         not fit the model, the optimizers or the loaders.
         """
-        commit = self.repo.find(self._options.tip if rev is None else rev)
-        self._resume = Resume(self.repo, commit, self._options.name)
+        commit = self._recording.find(rev)
+        self._resume = Resume(self.repo, commit, self._recording.options.name)
         return self._resume.path
 
     # -- hooks, in the order in which they are called ----------------------------------------
@@ -135,8 +125,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
             # Not before the module has all its layers: its buffers are asked for here.
-            options = replace(self._options, origin=origin)
-            self._recorder = Recorder.of(self.repo, self._source, options)
+            self._recording.begin(self._source, origin=origin)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
@@ -196,36 +185,44 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._waiting = release
 
     def _record_batch(self, trainer: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._recorder is None or trainer.global_step == self._seen:
+        if not self._recording.running or trainer.global_step == self._seen:
             return  # gradients are still gathered: there is no new version yet
         self._seen = trainer.global_step
         self._steps += 1
         self._source.next = comes_next(trainer)
         self._loss = _loss(outputs)
-        data = batch if self._by_data else None
-        taken = self._take(trainer, trainer.current_epoch, batch_idx + 1, self._loss, data)
+        taken = self._take(
+            trainer,
+            {"epoch": trainer.current_epoch, "batch": batch_idx + 1},
+            loss=self._loss,
+            data=batch if self._by_data else None,
+        )
         last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         # No batch belongs to the end of an epoch, so there is nothing to decide about.
         self._ended = taken and last and not self._decides
 
     def _record_epoch(self, trainer: Any) -> None:
         """The state once validation and schedulers are done, from which the next epoch begins."""
-        if self._recorder is not None and self._ended:
+        if self._recording.running and self._ended:
             self._ended = False
             self._source.next = EPOCH
+            epoch = trainer.fit_loop.epoch_progress.current.processed
             loss = self._loss if self._by_loss else None
-            self._take(trainer, trainer.fit_loop.epoch_progress.current.processed, 0, loss, None)
+            self._take(trainer, {"epoch": epoch, "batch": 0}, loss=loss)
 
-    def _take(self, trainer: Any, epoch: int, batch: int, loss: Any, data: Any) -> bool:
-        assert self._recorder is not None
+    def _take(self, trainer: Any, position: dict[str, int], *, loss: Any, data: Any = None) -> bool:
         if self._by_loss and loss is None:
             raise WrongUsage(
                 f"stage {self._by_loss} goes by the loss of the batch",
                 hint="return it from training_step",
             )
-        position = {"epoch": epoch, "batch": batch, "global_step": trainer.global_step}
-        metrics = trainer.callback_metrics
-        return self._recorder.step(loss, position, metrics, number=self._steps, data=data)
+        return self._recording.step(
+            self._steps,
+            loss=loss,
+            batch={**position, "global_step": trainer.global_step},
+            metrics=trainer.callback_metrics,
+            data=data,
+        )
 
     def _remove_reader(self, trainer: Any) -> None:
         if self._reader is not None:
@@ -240,13 +237,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         if self._waiting is not None:
             self._waiting()
             self._waiting = None
-        recorder, self._recorder = self._recorder, None
-        try:
-            if recorder is not None:
-                recorder.close()
-        finally:
-            self._report = self._report if recorder is None else recorder.report
-            self._given.close()
+        self._recording.close()
 
 
 def _loss(outputs: Any) -> Any:
