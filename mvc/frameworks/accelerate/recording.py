@@ -18,7 +18,7 @@ from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
-from mvc.frameworks.common.options import Options, stage_by_loss
+from mvc.frameworks.common.options import Options, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
@@ -251,6 +251,7 @@ def _check_stages(options: RecorderOptions) -> None:
             "but save_state always saves",
             hint="leave it out",
         )
+    refuse_data(options, "save_state does not show it")
     stage = stage_by_loss(options)
     if stage is not None and options.metrics is None:
         raise WrongUsage(

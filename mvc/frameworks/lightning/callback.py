@@ -109,13 +109,12 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         trainer.callbacks = [*(c for c in trainer.callbacks if c is not self), self]
         self.resumed = None
         if self._resume is not None:
-            self._reader = Reader(trainer.strategy.checkpoint_io, trainer, self._resume)
-            trainer.strategy.checkpoint_io = self._reader
+            self._reader = Reader(trainer, self._resume)
         self._order = Order(trainer)
         self._source = TrainerSource(trainer, self._order, self._include)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self._remove_reader(trainer)
+        self._remove_reader()
         if self._resume is not None and trainer.ckpt_path != self._resume.path:
             self._resume = None  # the user went on from elsewhere
         origin = None
@@ -157,11 +156,11 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._record_epoch(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        complete(lambda: self._finish(trainer), exception)
+        complete(self._finish, exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            self._finish(trainer)
+            self._finish()
 
     def _wait_for(self, module: Any, trainer: Any) -> None:
         """Has a batch recorded after the module's own hook, which comes after all callbacks.
@@ -224,12 +223,13 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             data=data,
         )
 
-    def _remove_reader(self, trainer: Any) -> None:
+    def _remove_reader(self) -> None:
         if self._reader is not None:
-            trainer.strategy.checkpoint_io, self._reader = self._reader.inner, None
+            self._reader.remove()
+            self._reader = None
 
-    def _finish(self, trainer: Any) -> None:
-        self._remove_reader(trainer)
+    def _finish(self) -> None:
+        self._remove_reader()
         self._resume = None
         if self._order is not None:
             self._order.release()

@@ -194,16 +194,21 @@ class Resume:
 class Reader:
     """The Trainer's own checkpoint plugin, except that one path loads a version."""
 
-    def __init__(self, inner: Any, trainer: Any, resume: Resume) -> None:
-        self.inner = inner
+    def __init__(self, trainer: Any, resume: Resume) -> None:
         self._trainer = trainer
         self._resume = resume
+        self._own = trainer.strategy.checkpoint_io
+        trainer.strategy.checkpoint_io = self
+
+    def remove(self) -> None:
+        """Gives the Trainer its plugin back."""
+        self._trainer.strategy.checkpoint_io = self._own
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        return getattr(self._own, name)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
         """As the plugin's own."""
         if str(path) == self._resume.path:
             return self._resume.checkpoint(self._trainer)
-        return self.inner.load_checkpoint(path, *arguments, **options)
+        return self._own.load_checkpoint(path, *arguments, **options)
