@@ -13,24 +13,19 @@ from tests.frameworks.need import need
 
 need("lightning", "lightning.pytorch")
 
-import mvc  # noqa: E402
-from mvc.errors import CannotResume, InvalidPipeline, WrongUsage  # noqa: E402
+from mvc.errors import InvalidPipeline, WrongUsage  # noqa: E402
 from mvc.frameworks.lightning.callback import MVCCallback  # noqa: E402
 from tests.frameworks.lightning_runs import (  # noqa: E402
     BATCHES,
     SIZE,
     Net,
-    bits,
     existing,
     fit,
-    validation,
 )
 from tests.frameworks.lossy_runs import (  # noqa: E402
     MODEL,
     PIPELINE,
     TRAINING,
-    Served,
-    check_versions,
 )
 from tests.training.runs import tensor_bits  # noqa: E402
 
@@ -49,38 +44,6 @@ class Judge:
         self.model.load_state_dict(state)
         with torch.no_grad():
             return (self.model(data[0]).argmax(1) == data[1]).float().mean().item()
-
-
-def test_versions_and_going_on(tmp_path: Path) -> None:
-    """From the middle of an epoch and from its end."""
-    whole, trainer = fit(validate=validation(), max_epochs=2)
-    served = Served()
-    with mvc.Repository.init(tmp_path) as repo:
-        recording = MVCCallback(
-            repo, deploy="prod", pipeline=PIPELINE, on_deploy=served, keep_training=True
-        )
-        trained, other = fit(recording, validate=validation(), max_epochs=2)
-        assert trained.trace == whole.trace
-        assert bits(trained, other) == bits(whole, trainer)
-        check_versions(repo, served, 12, BUFFERS)
-        for back in (8, 6):
-            recording = MVCCallback(repo, every_n_steps=100)
-            again, last = fit(
-                recording, resume=recording.resume(f"HEAD~{back}"), validate=validation(),
-                first_seed=9, max_epochs=2,
-            )  # fmt: skip
-            assert recording.resumed is not None and recording.resumed.differs == ()
-            assert bits(again, last) == bits(whole, trainer)
-        assert repo.find("HEAD") == served.versions[-1][0]
-
-
-def test_refused_without_the_training_weights(tmp_path: Path) -> None:
-    recording = MVCCallback(existing(tmp_path), pipeline=PIPELINE)
-    fit(recording, max_epochs=1)
-    with pytest.raises(CannotResume, match="production weights") as caught:
-        recording.resume("HEAD")
-    assert "keep_training" in (caught.value.hint or "")
-    Net().load_state_dict(recording.repo.checkout(path=MODEL))
 
 
 def test_decisions_see_the_batches(tmp_path: Path) -> None:
