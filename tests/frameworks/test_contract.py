@@ -82,7 +82,7 @@ def test_every_step_is_a_version(framework: Any, recorded: Recorded) -> None:
     for step, entry in zip(steps(repo), log, strict=True):
         assert digests(repo.checkout(entry.id).values()) == seen[step]
         assert entry.commit.metrics["fold"] == 3
-        assert ("loss" in entry.commit.metrics) == framework.LOGS
+        assert any("loss" in name for name in entry.commit.metrics) == framework.LOGS
         assert entry.commit.params == {"data": "a"}
     assert [d.commit for d in repo.deployments("prod")] == [entry.id for entry in log]
     assert (report.durable, report.failed, report.newest_step) == (len(log), 0, count)

@@ -18,7 +18,7 @@ from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
-from mvc.frameworks.common.options import Options, refuse_data, stage_by_loss
+from mvc.frameworks.common.options import CallbackOptions, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
@@ -55,7 +55,7 @@ class Attached:
         repo: AnyRepository,
         *,
         wait: bool = True,
-        **options: Unpack[Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         refuse_sharded()
         self._recording = Recording(repo, options)

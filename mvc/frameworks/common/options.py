@@ -14,10 +14,17 @@ from mvc.training.checks import Metrics, Params, RecorderOptions, check_options
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.state.parts import PARTS
 
-__all__ = ["Options", "checked", "included", "refuse_data", "stage_by_data", "stage_by_loss"]
+__all__ = [
+    "CallbackOptions",
+    "checked",
+    "included",
+    "refuse_data",
+    "stage_by_data",
+    "stage_by_loss",
+]
 
 
-class Options(TypedDict, total=False):
+class CallbackOptions(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
@@ -35,13 +42,13 @@ class Options(TypedDict, total=False):
     keep_training: bool
 
 
-def checked(options: Options, every: int = 1) -> RecorderOptions:
+def checked(options: CallbackOptions, every: int = 1) -> RecorderOptions:
     """The Recorder's options.
 
     Raises TypeError for another name; WrongUsage, InvalidName or InvalidPipeline for a value.
     """
     for name in options:
-        if name not in Options.__annotations__:
+        if name not in CallbackOptions.__annotations__:
             raise TypeError(f"unexpected keyword argument {name!r}")
     text, bound = pipeline_and_bound(options.get("pipeline"))
     given = cast("dict[str, Any]", options) | {"pipeline": text, "max_recovery": bound}

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import Options, checked
+from mvc.frameworks.common.options import CallbackOptions, checked
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.ids import CommitId
 from mvc.training.checks import Metrics
@@ -22,7 +22,7 @@ __all__ = ["Recording"]
 class Recording:
     """Records the trainings of a callback, one after the other: ``begin``, ``step``, ``close``."""
 
-    def __init__(self, repo: AnyRepository, options: Options, *, every: int = 1) -> None:
+    def __init__(self, repo: AnyRepository, options: CallbackOptions, *, every: int = 1) -> None:
         """Raises WrongUsage, NotARepository, InvalidName or InvalidPipeline."""
         self._given = GivenRepository(repo)
         self.options = checked(options, every)

@@ -107,14 +107,8 @@ class PartsFile(io.RawIOBase):
         self._at += count
         return count
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self.size - self._at)
-        out = bytearray(left if size is None or size < 0 else min(size, left))
-        self.readinto(out)
-        return bytes(out)
-
     def readall(self) -> bytes:
-        return self.read()
+        return self.read(max(0, self.size - self._at))
 
 
 def place(offset: int, whence: int, at: int, size: int) -> int:

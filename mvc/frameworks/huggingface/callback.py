@@ -26,13 +26,13 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 from msgspec.structs import replace
+from safetensors.torch import save
 from transformers import TrainerCallback
 
-from mvc.adapters.python.state import from_state
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
-from mvc.frameworks.common.options import Options, included, refuse_data, stage_by_loss
+from mvc.frameworks.common.options import CallbackOptions, included, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
@@ -42,7 +42,6 @@ from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
-from mvc.types import Bytes
 
 __all__ = ["MVCCallback"]
 
@@ -66,7 +65,7 @@ class MVCCallback(TrainerCallback):
         *,
         every_n_steps: int | None = 1,
         include: Sequence[str] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         if every_n_steps is not None:  # None: where the Trainer saves
             every_n_steps = whole("every_n_steps", every_n_steps, 1)
@@ -77,7 +76,7 @@ class MVCCallback(TrainerCallback):
         self.resumed: Resumed | None = None
         self._every = every_n_steps
         self._by_loss = None if chosen.metrics is not None else stage_by_loss(chosen)
-        self._source: _Source | None = None
+        self._source: _TrainerSource | None = None
         self._drawing = data.Drawing()
         self._pending = False
         self._logged: dict[str, float] = {}
@@ -149,7 +148,7 @@ class MVCCallback(TrainerCallback):
                 hint="TrainingArguments(logging_steps=1)",
             )
         parts = _parts(live, self._include)
-        self._source = _Source(parts, args, state, live.get("train_dataloader"))
+        self._source = _TrainerSource(parts, args, state, live.get("train_dataloader"))
         origin = None
         if self._going_on is not None:
             origin, kept = self._going_on
@@ -157,7 +156,9 @@ class MVCCallback(TrainerCallback):
         if state.is_world_process_zero:
             self._recording.begin(self._source, start=state.global_step, origin=origin)
 
-    def _go_on(self, source: _Source, commit: CommitId, kept: Any, parts: TrainingParts) -> None:
+    def _go_on(
+        self, source: _TrainerSource, commit: CommitId, kept: Any, parts: TrainingParts
+    ) -> None:
         model, optimizer, name = parts.model, parts.optimizer, self._recording.options.name
         others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
         resumed = resume(self.repo, model, optimizer, **others, rev=commit, name=name)
@@ -245,7 +246,7 @@ def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingPa
     )
 
 
-class _Source:
+class _TrainerSource:
     """States for the Recorder. ``epoch_rng``: the generators as the epoch began; ``others``: those
     of the processes after the first, as they are now.
     """
@@ -329,23 +330,13 @@ def _write_checkpoint(
             raise WouldOverwrite(f"{path} exists already", hint="name another folder")
     fs.make_dirs(folder)
     if kept["schema"] == PRODUCTION:
-        parts = _safetensors(training_weights(repo, commit, name, kept))
-        fs.replace_file(weights, lambda file: file.write(parts), mode=None, durable=True)
+        files[weights.name] = save(
+            dict(training_weights(repo, commit, name, kept)), {"format": "pt"}
+        )
     else:
         repo.checkout(commit, path=[name], to=weights)
     for file, content in files.items():
         fs.write_atomic(folder / file, content)
-
-
-def _safetensors(state: Mapping[str, Any]) -> list[Bytes]:
-    """The parts of a safetensors file of a state that no version has as a path."""
-    parsed = from_state(state)
-    parts: list[Bytes] = [parsed.skeleton()]
-    for i in range(len(parsed.contents)):
-        tensor = parsed.borrow(i)
-        assert tensor is not None, "what a repository recovers is contiguous"
-        parts.append(tensor)
-    return parts
 
 
 def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:

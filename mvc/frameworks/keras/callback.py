@@ -17,11 +17,11 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import Options, included, refuse_data
+from mvc.frameworks.common.options import CallbackOptions, included, refuse_data
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
-from mvc.frameworks.keras.internals import begin_at, check_version, data_of_fit
-from mvc.frameworks.keras.state import Restored, TrainingSource
+from mvc.frameworks.keras.internals import begin_at, data_of_fit
+from mvc.frameworks.keras.state import RestoredFit, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
@@ -51,7 +51,7 @@ class MVCCallback(keras.callbacks.Callback):
         every_n_batches: int = 1,
         include: Sequence[str] | None = None,
         resume: str | CommitId | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         super().__init__()
         _check_backend()
@@ -66,7 +66,7 @@ class MVCCallback(keras.callbacks.Callback):
         self._recording = Recording(repo, options, every=every_n_batches)
         refuse_data(self._recording.options, "Keras does not hand batches to callbacks")
         self._steps = 0
-        self._restored: Restored | None = None  # until its epoch has begun
+        self._restored: RestoredFit | None = None  # until its epoch has begun
         self._skip: Skip | None = None
         self.resumed: Resumed | None = None
 
@@ -97,7 +97,7 @@ class MVCCallback(keras.callbacks.Callback):
         if self._resume is not None:
             commit, epochs = self._recording.find(self._resume), (self.params or {}).get("epochs")
             name = self._recording.options.name
-            restored = Restored(self.repo, commit, name, model=model, data=data, epochs=epochs)
+            restored = RestoredFit(self.repo, commit, name, model=model, data=data, epochs=epochs)
             self._resume, self._restored, self.resumed = None, restored, restored.resumed
             self._steps, origin = restored.resumed.step, commit
             begin_at(model, restored.epoch)
@@ -113,7 +113,7 @@ class MVCCallback(keras.callbacks.Callback):
         self._expected = restored.digest if restored is not None else None
         self._source.epoch_begins(epoch, batches)
 
-    def _enter(self, restored: Restored, epoch: int, batches: int | None) -> None:
+    def _enter(self, restored: RestoredFit, epoch: int, batches: int | None) -> None:
         begin_at(self.model, None)
         if epoch != restored.epoch:
             raise CannotResume(
@@ -215,7 +215,6 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 
 def _check_backend() -> None:
-    check_version()
     backend = keras.backend.backend()
     if backend != "torch":
         raise WrongUsage(

@@ -18,28 +18,21 @@ import torch
 from mvc.errors import NotInstalled, how_to_install
 from mvc.frameworks.common.data import Sizes
 
-_TOO_OLD = NotInstalled(
-    f"mvc needs Keras 3.15 or newer, this is {keras.__version__}", hint=how_to_install("keras")
-)
-try:
-    from keras.src.backend.common import global_state
-    from keras.src.random.seed_generator import global_seed_generator
-    from keras.src.trainers.epoch_iterator import EpochIterator
-except ImportError as error:
-    raise _TOO_OLD from error
+if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 15):
+    raise NotInstalled(
+        f"mvc needs Keras 3.15 or newer, this is {keras.__version__}", hint=how_to_install("keras")
+    )
+
+from keras.src.backend.common import global_state
+from keras.src.random.seed_generator import global_seed_generator
+from keras.src.trainers.epoch_iterator import EpochIterator
 
 __all__ = [
-    "FitData", "begin_at", "check_version", "data_of_fit", "inner_optimizers", "layers_of",
-    "own_generator", "set_own_generator",
+    "FitData", "begin_at", "data_of_fit", "inner_optimizers", "layers_of", "own_generator",
+    "set_own_generator",
 ]  # fmt: skip
 
 _GLOBAL = "global_seed_generator"  # the name under which Keras keeps it
-
-
-def check_version() -> None:
-    """Raises NotInstalled for a Keras that is older than these names."""
-    if tuple(int(part) for part in keras.__version__.split(".")[:2]) < (3, 15):
-        raise _TOO_OLD
 
 
 class FitData(NamedTuple):

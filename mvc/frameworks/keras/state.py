@@ -29,7 +29,7 @@ from mvc.training.resume import RecordedBy, Resumed, training_state, training_we
 from mvc.training.state.parts import setting
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
-__all__ = ["Restored", "TrainingSource"]
+__all__ = ["RestoredFit", "TrainingSource"]
 
 _SCHEMA = "mvc.keras/1"
 _WEIGHTS = "mvc.frameworks.keras.load"
@@ -98,7 +98,7 @@ def _optimizer_state(optimizer: Any) -> dict[str, Any]:
     return {"kind": variables.optimizer_kind(optimizer), "variables": kept}
 
 
-class Restored:
+class RestoredFit:
     """A version that has been put into a model, and what ``fit`` needs of it later on."""
 
     def __init__(

@@ -24,12 +24,12 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import Options, included, stage_by_data, stage_by_loss
+from mvc.frameworks.common.options import CallbackOptions, included, stage_by_data, stage_by_loss
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
-from mvc.frameworks.lightning.state import Reader, Resume, TrainerSource
+from mvc.frameworks.lightning.state import Resume, TrainerSource, VersionReader
 from mvc.ids import CommitId
 from mvc.training.checks import whole
 from mvc.training.recorder import Report, complete
@@ -57,7 +57,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         *,
         every_n_steps: int = 1,
         include: Sequence[str] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         super().__init__()
         every = whole("every_n_steps", every_n_steps, 1)
@@ -69,7 +69,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._include = frozenset(included(include))
         self._steps = 0
         self._resume: Resume | None = None
-        self._reader: Reader | None = None
+        self._reader: VersionReader | None = None
         self._order: Order | None = None
         self._waiting: Callable[[], None] | None = None
         self.resumed: Resumed | None = None
@@ -109,7 +109,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         trainer.callbacks = [*(c for c in trainer.callbacks if c is not self), self]
         self.resumed = None
         if self._resume is not None:
-            self._reader = Reader(trainer, self._resume)
+            self._reader = VersionReader(trainer, self._resume)
         self._order = Order(trainer)
         self._source = TrainerSource(trainer, self._order, self._include)
 

@@ -29,7 +29,7 @@ from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng
 
-__all__ = ["Reader", "Resume", "TrainerSource"]
+__all__ = ["Resume", "TrainerSource", "VersionReader"]
 
 _ELSEWHERE = ("state_dict", "optimizer_states", "lr_schedulers")
 _HYPER = ("NAME", "KEY", "TYPE")  # keys of hyper-parameters, as attributes of modules
@@ -191,7 +191,7 @@ class Resume:
         self.resumed = replace(self.resumed, differs=(*self.resumed.differs, *differs))
 
 
-class Reader:
+class VersionReader:
     """The Trainer's own checkpoint plugin, except that one path loads a version."""
 
     def __init__(self, trainer: Any, resume: Resume) -> None:
