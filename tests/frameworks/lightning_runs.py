@@ -97,6 +97,20 @@ def digest(state: dict[str, Any], *more: Any) -> str:
     return made.hexdigest()
 
 
+def same(a: Any, b: Any) -> bool:
+    """Types, order and bits."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and digest({"": a}) == digest({"": b})
+    if isinstance(a, dict):
+        notes = [getattr(x, "_metadata", None) for x in (a, b)]
+        return list(a) == list(b) and same(*notes) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(repr(a) == repr(b)) if isinstance(a, float) else bool(a == b)
+
+
 def bits(module: pl.LightningModule, trainer: pl.Trainer) -> list[str]:
     """Weights, buffers outside of the state, moments and rates, the next random numbers."""
     rows = [digest(module.state_dict(), [b for _, b in module.named_buffers()])]

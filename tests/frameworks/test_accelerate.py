@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,10 @@ need("accelerate")
 from mvc.frameworks.accelerate.recording import attach  # noqa: E402
 from mvc.frameworks.common import ranks  # noqa: E402
 from tests.frameworks.accelerate_runs import Run  # noqa: E402
-from tests.frameworks.lossy_runs import MODEL, TRAINING  # noqa: E402
+from tests.frameworks.trainings import MODEL, TRAINING  # noqa: E402
 from tests.training.runs import tensor_bits  # noqa: E402
 
 EPOCH = 7
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as made:
-        yield made
 
 
 ORDERS: dict[str, dict[str, bool]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,29 +11,26 @@ import torch
 
 import mvc
 from mvc.errors import CannotResume, NotARepository, StorageFull, WrongUsage
-from tests.frameworks.lossy_runs import BY_DATA, MODEL, PIPELINE, TRAINING, Served, check_versions
-from tests.frameworks.trainings import NAMES, Trained, commit_of, digests, runs
+from mvc.serving.served_version import ServedVersion
+from tests.frameworks.trainings import (
+    MODEL,
+    NAMES,
+    PIPELINE,
+    TRAINING,
+    Trained,
+    commit_of,
+    digests,
+    runs,
+)
 from tests.training.gate import Gate
-from tests.training.runs import tensor_bits
+from tests.training.runs import Bits, tensor_bits
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", params=sorted(NAMES))
 def framework(request: pytest.FixtureRequest) -> Any:
     return runs(request.param)
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as made:
-        yield made
 
 
 def numbers(framework: Any, first: int, last: int) -> list[int]:
@@ -226,12 +223,49 @@ def test_versions_of_a_plain_recorder_are_others(
 ) -> None:
     with mvc.Recorder(repo, torch.nn.Linear(2, 2)) as recorder:
         recorder.step()
-    with pytest.raises(CannotResume):
+    with pytest.raises(CannotResume, match=r"not (recorded|saved)|no state of") as caught:
         framework.train(tmp_path, 2, framework.recorder(repo), resume="HEAD")
+    assert "repo.resume" in (caught.value.hint or "") or framework.LOGS
     assert steps(repo) == [1]
 
 
 # -- lossy pipelines -------------------------------------------------------------------------
+
+BY_DATA = {"vsol-0.1-slow": "dsed:0.01", "drift:adwin | xor | zstd:1": "drift:adwin"}
+"""Pipelines with a stage that asks for the batch."""
+
+
+class Served:
+    """What ``on_deploy`` was given: commits and bits, in order."""
+
+    def __init__(self) -> None:
+        self.versions: list[tuple[Any, Bits]] = []
+
+    def __call__(self, delivered: ServedVersion) -> None:
+        self.versions.append((delivered.commit, tensor_bits(delivered.state)))
+
+
+def check_versions(
+    repo: mvc.Repository, served: Served, count: int, exact: Collection[str]
+) -> None:
+    """``count`` versions, stored as they were delivered; no tensor of ``exact`` was changed.
+
+    All were recorded with ``keep_training``. Every tensor that is not exact differs from that
+    of the training in some version.
+    """
+    log = list(repo.log())[::-1]
+    assert [entry.id for entry in log] == [commit for commit, _ in served.versions]
+    assert len(log) == count and {entry.commit.pipeline for entry in log} == {PIPELINE}
+    changed = set()
+    for commit, bits in served.versions:
+        assert tensor_bits(repo.checkout(commit, path=MODEL)) == bits
+        trained = tensor_bits(repo.checkout(commit, path=TRAINING)["weights"])
+        assert trained.keys() == bits.keys()
+        changed |= {name for name, raw in trained.items() if raw != bits[name]}
+    assert changed.isdisjoint(exact) and set(exact) <= trained.keys()
+    assert changed
+    deployments = [d.commit for d in repo.deployments("prod")]
+    assert sorted(deployments) == sorted(commit for commit, _ in served.versions)
 
 
 def test_production_weights_and_going_on(

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,13 +30,7 @@ from mvc.errors import (
 from mvc.frameworks.keras.callback import MVCCallback, load
 from mvc.repo.history.log import LogEntry
 from tests.frameworks.keras_runs import BATCHES, INPUTS, LABELS, bits_of, compiled, fit, made
-from tests.frameworks.lossy_runs import MODEL, PIPELINE
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as opened:
-        yield opened
+from tests.frameworks.trainings import MODEL, PIPELINE
 
 
 def history(repo: mvc.Repository) -> list[LogEntry]:

@@ -29,7 +29,8 @@ from tests.frameworks.need import need
 from tests.training.runs import bits_of, tensor_bits
 
 __all__ = [
-    "NAMES", "Act", "Trained", "bits_of_all", "buffers", "commit_of", "digests", "disturb", "runs",
+    "MODEL", "NAMES", "PIPELINE", "TRAINING", "Act", "Trained", "bits_of_all", "buffers",
+    "commit_of", "digests", "disturb", "runs",
 ]  # fmt: skip
 
 NAMES = {
@@ -37,6 +38,8 @@ NAMES = {
     "keras": ["keras"], "lightning": ["lightning", "lightning.pytorch"],
 }  # fmt: skip
 
+PIPELINE = "vsol-0-fast"
+MODEL, TRAINING = "model.safetensors", "model.training.safetensors"
 Act = Callable[[int, Iterable[torch.Tensor]], object]
 
 

@@ -1,0 +1,32 @@
+"""A repository, and what a training in this process shares with one in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import mvc
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
+    with mvc.Repository.init(tmp_path / "models") as made:
+        yield made
+
+
+@pytest.fixture
+def beside(repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder is that of the repository ``models``."""
+    monkeypatch.chdir(repo.root.parent)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Other sums come of two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
