@@ -12,12 +12,10 @@ from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, Params, RecorderOptions, check_options
 from mvc.training.lossy.decisions import Evaluate, Monitor
-from mvc.training.state.parts import PARTS
 
 __all__ = [
     "CallbackOptions",
     "checked",
-    "included",
     "refuse_data",
     "stage_by_data",
     "stage_by_loss",
@@ -55,16 +53,6 @@ def checked(options: CallbackOptions, every: int = 1) -> RecorderOptions:
     chosen = RecorderOptions(**given, every=every)
     check_options(chosen)
     return chosen
-
-
-def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...]:
-    """The parts that ``include`` names, at least one; all for None. Raises WrongUsage."""
-    names = (include,) if isinstance(include, str) else tuple(parts if include is None else include)
-    wrong = [repr(name) for name in names if name not in parts]
-    if wrong or not names:
-        what = wrong[0] if wrong else "nothing"
-        raise WrongUsage(f"include names {what}", hint="it takes " + ", ".join(parts))
-    return names
 
 
 def stage_by_data(options: RecorderOptions) -> str | None:

@@ -216,17 +216,15 @@ class _Place:
         return Change(path, lambda: nullcontext(_Stored(self.context, entry)))
 
     def file(self, entry: FileEntry) -> dict[str, Any]:
-        return {
-            "name": self.at.name(entry.path),
-            "size": entry.size,
-            "type": "file",
-            "commit": self._commit_text,
-            "id": entry.content_id.hex(),
-            "format": entry.format,
-        }
+        content = {"id": entry.content_id.hex(), "format": entry.format}
+        return self._info(self.at.name(entry.path), entry.size, "file") | content
 
     def folder(self, name: str) -> dict[str, Any]:
-        return {"name": name, "size": 0, "type": "directory", "commit": self._commit_text}
+        return self._info(name, 0, "directory")
+
+    def _info(self, name: str, size: int, kind: str) -> dict[str, Any]:
+        commit = None if self.commit is None else str(self.commit)
+        return {"name": name, "size": size, "type": kind, "commit": commit}
 
     def listed(self) -> list[dict[str, Any]]:
         """The entries of this folder, by name. For a file, its own entry."""
@@ -240,10 +238,6 @@ class _Place:
                 name = self.at.name(start + first)
                 found[name] = self.folder(name) if slash else self.file(entry)
         return [found[name] for name in sorted(found)]
-
-    @property
-    def _commit_text(self) -> str | None:
-        return None if self.commit is None else str(self.commit)
 
 
 class _Planned(Struct, frozen=True):

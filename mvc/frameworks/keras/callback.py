@@ -17,7 +17,7 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import CallbackOptions, included, refuse_data
+from mvc.frameworks.common.options import CallbackOptions, refuse_data
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.keras.internals import begin_at, data_of_fit
@@ -28,6 +28,7 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.training.checks import whole
 from mvc.training.recorder import Report
 from mvc.training.resume import Resumed
+from mvc.training.state.parts import included
 
 __all__ = ["MVCCallback", "load"]
 

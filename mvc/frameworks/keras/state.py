@@ -20,12 +20,11 @@ import torch
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume
 from mvc.frameworks.common.data import changed, refuse_middle, unlike
-from mvc.frameworks.common.resume import without
 from mvc.frameworks.keras import variables
 from mvc.frameworks.keras.internals import FitData, own_generator, set_own_generator
 from mvc.frameworks.keras.variables import Filling, tensors
 from mvc.ids import CommitId
-from mvc.training.resume import RecordedBy, Resumed, training_state, training_weights
+from mvc.training.resume import RecordedBy, Resumed, training_state, training_weights, without
 from mvc.training.state.parts import setting
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 

@@ -9,7 +9,8 @@ keeps what ``ModelCheckpoint`` saves (``mvc.frameworks.lightning.checkpoint``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Unpack
 
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
@@ -24,7 +25,7 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import CallbackOptions, included, stage_by_data, stage_by_loss
+from mvc.frameworks.common.options import CallbackOptions, stage_by_data, stage_by_loss
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
@@ -34,6 +35,7 @@ from mvc.ids import CommitId
 from mvc.training.checks import whole
 from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed
+from mvc.training.state.parts import included
 
 __all__ = ["MVCCallback", "MVCCheckpointIO"]
 
@@ -69,9 +71,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._include = frozenset(included(include))
         self._steps = 0
         self._resume: Resume | None = None
-        self._reader: VersionReader | None = None
-        self._order: Order | None = None
-        self._waiting: Callable[[], None] | None = None
+        self._undo = ExitStack()  # what a fit has changed of the trainer and the module
         self.resumed: Resumed | None = None
 
     @property
@@ -109,12 +109,12 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         trainer.callbacks = [*(c for c in trainer.callbacks if c is not self), self]
         self.resumed = None
         if self._resume is not None:
-            self._reader = VersionReader(trainer, self._resume)
+            self._undo.callback(VersionReader(trainer, self._resume).remove)
         self._order = Order(trainer)
+        self._undo.callback(self._order.release)
         self._source = TrainerSource(trainer, self._order, self._include)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self._remove_reader()
         if self._resume is not None and trainer.ckpt_path != self._resume.path:
             self._resume = None  # the user went on from elsewhere
         origin = None
@@ -129,16 +129,17 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
         self._ended = False  # an epoch whose last batch was recorded, but not yet its end
-        if self._resume is not None and self._order is not None:
+        if self._resume is not None:
             self._resume.on_train_start(trainer, self._order)
             self.resumed = self._resume.resumed
         self._last: tuple[Any, Any, int] | None = None
         self._loss: Any = None
-        if is_overridden(_HOOK, pl_module):
+        self._waits = is_overridden(_HOOK, pl_module)
+        if self._waits:
             self._wait_for(pl_module, trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._resume is not None and self._order is not None:
+        if self._resume is not None:
             self._resume.on_train_epoch_start(self._order)
             self._resume = None
         self._record_epoch(trainer)
@@ -147,10 +148,10 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._resume = None
-        if self._waiting is None:
-            self._record_batch(trainer, outputs, batch, batch_idx)
-        else:
+        if self._waits:
             self._last = outputs, batch, batch_idx
+        else:
+            self._record_batch(trainer, outputs, batch, batch_idx)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._record_epoch(trainer)
@@ -181,7 +182,7 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
                 setattr(module, _HOOK, own)
 
         setattr(module, _HOOK, then)
-        self._waiting = release
+        self._undo.callback(release)
 
     def _record_batch(self, trainer: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         if not self._recording.running or trainer.global_step == self._seen:
@@ -223,20 +224,9 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             data=data,
         )
 
-    def _remove_reader(self) -> None:
-        if self._reader is not None:
-            self._reader.remove()
-            self._reader = None
-
     def _finish(self) -> None:
-        self._remove_reader()
+        self._undo.close()
         self._resume = None
-        if self._order is not None:
-            self._order.release()
-            self._order = None
-        if self._waiting is not None:
-            self._waiting()
-            self._waiting = None
         self._recording.close()
 
 

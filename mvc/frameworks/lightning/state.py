@@ -109,7 +109,7 @@ class Resume:
                 hint="use repo.resume in a loop of your own",
             )
         if kept["rng"] is None:
-            raise common.without(commit, "rng")
+            raise resume.without(commit, "rng")
         check_rng(kept["rng"])
         self._lightning = lightning = kept["lightning"]
         self._middle = lightning["next"] == BATCH
@@ -122,7 +122,7 @@ class Resume:
             ("scaler", lightning["scaler"]),
         ):
             if not complete:
-                raise common.without(commit, part)
+                raise resume.without(commit, part)
         if lightning["next"] not in {BATCH, EPOCH}:
             raise CannotResume(
                 f"{commit.short} lies before {lightning['next']}, which Lightning would leave out",
