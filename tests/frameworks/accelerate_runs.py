@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,16 @@ class Count:
         self.value, self.marks = state["value"], list(state["marks"])
 
 
+def cosine(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
+
+
 class Run:
     """Prepared model, optimizer, scheduler and loader; ``seedable``, ``own``: whence the order."""
 
     def __init__(
         self, seed: int = 3, *, seedable: bool = False, own: bool = False, hidden: int = 8,
+        rows: int = SAMPLES, batch: int = BATCH, schedule: Callable[[Any], Any] = cosine,
         act: Act | None = None,
     ) -> None:  # fmt: skip
         self._act = act
@@ -59,15 +65,14 @@ class Run:
         )
         generator = torch.Generator().manual_seed(7)
         data = torch.utils.data.TensorDataset(
-            torch.randn(SAMPLES, 6, generator=generator),
-            torch.randint(3, (SAMPLES,), generator=generator),
+            torch.randn(SAMPLES, 6, generator=generator)[:rows],
+            torch.randint(3, (SAMPLES,), generator=generator)[:rows],
         )
         order = torch.Generator().manual_seed(seed) if own else None
-        loader = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True, generator=order)
+        loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, generator=order)
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
         self.net, self.optimizer, self.scheduler, self.loader = self.accelerator.prepare(
-            net, optimizer, scheduler, loader
+            net, optimizer, schedule(optimizer), loader
         )
         self.count = Count()
         self.accelerator.register_for_checkpointing(self.count)

@@ -168,30 +168,11 @@ def test_data_that_draw_are_told(tmp_path: Path, repo: mvc.Repository) -> None:
         assert any(text.startswith("data:") for text in attached.load().differs)
 
 
-class Other(Run):
-    """Of which the scheduler or the loader is another."""
-
-    def __init__(self, scheduler: bool = False, **loading: int) -> None:
-        super().__init__(seed=40)
-        if scheduler:
-            inner = self.optimizer.optimizer
-            self.accelerator._schedulers.clear()
-            self.scheduler = self.accelerator.prepare(
-                torch.optim.lr_scheduler.StepLR(inner, step_size=2)
-            )
-        if loading:
-            rows = torch.utils.data.Subset(self.loader.dataset, range(loading.get("rows", 28)))
-            self.accelerator._dataloaders.clear()
-            self.loader = self.accelerator.prepare(
-                torch.utils.data.DataLoader(rows, batch_size=loading.get("size", 4), shuffle=True)
-            )
-
-
 def test_another_scheduler_is_refused(tmp_path: Path, repo: mvc.Repository) -> None:
     run = Run()
     with attach(run.accelerator, repo) as attached:
         run.train(attached, 4, {3: tmp_path / "out"})
-    other = Other(scheduler=True)
+    other = Run(40, schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, step_size=2))
     before = other.bits()
     named = r"scheduler was .*\.CosineAnnealingLR, not .*\.StepLR"
     with attach(other.accelerator, repo) as attached, pytest.raises(CannotResume, match=named):
@@ -202,7 +183,7 @@ def test_another_scheduler_is_refused(tmp_path: Path, repo: mvc.Repository) -> N
 
 
 OTHERS = {
-    "size": ({"size": 7}, "batch size: 7, not 4, batches an epoch: 4, not 7"),
+    "size": ({"batch": 7}, "batch size: 7, not 4, batches an epoch: 4, not 7"),
     "rows": ({"rows": 27}, "rows: 27, not 28"),
 }
 
@@ -217,7 +198,7 @@ def test_other_data(tmp_path: Path, repo: mvc.Repository, what: str) -> None:
         for _ in attached.batches(run.loader):
             pass
         run.accelerator.save_state(str(tmp_path / "end"))
-    other = Other(**loading)
+    other = Run(40, **loading)
     before = other.bits()
     with attach(other.accelerator, repo) as attached:
         with pytest.raises(CannotResume, match=f"data were others: {reason}\n"):

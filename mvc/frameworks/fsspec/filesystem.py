@@ -30,7 +30,7 @@ from urllib.parse import unquote
 from fsspec import AbstractFileSystem
 from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
@@ -89,18 +89,11 @@ class Location(Struct, frozen=True):
         return f"{self.prefix}/{path}" if path else self.prefix
 
 
-class Opened(Struct):
-    """A repository that stays open until the process ends. Writers hold ``lock``."""
-
-    repo: Repository
-    lock: threading.RLock = field(default_factory=threading.RLock)
+_opened: dict[tuple[Path, int, int], Repository] = {}
+_one_at_a_time = threading.RLock()  # opens, or commits
 
 
-_opened: dict[tuple[Path, int, int], Opened] = {}
-_opening = threading.Lock()
-
-
-def opened(root: Path) -> Opened:
+def opened(root: Path) -> Repository:
     """The repository in ``root``. It is opened once a process, and again if it was replaced."""
     fs = FileSystem()
     real = fs.realpath(root)
@@ -108,9 +101,9 @@ def opened(root: Path) -> Opened:
     if identity is None:
         raise NotARepository(f"not a repository: {printable(str(root))}", hint=_FORM)
     key = real, identity.device, identity.inode
-    with _opening:
+    with _one_at_a_time:
         if key not in _opened:
-            _opened[key] = Opened(Repository.open(real, discover=False))
+            _opened[key] = Repository.open(real, discover=False)
         return _opened[key]
 
 
@@ -144,8 +137,8 @@ class _Place:
         self.at = at = locate(path)
         self.path = at.path
         self.name = at.name(at.path)
-        self.opened = opened(at.root)
-        self.context = self.opened.repo.context
+        self.repo = opened(at.root)
+        self.context = self.repo.context
         self._head = head(self.context)
 
     @cached_property
@@ -157,7 +150,7 @@ class _Place:
         rev = self.at.rev
         if self._head.commit is None and rev in {None, HEAD, self._head.branch}:
             return None
-        return self.opened.repo.find(rev or HEAD)
+        return self.repo.find(rev or HEAD)
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -182,7 +175,7 @@ class _Place:
         if name == now or isinstance(self.context.store.ref(BRANCH + name), CommitId):
             return name
         try:
-            self.opened.repo.find(rev)
+            self.repo.find(rev)
         except UnknownRevision as error:
             raise UnknownRevision(
                 f"there is no branch {printable(name[:100])} to write to",
@@ -243,7 +236,7 @@ class _Place:
 class _Planned(Struct, frozen=True):
     """Changes of one branch that go into one commit, and its message."""
 
-    opened: Opened
+    repo: Repository
     branch: str
     changes: tuple[Change, ...]
     message: str
@@ -256,16 +249,16 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
     """
     groups: dict[tuple[int, str], list[_Planned]] = {}
     for plan in plans:
-        groups.setdefault((id(plan.opened), plan.branch), []).append(plan)
+        groups.setdefault((id(plan.repo), plan.branch), []).append(plan)
     for group in groups.values():
-        here, branch = group[0].opened, group[0].branch
+        context, branch = group[0].repo.context, group[0].branch
         changes = {change.path: change for plan in group for change in plan.changes}
         _check_apart({path for path, change in changes.items() if change.open is not None})
         said = {plan.message for plan in group}
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
         request = CommitRequest(tuple(changes.values()), message, branch=branch)
-        with here.lock, suppress(NothingToCommit):
-            commit(here.repo.context, request)
+        with _one_at_a_time, suppress(NothingToCommit):
+            commit(context, request)
 
 
 def _check_apart(paths: set[str]) -> None:
@@ -457,7 +450,7 @@ class MvcFileSystem(AbstractFileSystem):
         check_new_path(place.manifest, place.path)
         file = _scratch(place.context)
         change = Change(place.path, partial(_parsed, file, place.path))
-        plan = _Planned(place.opened, branch, (change,), f"write {place.path}")
+        plan = _Planned(place.repo, branch, (change,), f"write {place.path}")
         return Spool(file, place.name, plan, None if autocommit else self.transaction)
 
     def rm_file(self, path: str) -> None:
@@ -475,7 +468,7 @@ class MvcFileSystem(AbstractFileSystem):
             place = self._place(name)
             branch = place.branch
             if place.entry is not None:
-                yield _Planned(place.opened, branch, (Change(place.path, None),), message)
+                yield _Planned(place.repo, branch, (Change(place.path, None),), message)
             elif not place.is_folder:
                 raise place.absent
             elif not recursive:
@@ -487,7 +480,7 @@ class MvcFileSystem(AbstractFileSystem):
         """One commit that renames a file or folder."""
         source, target = self._place(path1), self._place(path2)
         branch = source.branch
-        if source.opened is not target.opened or branch != target.branch:
+        if source.repo is not target.repo or branch != target.branch:
             self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise")
             self.rm(path1, recursive=recursive, maxdepth=maxdepth)
             return
@@ -507,7 +500,7 @@ class MvcFileSystem(AbstractFileSystem):
             check_new_path(others, new)
             changes.append(source.stored(entries[path], new))
         message = f"move {source.path} to {target.path}"
-        self._keep([_Planned(source.opened, branch, tuple(changes), message)])
+        self._keep([_Planned(source.repo, branch, tuple(changes), message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """A commit with a copy of a file, which may come from any version."""
@@ -515,7 +508,7 @@ class MvcFileSystem(AbstractFileSystem):
         branch = target.branch
         if source.entry is None and source.is_folder:
             return  # folders exist by their files
-        if source.entry is None or source.opened is not target.opened:
+        if source.entry is None or source.repo is not target.repo:
             with self.open(path1, "rb") as old, self.open(path2, "wb") as new:
                 while data := old.read(_BLOCK):
                     new.write(data)
@@ -524,7 +517,7 @@ class MvcFileSystem(AbstractFileSystem):
         source.check_weights([source.entry])
         change = source.stored(source.entry, target.path)
         message = f"copy {source.path} to {target.path}"
-        self._keep([_Planned(target.opened, branch, (change,), message)])
+        self._keep([_Planned(target.repo, branch, (change,), message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Creates nothing: a folder exists if it has files. Checks that it could be written."""
