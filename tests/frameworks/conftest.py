@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
 import mvc
+from mvc.testing.fixtures import repo
 
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as made:
-        yield made
+__all__ = ["beside", "one_thread", "repo"]
 
 
 @pytest.fixture
