@@ -1,4 +1,4 @@
-"""A repository, and what a training in this process shares with one in a process of its own."""
+"""Where a test runs, and what a training in this process shares with one in another."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import pytest
 import torch
 
 import mvc
-from mvc.testing.fixtures import repo
-
-__all__ = ["beside", "one_thread", "repo"]
 
 
 @pytest.fixture
