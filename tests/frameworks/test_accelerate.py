@@ -263,7 +263,7 @@ def test_the_folder_holds_the_training_weights(tmp_path: Path, repo: mvc.Reposit
 
     options: dict[str, Any] = {"pipeline": "vsol-0.1-fast", "metrics": loss, "keep_training": True}
     with attach(run.accelerator, repo, **options) as attached:
-        run.train(attached, 4, {4: tmp_path / "out"})
+        run.train(attached, 4, {2: tmp_path / "first", 4: tmp_path / "out"})
     trained = tensor_bits(repo.checkout(path=TRAINING)["weights"])
     assert tensor_bits(load_file(tmp_path / "out" / "model.safetensors")) == trained
     assert tensor_bits(repo.checkout(path=MODEL)) != trained

@@ -107,8 +107,12 @@ class PartsFile(io.RawIOBase):
         self._at += count
         return count
 
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self.size - self._at)  # what a damaged file asks for is not allocated
+        return super().read(left if size is None or size < 0 else min(size, left)) or b""
+
     def readall(self) -> bytes:
-        return self.read(max(0, self.size - self._at))
+        return self.read()
 
 
 def place(offset: int, whence: int, at: int, size: int) -> int:
