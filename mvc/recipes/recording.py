@@ -19,6 +19,7 @@ from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
@@ -48,7 +49,6 @@ from mvc.repo.commit.request import (
     params_from,
 )
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.refs import tip

@@ -22,6 +22,7 @@ import torch
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
@@ -48,7 +49,6 @@ from mvc.recipes.worker import Begun, Compared, Ended, Failed, Job, Stepped, eve
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.diff.distance import Distance, measure
