@@ -13,7 +13,10 @@ from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
-__all__ = ["Context", "noting"]
+__all__ = ["PLANS", "Context", "noting"]
+
+PLANS = "checkouts"
+"""The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
 
 
 class Context(Struct):
