@@ -70,7 +70,12 @@ def state(value: float = 0.0) -> dict[str, np.ndarray]:
 
 def record(mvc: Mvc, *values: float) -> None:
     """Commits states of Python; no file is written."""
-    with Repository.open(mvc.folder) as repo:
+    record_states(mvc.folder, *values)
+
+
+def record_states(folder: Path, *values: float) -> None:
+    """The same in any folder."""
+    with Repository.open(folder) as repo:
         for value in values:
             repo.commit({"w": np.full(3, value)}, message=f"value {value}")
 

@@ -27,21 +27,3 @@ def test_as_a_picture(mvc) -> None:
     assert "f.svg exists already" in mvc("family", "-o", "f.svg", code=3).err
     mvc("family", "-o", "f.svg", "-f")
     assert "as .svg" in mvc("family", "-o", "f.png", code=2).err
-
-
-def test_json(mvc) -> None:
-    ids = [mvc.commit(value) for value in range(5)]
-    found = mvc("family", "--json").json
-    assert found["schema"] == "mvc.family/1"
-    assert [model["commit"] for model in found["models"]] == ids
-    assert [model["base"] for model in found["models"]] == [None, 0, 1, 2, 3]
-    last = found["models"][-1]
-    assert last["names"] == ["HEAD", "main"] and last["path"] == "model.safetensors"
-    assert last["relation"] == {
-        "path": "model.safetensors", "kind": "fine-tuned version",
-        "base_path": "model.safetensors", "tensors": 3, "shared": 3, "equal": 2,
-    }  # fmt: skip
-
-
-def test_an_empty_repository(mvc) -> None:
-    assert mvc("family").out == ""

@@ -27,52 +27,6 @@ def test_history_in_time_order(mvc) -> None:
     assert (mvc.folder / "live").read_bytes() == wanted
 
 
-def test_again_adds_nothing(mvc) -> None:
-    checkpoints(mvc)
-    mvc("import", "runs")
-    assert "0 versions imported" in mvc("import", "runs").out
-    assert "3 there already" in mvc("import", "runs").out
-    assert len(mvc("log", "--json").json["commits"]) == 3
-
-
-def test_one_undo_takes_back_one_version(mvc) -> None:
-    checkpoints(mvc)
-    mvc("import", "runs", "--deploy", "prod")
-    for left in (2, 1):
-        said = mvc("undo")
-        assert "stays on record" in said.out + said.err
-        assert len(mvc("log", "--json").json["commits"]) == left
-    assert len(mvc("deployments", "prod", "--json").json["deployments"]) == 3
-
-
-def test_times_from_names(mvc) -> None:
-    checkpoints(mvc)
-    found = mvc(
-        "import", "runs", "--time", "name:model-%Y-%m-%d.safetensors", "--path", "net.safetensors",
-        "-m", "nightly", "--json",
-    ).json  # fmt: skip
-    assert found["schema"] == "mvc.import/1"
-    assert [v["time"] for v in found["versions"]] == [
-        f"2026-11-0{day}T00:00:00+00:00" for day in (1, 2, 3)
-    ]
-    assert mvc("ls", "--name-only").out == "net.safetensors\n"
-    assert mvc("log", "--json").json["commits"][0]["message"] == "nightly"
-
-
-def test_verbose_lists_each(mvc) -> None:
-    checkpoints(mvc)
-    out = mvc("import", "-v", "runs").out
-    assert out.count("model-2026-11-0") == 3
-
-
-def test_refusals(mvc) -> None:
-    (mvc.folder / "empty").mkdir()
-    assert "no model files" in mvc("import", "empty", code=2).err
-    assert "no file or folder" in mvc("import", "nowhere", code=3).err
-    checkpoints(mvc)
-    assert "ctime" in mvc("import", "runs", "--time", "ctime", code=2).err
-
-
 def test_quiet_says_nothing(mvc, tmp_path) -> None:
     mvc.write(1, "runs/a.safetensors")
     result = mvc("-q", "import", mvc.folder / "runs")
