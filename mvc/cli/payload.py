@@ -21,6 +21,7 @@ __all__ = ["fields", "plain", "stamped"]
 
 _FIELDS = {
     "Bars": "title kinds",
+    "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",
     "Change": "path kind detail not_written same_as",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
@@ -34,6 +35,8 @@ _FIELDS = {
     "Lanes": "title spans",
     "Line": "title points",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
+    "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
+    "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason notes",
     "Member": "commit=commit.id path base relation names targets message=commit.message "
     "time@commit.time_ns",
     "Problem": "kind object where message versions tensors",
