@@ -36,7 +36,8 @@ _FIELDS = {
     "Line": "title points",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
-    "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason notes",
+    "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
+    "notes",
     "Member": "commit=commit.id path base relation names targets message=commit.message "
     "time@commit.time_ns",
     "Problem": "kind object where message versions tensors",
