@@ -55,31 +55,3 @@ def test_as_a_process(mvc) -> None:
     assert spawn("gc", cwd=mvc.folder).returncode == 0
     assert spawn("checkout", secret, cwd=mvc.folder).returncode == 3
     mvc("checkout", ids[2])
-
-
-def test_files_without_tensors_are_counted(mvc) -> None:
-    def commit(text: str, *more: str) -> None:
-        (mvc.folder / "notes.bin").write_text(text)
-        mvc("commit", "notes.bin", *more)
-
-    def said(*revs: str) -> str:
-        return mvc("forget", *revs, "-n").out.splitlines()[-2]
-
-    commit("a")
-    (mvc.folder / "same.bin").write_text("same")
-    commit("b", "same.bin")
-    mvc.write(1)
-    commit("c", "model.safetensors")
-    commit("d")
-    mvc.write(2)
-    mvc("commit", "model.safetensors")
-    assert said("HEAD~4") == "1 file goes"
-    assert said("HEAD~3") == "1 file goes; 1 stays, because other versions have it"
-    assert said("HEAD~3", "HEAD~4") == "2 files go; 1 stays, because other versions have it"
-    kept = "2 tensors and 1 file stay, because other versions have them"
-    assert (
-        said("HEAD~1", "HEAD~2") == f"1 tensor and 1 file go; {kept.replace('1 file', '2 files')}"
-    )
-    found = mvc("forget", "HEAD~2", "HEAD~1", "HEAD~3", "-n", "--json").json
-    counts = [found[name] for name in ("tensors", "shared", "files", "shared_files")]
-    assert counts == [1, 2, 2, 2]

@@ -83,20 +83,6 @@ def test_a_damaged_file_writes_nothing_to_stdout(versions) -> None:
     assert done.returncode == 4 and done.stdout == b""
 
 
-def test_a_served_folder_from_the_command_line(versions) -> None:
-    live = versions.folder.parent / "live"
-    versions("checkout", "HEAD", "-o", live, "--atomic-dir")
-    versions("checkout", "HEAD~1", "-o", live, "--atomic-dir")
-    assert live.is_symlink()
-    plain = versions.folder.parent / "plain"
-    versions("checkout", "HEAD", "-o", f"{plain}/")
-    (plain / "old.bin").touch()
-    assert "-f" in versions("checkout", "HEAD~1", "-o", plain, "--delete", code=3).err
-    assert "1 deleted" in versions("checkout", "HEAD~1", "-o", plain, "--delete", "-f").err
-    names = ("--atomic-dir", "--delete", "--all")
-    assert all("-o" in versions("checkout", "HEAD", name, code=2).err for name in names)
-
-
 def test_a_whole_model(mvc) -> None:
     mvc.commit(1)
     assert "has weights, but no code" in mvc("checkout", "--model", "HEAD", code=3).err

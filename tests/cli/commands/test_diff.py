@@ -37,34 +37,6 @@ def test_many_rows_are_cut_and_counted(mvc) -> None:
     assert "more" not in mvc("diff", "HEAD~1", "HEAD", "-v").out
 
 
-def test_two_folders(mvc) -> None:
-    for folder, value in (("a", 1), ("b", 2)):
-        mvc.write(value, f"{folder}/model.safetensors")
-        mvc.write(7, f"{folder}/sub/same.safetensors")
-    mvc.write(3, "b/new.safetensors")
-    found = mvc("diff", "a", "b", "--json").json
-    assert {f["path"]: f["kind"] for f in found["files"]} == {
-        "model.safetensors": "changed",
-        "new.safetensors": "added",
-        "sub/same.safetensors": "unchanged",
-    }
-    (file,) = (f for f in found["files"] if f["kind"] == "changed")
-    assert [t["l2"] for t in file["tensors"] if t["kind"] == "changed"] == [1.0]
-    assert mvc("diff", "a", "b", "sub", "--stat").out.startswith("No difference in 1 file,")
-    mvc("diff", "a", "b", "nothing", code=3)
-
-
-def test_a_folder_and_a_version(mvc) -> None:
-    mvc.commit(1)
-    mvc.commit(2)
-    mvc("checkout", "HEAD~1", "-o", "served/")
-    assert mvc("diff", "HEAD~1", "served").out.startswith("No difference")
-    assert "1 changed" in mvc("diff", "served").out
-    mvc("diff", "served", "--exit-code", code=1)
-    (mvc.folder / "served/link.safetensors").symlink_to("nowhere")
-    assert "leads nowhere" in mvc("diff", "served", code=3).err
-
-
 def test_relations(mvc) -> None:
     """A word at the end of the line of a file."""
     mvc.commit(0)
