@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     if instruction:
         from click.shell_completion import shell_complete
 
-        return shell_complete(program, {}, "mvc", _COMPLETE, instruction)
+        return shell_complete(program, {}, "mvc", complete_var=_COMPLETE, instruction=instruction)
     session = Session()
     try:
         try:

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from mvc.cli.curve import chart
+from mvc.cli.commands.repack import chart
 from mvc.cli.text import nbytes
 from tests.cli.program import Mvc
 
