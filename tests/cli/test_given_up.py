@@ -67,7 +67,7 @@ def test_switch_trains_weights_for_once(gone: Mvc) -> None:
     gone("switch", "-c", "new", "main", "-f", *WITH)
     assert torch.equal(load_file("model.safetensors")["net.0.weight"], written["net.0.weight"])
     assert "there is no branch nowhere" in gone("switch", "nowhere", *WITH, code=3).err
-    assert "--trust-code is for --retrain" in gone("switch", "side", "--trust-code", code=2).err
+    assert "--trust-code goes with --retrain" in gone("switch", "side", "--trust-code", code=2).err
 
 
 def test_nothing_is_trained_for_a_place_that_takes_no_file(
@@ -102,7 +102,7 @@ def test_diff_measures_weights_that_are_trained_again(gone: Mvc) -> None:
     found = gone("diff", "base.safetensors", *WITH, "--json").json  # with HEAD
     assert not found["unmeasured"]
     assert "nothing is trained" in gone("diff", "HEAD~1", "HEAD~1", *WITH).err
-    assert "--anyway is for --retrain" in gone("diff", "--anyway", code=2).err
+    assert "--anyway goes with --retrain" in gone("diff", "--anyway", code=2).err
 
 
 NET = """

@@ -18,13 +18,13 @@ import click
 
 from mvc.cli.options import (
     FORCE_FILE,
-    TIMEOUT,
-    TRUST,
     CommandOptions,
     argument,
     flag,
     given,
     option,
+    timeout,
+    trust,
 )
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -60,13 +60,20 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     drop_weights: tuple[str, ...] = option(
         "REV...", "Give up weights that a proven recipe makes again."
     )
-    trust_code: bool = flag("Run the stored code of the versions: to prove a recipe, or for --add.")
-    trust: tuple[str, ...] = TRUST
-    timeout: float | None = TIMEOUT
-    outside_data: bool = flag("With --drop-weights: even if data are only referred to.")
+    trust_code: bool = flag(
+        "Run the stored code of the versions: to prove a recipe, or for --add.",
+        needs="add drop_weights",
+    )
+    trust: tuple[str, ...] = trust("add drop_weights")
+    timeout: float | None = timeout("add drop_weights")
+    outside_data: bool = flag(
+        "With --drop-weights: even if data are only referred to.", needs="drop_weights"
+    )
     super_step: int | None = option("M", "Add longer deltas, over M versions each.")
     as_curve: bool = flag("Print what each recovery bound would cost.", "--curve")
-    output: str | None = option("FILE", "With --curve: draw it as .svg or .png.", "-o")
+    output: str | None = option(
+        "FILE", "With --curve: draw it as .svg or .png.", "-o", needs="as_curve"
+    )
     force: bool = FORCE_FILE
 
 
@@ -107,13 +114,6 @@ def _check(args: _RepackOptions) -> None:
     """Raises UsageError for options that do not go together."""
     if args.rev and sum(map(bool, (args.add, args.remove, args.drop_weights))) != 1:
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
-    name = given(args, "trust_code trust timeout")
-    if name is not None and not (args.add or args.drop_weights):
-        raise click.UsageError(f"{name} is for --drop-weights and --add")
-    if args.outside_data and not args.drop_weights:
-        raise click.UsageError("--outside-data goes with --drop-weights")
-    if args.output is not None and not args.as_curve:
-        raise click.UsageError("-o goes with --curve")
     aims = given(args, "add remove drop_weights dry_run")
     numbers_given = {getattr(args, name) for name in (*_AIMS.split(), "max_size")} != {None}
     if args.as_curve and (aims or numbers_given):
