@@ -55,8 +55,8 @@ from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.queries import note
 from mvc.store.store import FOLDER
 
@@ -202,7 +202,7 @@ class _Place:
     def check_weights(self, entries: list[FileEntry]) -> None:
         """Raises WeightsDropped if the version has given the content of one of them up."""
         assert self.commit is not None, "a version without a commit has no entries"
-        check_weights(self.context, self.commit, entries)
+        check_available(self.context, self.commit, entries)
 
     def stored(self, entry: FileEntry, path: str) -> Change:
         """The change that stores a file of this version under another name."""
