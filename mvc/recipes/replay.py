@@ -68,12 +68,9 @@ _FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData
 
 
 class ReplayOptions(Struct, frozen=True):
-    """How versions are made again.
+    """How versions are made again: what ``repo.recipes.retrain`` takes by name.
 
-    ``trusted``: the versions whose stored code may run, and no others. ``anyway`` begins although
-    the environment differs in what the bits depend on. ``threads`` takes the place of the recorded
-    number, which is such a difference. ``timeout``: seconds after which the replay of a version is
-    ended. ``progress`` is called with steps done, steps in total and a text. ``start``: the weights
+    ``trusted``: the versions whose stored code may run, and no others. ``start``: the weights
     of the base; without them a base that is not stored is trained first.
     """
 
