@@ -35,7 +35,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped, dropped_paths, given_up
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.format import FORMAT, read_features
-from mvc.store.graph.cost import Speed
+from mvc.store.graph.search import Speed
 from mvc.store.index import keys
 from mvc.store.index.folder import CURRENT
 from mvc.store.journal.entries import Region
