@@ -23,7 +23,7 @@ from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
 
 if TYPE_CHECKING:
-    from mvc.codecs.lc.step import Step
+    from mvc.lossy.lc.step import Step
 
 __all__ = [
     "CHECK_BYTES", "FileParts", "MemorySource", "ParsedContent", "ParsedFile", "ParsedTensor",

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.lc.payload import decode_steps, encode_steps
-from mvc.codecs.lc.quantise import quantise
-from mvc.codecs.lc.step import Step, flushes
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
+from mvc.lossy.lc.payload import decode_steps, encode_steps
+from mvc.lossy.lc.quantise import quantise
+from mvc.lossy.lc.step import Step, flushes
+from mvc.pipelines.pipeline import Pipeline
 
 __all__ = ["CODECS", "DriftCodec", "Plain", "Wire", "codec_named"]
 

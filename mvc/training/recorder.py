@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
+from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
@@ -29,7 +30,6 @@ from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
 from mvc.training.checks import Metrics, Params, RecorderOptions
-from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.resume import Resumed
 from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
 import torch
 
 from mvc.errors import WrongUsage
+from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.requirements import Requirements
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, Params
-from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mvc
-from mvc.codecs.pipeline import PRESETS
 from mvc.errors import InvalidConfig
 from mvc.ids import CommitId
+from mvc.pipelines.table import PRESETS
 from tests.fresh import fresh_process
 from tests.maintenance.test_recovery_bound import CONV, SLOW, configure, states, whole
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc.codecs.pipeline import GRID, Pipeline
 from mvc.errors import DamagedData, InvalidPipeline
+from mvc.pipelines.pipeline import GRID, Pipeline
 from tests.codecs.samples import PATTERNS, pairs
 from tests.codecs.test_hostile import decode_guarded, mutated
 

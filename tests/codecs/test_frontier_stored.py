@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.codecs.pipeline import Pipeline
 from mvc.io.files import FileSystem
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.format import read_features
 
 PRESETS = ("frontier-0", "frontier-0.1", "frontier-1")

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import InvalidPipeline, WrongUsage
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from tests.codecs.samples import PATTERNS, TENSOR_PIPELINES, TRAPS, WIDTHS, pair, pairs
 
 pytestmark = pytest.mark.usefixtures("arithmetic")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
-from mvc.codecs.stages.codings import Sparse
+from mvc.codecs.stages import Sparse
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData
 from tests.codecs.samples import TRAPS, WIDTHS

@@ -17,7 +17,7 @@ from torch import nn
 
 import mvc
 from mvc.serving.served_version import ServedVersion
-from mvc.training.lossy import approximator
+from mvc.training import approximator
 from tests.training.child import digest
 
 PIPELINE = "lc:x=2"

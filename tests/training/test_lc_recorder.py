@@ -13,9 +13,9 @@ import torch
 import mvc
 from mvc.errors import DamagedData, WrongUsage
 from mvc.maintenance.repack.super_steps import SuperStep
-from mvc.repo.lossy import approximate as approximating
+from mvc.repo.commit import approximate as approximating
 from mvc.serving.served_version import ServedVersion
-from mvc.training.lossy import approximator
+from mvc.training import approximator
 from mvc.training.state.optimizers import bound_moments
 from tests.fresh import fresh_process, open_quietly
 from tests.training.runs import Run, tensor_bits

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
+from mvc.lossy.production import Production
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
-from mvc.training.lossy.production import Production
 from mvc.training.resume import training_state, training_weights
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, cast
 
-from mvc.codecs.stages.decisions import Drift, Dsed
-from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
+from mvc.lossy.decisions import Drift, Dsed
+from mvc.lossy.topk import TopK
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, Params, RecorderOptions, check_options

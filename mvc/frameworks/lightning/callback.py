@@ -32,8 +32,8 @@ from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
 from mvc.frameworks.lightning.state import Reader, Resume, TrainerSource
 from mvc.ids import CommitId
+from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.training.checks import whole
-from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.recorder import Recorder, Report, complete
 from mvc.training.resume import Resumed
 

@@ -13,7 +13,6 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import (
     Busy,
     DamagedData,
@@ -29,6 +28,8 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange

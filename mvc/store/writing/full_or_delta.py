@@ -14,8 +14,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from mvc.codecs.patch import encode_patch
-from mvc.codecs.pipeline import Pipeline
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 

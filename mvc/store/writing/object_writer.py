@@ -13,13 +13,13 @@ from contextlib import suppress
 from functools import lru_cache
 
 from mvc.codecs import cast
-from mvc.codecs.group import encode_group
-from mvc.codecs.lc.step import Step
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
+from mvc.lossy.lc.step import Step
 from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.group import encode_group
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Graph, Link
 from mvc.store.packs.arena import Arena, Arenas
 from mvc.store.packs.records import (

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from mvc.codecs.lc.step import Step
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from mvc.codecs.pipeline import Pipeline
 from mvc.limits import CHUNK
+from mvc.lossy.lc.step import Step
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import Coding, Member

@@ -17,15 +17,15 @@ from threading import Lock
 
 import numpy as np
 
-from mvc.codecs.group import Member as GroupMember
-from mvc.codecs.group import decode_group
-from mvc.codecs.lc.payload import decode_steps, encode_steps
-from mvc.codecs.lc.step import Step
 from mvc.codecs.patch import decode_patch
 from mvc.codecs.payload import Payload
-from mvc.codecs.pipeline import CODED, ELIDED, Pipeline
 from mvc.codecs.words import combine, scratch_bytes, words_of
 from mvc.limits import MIB
+from mvc.lossy.lc.payload import decode_steps, encode_steps
+from mvc.lossy.lc.step import Step
+from mvc.pipelines.group import Member as GroupMember
+from mvc.pipelines.group import decode_group
+from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
 from mvc.store.proof import proof_of, prove_equal
 from mvc.types import Bytes

@@ -1,0 +1,69 @@
+"""From two states of a model to steps: buckets by exponent, or equal steps around zero.
+
+Tensors of one dtype and one kind share a table (the paper's flattened vector), unless the
+pipeline says ``tensor``. Kinds keep weights and an optimizer's moments apart, which differ by
+orders of magnitude.
+
+What no step can express is left to the caller, who stores it exactly: ``quantise`` gives None
+for a tensor that is not of a floating-point dtype, for one in which a change is infinite or no
+number (because one of the states is, or because the difference overflows), for a negative
+second moment, and for one in which a sum would overflow. In a thread that ``flushes``
+subnormal numbers it gives None for every tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mvc.errors import WrongUsage
+from mvc.lossy.lc.changes import Change, Data, Group
+from mvc.lossy.lc.step import Step, flushes
+
+if TYPE_CHECKING:
+    from mvc.pipelines.pipeline import Pipeline
+
+__all__ = ["SECOND_MOMENT", "quantise"]
+
+SECOND_MOMENT = "exp_avg_sq"
+_ON_ROOT = frozenset({SECOND_MOMENT, "max_exp_avg_sq"})
+
+
+def quantise(
+    pipeline: Pipeline,
+    before: Sequence[tuple[Data, str]],
+    after: Sequence[tuple[Data, str]],
+    *,
+    kinds: Sequence[str] = (),
+) -> list[Step | None]:
+    """A step for each tensor of a model; None for a tensor that must be stored exactly.
+
+    ``before`` are the raw bytes and dtypes of the state that the decoder has, ``after`` those
+    of the training's state; tensors of equal place belong together. ``kinds`` names the kind of
+    each: empty for weights, or an optimizer's slot; those named ``exp_avg_sq`` and
+    ``max_exp_avg_sq`` are quantised on the scale of their square root, and never become negative.
+    Nothing is changed: the caller applies the steps to ``before``.
+
+    A budget is a share of the raw bytes of the tensors that get a step, and counts all bytes
+    that ``encode_steps`` makes of these steps. It is exceeded only if not even one bucket, or
+    one level on each side, fits. Raises WrongUsage if the tensors do not fit each other.
+    """
+    kinds = kinds or [""] * len(before)
+    if not len(before) == len(after) == len(kinds):
+        raise WrongUsage("before, after and kinds do not have the same number of tensors")
+    quantiser = pipeline.quantiser
+    if quantiser is None:
+        raise WrongUsage(f"pipeline {pipeline.text} does not quantise")
+    steps: list[Step | None] = [None] * len(before)
+    if flushes():
+        return steps
+    groups: dict[object, Group] = {}
+    for i, (old, new, kind) in enumerate(zip(before, after, kinds, strict=True)):
+        change = Change.between(i, old, new, root=kind in _ON_ROOT)
+        if change is not None:
+            key = i if quantiser.own else (old[1], kind)
+            groups.setdefault(key, Group(change.kind)).add(change)
+    for change, step in quantiser.choose(pipeline, [g for g in groups.values() if g.changes]):
+        if change.stays_finite(step):
+            steps[change.index] = step
+    return steps
