@@ -12,8 +12,8 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData, WrongUsage
+from mvc.lossy import reducer
 from mvc.maintenance.repack.super_steps import SuperStep
-from mvc.repo.commit import approximate as approximating
 from mvc.serving.served_version import ServedVersion
 from mvc.training import approximator
 from mvc.training.state.optimizers import bound_moments
@@ -128,13 +128,13 @@ def test_training_goes_on_and_is_recorded_again(tmp_path: Path) -> None:
 
 def test_only_the_writer_thread_quantises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set()
-    quantise = approximating.quantise
+    quantise = reducer.quantise
 
     def noted(*args: Any, **options: Any) -> Any:
         threads.add(threading.current_thread().name)
         return quantise(*args, **options)
 
-    monkeypatch.setattr(approximating, "quantise", noted)
+    monkeypatch.setattr(reducer, "quantise", noted)
     with open_repo(tmp_path) as repo:
         record(repo, momentum(), 3)
     assert threads == {"mvc-recorder"}
