@@ -87,11 +87,16 @@ class Storage:
 
         ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
         """
-        from mvc.maintenance import gc
-        from mvc.maintenance.gc import grace_of
+        from mvc.maintenance.gc import collect, grace_of, plan_collection
+        from mvc.maintenance.leftovers import clear_leftovers
+        from mvc.repo.interrupted import finish_checkouts
 
-        act = gc.plan_collection if dry_run else gc.collect
-        return act(self.context, grace=grace_of(self.context, grace), progress=progress)
+        context, span = self.context, grace_of(self.context, grace)
+        if dry_run:
+            return plan_collection(context, grace=span, progress=progress)
+        finish_checkouts(context)  # one may be about to move HEAD to what would be collected
+        clear_leftovers(context)
+        return collect(context, grace=span, progress=progress)
 
     def forget(
         self,

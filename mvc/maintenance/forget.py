@@ -252,7 +252,7 @@ def _preview(
     collection: Collection | None = None
     try:
         cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
-        reach = reachable(context, found, contents, cutoff, forget=chosen.marks)
+        reach = reachable(found, contents, cutoff, forget=chosen.marks)
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
                 holders.setdefault(_content(commit), {})[commit.id] = None

@@ -38,7 +38,7 @@ from mvc.distributed.runner.connection import (
     serve,
 )
 from mvc.distributed.runner.global_models import GlobalModels, Round, alone
-from mvc.distributed.runner.handshake import Unproven, admit
+from mvc.distributed.runner.handshake import Unproven, admit, own_secret
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
 from mvc.distributed.runner.script import end_with_stdin
 from mvc.distributed.runner.settings import (
@@ -84,6 +84,7 @@ class Service:
     """Runs one training. ``tell(event, **fields)`` reports."""
 
     def __init__(self, job: Mapping[str, Any], tell: Tell) -> None:
+        own_secret()  # without one nobody could be admitted
         self._job, self._tell = job, tell
         self._settings: dict[str, Any] = dict(job.get("settings", {}))
         self._workers = int(job["workers"])

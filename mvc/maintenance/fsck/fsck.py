@@ -325,7 +325,7 @@ class PackCheck(Struct):
         """Reads the payloads of a record; returns the members with sound ones."""
         self.records += 1
         members, wrong = header.members, set[int]()
-        for hit, error in damaged_payloads(self.snapshot.packs, pack, at, header, MvcError):
+        for hit, error in damaged_payloads(self.snapshot.packs, (pack, at, header), MvcError):
             wrong.update(hit)
             name, where = members[hit[0]].id.hex(), f"pack {pack}, byte {at}"
             ids = tuple(member.id for member in members) if header.group else ()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from pathlib import Path
@@ -37,7 +38,7 @@ _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
 _FIRST_MAP = 16 << 20
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
-_TRIES = 100  # to see one state while other processes write
+_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; a writer on a busy machine can be between two states
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
@@ -123,11 +124,13 @@ class Index:
         Then one of them was exchanged while the index was in use: LMDB would build on an older
         state, write over pages in use, and could end the process.
         """
-        for _ in range(_TRIES):
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
             before = self._env.info()["last_txnid"]
             with self._env.begin() as txn:
                 if before == txn.id():
                     return
+            time.sleep(_PAUSE)
         self.close()
         raise DamagedData(_NOT_ITS_LOCK)
 

@@ -33,17 +33,14 @@ from mvc.distributed.runner.settings import TOKEN
 from mvc.errors import CannotDistribute
 from tests.cli.program import ROOT
 from tests.distributed.runner import small
+from tests.distributed.runner.conftest import SECRET
 from tests.distributed.runner.small import Trainer
 from tests.distributed.runner.team import Team, global_models, ordinary
 
-SECRET = "5e" * 16
+pytestmark = pytest.mark.usefixtures("secret")
+
 HELLO, PROOF = 42, 32  # bytes
 NONE: list[BaseException | None] = [None, None]
-
-
-@pytest.fixture(autouse=True)
-def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TOKEN, SECRET)
 
 
 @contextmanager
@@ -126,6 +123,18 @@ def test_a_secret_that_everybody_knows_proves_nothing(
         theirs.setblocking(False)
         with pytest.raises(BlockingIOError):
             theirs.recv(1)
+
+
+def test_a_coordinator_without_a_secret_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could be admitted: it waited for its workers instead."""
+    monkeypatch.delenv(TOKEN)
+    team = Team(tmp_path, protocol="sync")
+    team.run([Trainer(0, count=4), Trainer(1, count=4)])
+    assert isinstance(team.failure, CannotDistribute)
+    assert "has no secret" in str(team.failure)
+    assert team.events == []
 
 
 def test_reflected_proofs() -> None:

@@ -38,6 +38,8 @@ from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, global_models
 
+pytestmark = pytest.mark.usefixtures("secret")
+
 FGM = {"rho": 0.2, "rate": 0.05}
 
 
