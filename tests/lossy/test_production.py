@@ -362,3 +362,24 @@ def test_a_monitor_of_ones_own_and_a_drift_that_has_to_wait() -> None:
         engine.offer(weights(1))
     with pytest.raises(WrongUsage, match="no number"):
         engine.offer(weights(1), data=[float("nan")])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"offers": "1"}, {"offers": -1}, {"drifted": None}, {"carried": [1]}, {"seen": "x"},
+        {"accuracy": "1/0"}, {"accuracy": "abc"}, {"accuracy": "1e999999999"}, {"batches": [3]},
+        {"batches": [[1, 0]]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_decisions_that_no_recorder_wrote_are_ignored(wrong: dict[str, object]) -> None:
+    """They may come out of somebody else's repository."""
+    pipeline = "every:2/3 | xor | dsed:0 | sparse | zstd:1"
+    sound = {"pipeline": pipeline, "offers": 4, "carried": 0.0, "drifted": False,
+             "batches": [], "seen": 0, "accuracy": "0"}  # fmt: skip
+    engine = production(pipeline, evaluate=Judge({}))
+    before = engine.memory()
+    engine.restore({**sound, **wrong})
+    after = engine.memory()
+    assert after == before or after == {**before, "offers": 4}

@@ -14,7 +14,6 @@ from torch import nn
 
 import mvc
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
-from mvc.lossy.production import Production
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
 from mvc.serving.served_version import ServedVersion
@@ -497,24 +496,3 @@ def test_a_forged_file_of_decisions_is_passed_over(tmp_path: Path, how: str) -> 
                 file.write_bytes(b"x" * 99)
                 os.truncate(file, 1 << 40 if how == "a terabyte" else 99)
         assert repo.storage.fsck(full=True).sound
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"offers": "1"}, {"offers": -1}, {"drifted": None}, {"carried": [1]}, {"seen": "x"},
-        {"accuracy": "1/0"}, {"accuracy": "abc"}, {"accuracy": "1e999999999"}, {"batches": [3]},
-        {"batches": [[1, 0]]},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_decisions_that_no_recorder_wrote_are_ignored(wrong: dict[str, object]) -> None:
-    """They may come out of somebody else's repository."""
-    pipeline = Pipeline.parse("every:2/3 | xor | dsed:0 | sparse | zstd:1")
-    sound = {"pipeline": pipeline.text, "offers": 4, "carried": 0.0, "drifted": False,
-             "batches": [], "seen": 0, "accuracy": "0"}  # fmt: skip
-    engine = Production(pipeline, evaluate=Judge())
-    before = engine.memory()
-    engine.restore({**sound, **wrong})
-    after = engine.memory()
-    assert after == before or after == {**before, "offers": 4}

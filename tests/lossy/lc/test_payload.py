@@ -14,8 +14,9 @@ from mvc.lossy.lc.payload import decode_steps, encode_steps
 from mvc.lossy.lc.quantise import quantise
 from mvc.lossy.lc.step import Step
 from mvc.pipelines.pipeline import Pipeline
-from tests.lossy.lc.reference import Reader
 from tests.lossy.lc.states import DTYPES, random_pair
+from tests.oracle.reader import Cursor
+from tests.oracle.steps import read
 
 DTYPES_BY_CODE = ("float32", "float64", "float16", "bfloat16")
 CODINGS = ("huffman", "packed", "ans")
@@ -85,9 +86,7 @@ def test_consecutive_steps_there_and_back(pipeline, steps, times, seed):
     assert len(back) == len(series)
     for ours, theirs in zip(series, back, strict=True):
         assert all(map(same, ours, theirs))
-    described = Reader(data).joint(pipeline.text.rpartition(" ")[2], sizes)
-    for ours, found in zip(series, described, strict=True):
-        check_described(ours, found)
+    check_described(sum(series, []), data, f"joint:{times} | {pipeline.text}")
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
@@ -168,16 +167,18 @@ def test_joint_is_smaller_where_changes_repeat():
 @given(steps=models())
 def test_the_document_describes_the_bytes(coding, steps):
     pipeline = Pipeline.parse(f"expq | {coding}")
-    check_described(
-        steps, Reader(encoded(pipeline, steps)).steps(coding, [step.nbytes for step in steps])
-    )
+    check_described(steps, encoded(pipeline, steps), pipeline.text)
 
 
-def check_described(steps, found):
-    for step, (kind, row, table) in zip(steps, found, strict=True):
+def check_described(steps, data, coding):
+    """Docs/format.md, as the second reader reads it, and the package check each other."""
+    cursor = Cursor(data)
+    found = read(cursor, [step.nbytes for step in steps], coding)
+    assert cursor.at == len(data)
+    for step, (kind, table, row) in zip(steps, found, strict=True):
         assert kind == DTYPES_BY_CODE.index(step.dtype) | 4 * step.root
-        assert row == step.symbols.tolist()
-        assert b"".join(table) == step.table.tobytes()
+        assert row.tolist() == step.symbols.tolist()
+        assert table == step.table.tobytes()
 
 
 @pytest.mark.parametrize("coding", CODINGS)
@@ -189,9 +190,8 @@ def test_the_document_describes_long_rows(coding, symbols):
     row = row.astype(np.uint8 if symbols <= 256 else np.uint16)
     table = np.append(0, rng.normal(size=symbols - 1)).astype(np.float32)
     pipeline = Pipeline.parse(f"expq | {coding}")
-    data = encoded(pipeline, [Step(row, table, "float32")])
-    ((_, found, _),) = Reader(data).steps(coding, [4 * len(row)])
-    assert found == row.tolist()
+    step = Step(row, table, "float32")
+    check_described([step], encoded(pipeline, [step]), pipeline.text)
 
 
 def test_the_example_of_the_document():
@@ -204,8 +204,8 @@ def test_the_example_of_the_document():
         pipeline, [(bytes(len(x)), "float32") for x in after], [(x, "float32") for x in after]
     )
     assert encoded(pipeline, steps) == data
-    found = Reader(data).steps("packed", [16, 8])
-    assert [row for _, row, _ in found] == [[1, 1, 2, 0], [1, 0]]
+    assert [step.symbols.tolist() for step in steps] == [[1, 1, 2, 0], [1, 0]]
+    check_described(steps, data, pipeline.text)
 
 
 def test_the_example_of_the_page(capsys):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import DamagedData, InvalidPipeline
 from mvc.pipelines.pipeline import GRID, Pipeline
-from tests.codecs.samples import PATTERNS, pairs
+from tests.codecs.samples import PATTERNS, full_and_back, pairs, there_and_back
 from tests.codecs.test_hostile import decode_guarded, mutated
 
 TEXTS = ("steps | gaps | zstd:huff", "steps | gaps", "steps | gaps | zstd:1")
@@ -24,24 +24,6 @@ def on_grid(seed, count, dtype="<f4", step=2.0**-6, share=0.02, far=1):
     move = rng.integers(1, far + 1, count) * rng.choice((-1, 1), count)
     new = np.where(moved, base + move, base)
     return (new * step).astype(dtype), (base * step).astype(dtype)
-
-
-def there_and_back(pipeline, new, base, width):
-    stored = pipeline.encode_chunk(memoryview(new), memoryview(base), width)
-    state = bytearray(base)
-    pipeline.apply_chunk(memoryview(stored), memoryview(state), width, reverse=False)
-    assert state == new
-    pipeline.apply_chunk(memoryview(stored), memoryview(state), width, reverse=True)
-    assert state == base
-    return stored
-
-
-def full_and_back(pipeline, data, width):
-    stored = pipeline.encode_chunk(memoryview(data), None, width)
-    out = bytearray(len(data))
-    pipeline.decode_chunk(memoryview(stored), memoryview(out), width)
-    assert out == data
-    return stored
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -92,7 +74,7 @@ def test_weights_on_no_grid():
     stored = there_and_back(CODING, new.tobytes(), base.tobytes(), 4)
     assert stored[0] != GRID
     assert len(stored) < new.nbytes
-    assert full_and_back(CODING.full(), new.tobytes(), 4)[0] != GRID
+    assert full_and_back(CODING, new.tobytes(), 4)[0] != GRID
 
 
 def test_deltas_may_be_undone_in_any_place():
@@ -120,8 +102,7 @@ def test_deltas_may_be_undone_in_any_place():
 @pytest.mark.parametrize(("dtype", "wide"), [("<f2", 1), ("<f4", 1), ("<f4", 20), ("<f8", 20)])
 def test_full_records(text, dtype, wide):
     values = on_grid(9, 4000, dtype)[0] * np.dtype(dtype).type(wide)
-    full = Pipeline.parse(text).full()
-    stored = full_and_back(full, values.tobytes(), values.itemsize)
+    stored = full_and_back(Pipeline.parse(text), values.tobytes(), values.itemsize)
     assert stored[0] == GRID
     assert len(stored) < 2.2 * len(values)
 
@@ -129,7 +110,7 @@ def test_full_records(text, dtype, wide):
 def test_full_records_of_coarse_weights_cost_little_more_than_their_entropy():
     rng = np.random.default_rng(10)
     numbers = np.rint(rng.normal(size=50_000)) + 0.0
-    stored = full_and_back(CODING.full(), (numbers * 2.0**-5).astype("<f4").tobytes(), 4)
+    stored = full_and_back(CODING, (numbers * 2.0**-5).astype("<f4").tobytes(), 4)
     share = np.unique(numbers, return_counts=True)[1] / 50_000
     assert 8 * len(stored) < 1.1 * 50_000 * -(share * np.log2(share)).sum()
 
@@ -139,7 +120,7 @@ def test_full_records_of_coarse_weights_cost_little_more_than_their_entropy():
 def test_any_bytes(text, sample):
     new, base, width = sample
     there_and_back(Pipeline.parse(text), new, base, width)
-    full_and_back(Pipeline.parse(text).full(), new, width)
+    full_and_back(Pipeline.parse(text), new, width)
 
 
 @settings(max_examples=300)
@@ -207,4 +188,4 @@ def test_the_ends_of_the_range(exponent):
     base = np.ldexp(np.arange(64) % 2, exponent)
     new = np.ldexp((np.arange(64) + 1) % 2, exponent)
     there_and_back(CODING, new.tobytes(), base.tobytes(), 8)
-    full_and_back(CODING.full(), new.tobytes(), 8)
+    full_and_back(CODING, new.tobytes(), 8)
