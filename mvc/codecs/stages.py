@@ -88,7 +88,7 @@ class Elide(Stage, frozen=True):
     delta = True
 
 
-class Layout(Stage, frozen=True):
+class StreamLayout(Stage, frozen=True):
     """How words become streams of bytes: the base class lays them out one after the other.
 
     ``method`` is the compressor's, ``folded`` whether signs are folded, ``marks`` a bitmap of the
@@ -128,7 +128,7 @@ class Layout(Stage, frozen=True):
         raise NotImplementedError
 
 
-class Planes(Layout, frozen=True):
+class Planes(StreamLayout, frozen=True):
     """byte planes: of each tensor, or (all, concat) of all tensors of a record"""
 
     usage = "planes[:all|concat]"
@@ -189,7 +189,7 @@ class PlanesOfJoined(PlanesOfAll, frozen=True):
     feature = CODINGS_2
 
 
-class Sparse(Layout, frozen=True):
+class Sparse(StreamLayout, frozen=True):
     """positions and values of what changed; all options unless some are named"""
 
     options: frozenset[str]
@@ -225,7 +225,7 @@ class Sparse(Layout, frozen=True):
     def decode(
         self, cursor: Cursor, words: Words, method: str | None, *, folded: bool
     ) -> tuple[Words, Words | None]:
-        values, at = decode_sparse(cursor, len(words), words.itemsize, self.options, method)
+        values, at = decode_sparse(cursor, len(words), words.itemsize, self.options, method=method)
         if folded:
             unzigzag(values)
         return values, at
@@ -316,7 +316,9 @@ class ZstdUltra(Zstd, frozen=True):
     feature = CODINGS_2
 
 
-def _general(name: str, usage: str, about: str, most: int, default: str = "") -> type[Compressor]:
+def _general(
+    name: str, usage: str, about: str, most: int, *, default: str = ""
+) -> type[Compressor]:
     """A compressor from outside that takes a level; brotli's and lzma's levels begin at 0."""
     levels = (0 if name in {"lzma", "brotli"} else 1, most)
     members = {"usage": usage, "__doc__": about, "levels": levels, "default": default}
@@ -326,7 +328,9 @@ def _general(name: str, usage: str, about: str, most: int, default: str = "") ->
 GENERAL = {
     "zlib": _general("zlib", "zlib:1..9", "zlib (deflate) at a level", 9),
     "bz2": _general("bz2", "bz2:1..9", "bzip2 at a level", 9),
-    "lzma": _general("lzma", "lzma[:0..9]", "lzma at a level (6 unless said otherwise)", 9, "6"),
+    "lzma": _general(
+        "lzma", "lzma[:0..9]", "lzma at a level (6 unless said otherwise)", 9, default="6"
+    ),
     "brotli": _general("brotli", "brotli:0..11", "brotli at a level (needs the extra brotli)", 11),
 }
 """Compressors that came after the first version of the format, by name."""

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage, how_to_install
 
-__all__ = ["Drift", "DriftDetector", "Dsed", "ErrorDecay", "Evaluate", "Every", "Monitor"]
+__all__ = ["DriftDetector", "DriftStage", "Dsed", "ErrorDecay", "Evaluate", "Every", "Monitor"]
 
 Evaluate: TypeAlias = Callable[[Mapping[str, NDArray[Any]], Any], float | tuple[float, int]]
 Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
@@ -72,7 +72,7 @@ class Every(_Before, frozen=True):
         return cls(f"{name}:{save}/{skip}", save, skip)
 
 
-class Drift(_Before, frozen=True):
+class DriftStage(_Before, frozen=True):
     """decision: saves when the incoming data drifts (needs the extra drift)"""
 
     detector: str
@@ -222,7 +222,7 @@ def _sample_count(data: Any) -> int:
 class DriftDetector:
     """A detector that must see every batch, in order. Raises NotInstalled without river."""
 
-    def __init__(self, stage: Drift, monitor: Monitor | None) -> None:
+    def __init__(self, stage: DriftStage, monitor: Monitor | None) -> None:
         try:
             from river import drift
         except ImportError as error:

@@ -25,7 +25,7 @@ import numpy as np
 
 from mvc.codecs.floats import Numbers, values_of, words_of_values
 from mvc.codecs.stage import Stage, number, plain, read_options
-from mvc.lossy.weights import Choice, Moving
+from mvc.lossy.weights import ChoosingStage, Moving
 
 __all__ = ["Grid"]
 
@@ -33,7 +33,7 @@ _HOLD, _FINE = "0.52", "0.5"
 _SMALLEST = -126  # below it a float32 has fewer bits
 
 
-class Grid(Choice, frozen=True):
+class Grid(ChoosingStage, frozen=True):
     """lossy: rounds to steps of about C standard deviations, finer in small tensors
 
     A tensor whose entries are all equal has no spread to measure a step by, and is taken

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from mvc.errors import WrongUsage
-from mvc.lossy.decisions import Drift, DriftDetector, Dsed, ErrorDecay, Evaluate, Every, Monitor
+from mvc.lossy.decisions import (
+    DriftDetector,
+    DriftStage,
+    Dsed,
+    ErrorDecay,
+    Evaluate,
+    Every,
+    Monitor,
+)
 from mvc.lossy.reducer import Arrays, Reducer
-from mvc.lossy.topk import TopK
+from mvc.lossy.topk import TopKOfEach
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
@@ -69,11 +77,13 @@ class Production:
         for stage in self.pipeline.decisions:
             if isinstance(stage, Every):
                 self._every = stage
-            elif isinstance(stage, Drift):
+            elif isinstance(stage, DriftStage):
                 self._drift = DriftDetector(stage, monitor)
             elif isinstance(stage, Dsed):
                 self._decay = ErrorDecay(stage, evaluate)
-        adaptive = [s for s in self.pipeline.lossy if isinstance(s, TopK) and s.curve is not None]
+        adaptive = [
+            s for s in self.pipeline.lossy if isinstance(s, TopKOfEach) and s.curve is not None
+        ]
         self._needs_loss = next((s.text for s in adaptive), None)
         self._carries = any(s.carry for s in adaptive)
         self._carried = 0.0

@@ -28,7 +28,7 @@ from mvc.codecs.floats import FORMATS, Format
 from mvc.codecs.words import Words, word_type
 from mvc.errors import WrongUsage
 from mvc.lossy.lc.quantise import SECOND_MOMENT, quantise
-from mvc.lossy.lc.step import Step
+from mvc.lossy.lc.step import Addition
 from mvc.lossy.weights import Moving
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Reduced(Struct, frozen=True):
     """
 
     arrays: dict[str, Array]
-    steps: dict[str, Step]
+    steps: dict[str, Addition]
 
 
 class Reducer(Struct, frozen=True):

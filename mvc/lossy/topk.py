@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.errors import InvalidPipeline, WrongUsage
-from mvc.lossy.weights import Choice, Moving
+from mvc.lossy.weights import ChoosingStage, Moving
 
-__all__ = ["HIGHEST_LOSS", "TopK", "TopKOfAll"]
+__all__ = ["HIGHEST_LOSS", "TopKOfAll", "TopKOfEach"]
 
 HIGHEST_LOSS = 0.5
 """The loss from which on the whole share is kept."""
@@ -39,7 +39,7 @@ _SAMPLE = 1 << 13
 _MARGIN = 5  # standard deviations of the sample's quantile
 
 
-class TopK(Choice, frozen=True):
+class TopKOfEach(ChoosingStage, frozen=True):
     """lossy: per tensor, takes over the share P of entries that changed most
 
     ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
@@ -69,7 +69,8 @@ class TopK(Choice, frozen=True):
             raise InvalidPipeline(
                 f"stage {name}: carry adds up losses, and needs loss=linear or loss=L"
             )
-        return cls(text + (",carry" if carry else ""), share, least, curve, carry)
+        text += ",carry" if carry else ""
+        return cls(text, share, least, curve=curve, carry=carry)
 
     def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
         share: Decimal | Fraction = self.share
@@ -86,7 +87,7 @@ class TopK(Choice, frozen=True):
             tensor.take_only(largest(tensor.distance(), k))
 
 
-class TopKOfAll(Choice, frozen=True):
+class TopKOfAll(ChoosingStage, frozen=True):
     """lossy: of all tensors together, takes over the share P that changed most
 
     Every tensor changes at least ``least`` times the largest tensor's size, taken from its own

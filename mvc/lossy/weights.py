@@ -18,7 +18,7 @@ from mvc.codecs.floats import Format, values_of
 from mvc.codecs.stage import Kind, Stage
 from mvc.codecs.words import Words
 
-__all__ = ["Choice", "LossyStage", "Moving"]
+__all__ = ["ChoosingStage", "LossyStage", "Moving"]
 
 
 class Moving(Struct):
@@ -69,7 +69,7 @@ class LossyStage(Stage, frozen=True):
         """Changes every ``after`` in place. ``loss``: the batch's; None if it is not known."""
 
 
-class Choice(LossyStage, frozen=True):
+class ChoosingStage(LossyStage, frozen=True):
     """Chooses what of a change is taken over, before a delta is formed."""
 
     takes = frozenset({Kind.PAIR})

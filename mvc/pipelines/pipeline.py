@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from mvc.codecs import steps
 from mvc.codecs.stage import Stage
-from mvc.codecs.stages import Compressor, Elide, Layout, Raw, Zigzag
+from mvc.codecs.stages import Compressor, Elide, Raw, StreamLayout, Zigzag
 from mvc.codecs.streams import Parts, decode_bitmap, encode_stream
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import (
@@ -63,7 +63,7 @@ _DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
 _SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
 _WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk is used
 
-_UNSPLIT = Layout("")  # of pipelines without a stage for it
+_UNSPLIT = StreamLayout("")  # of pipelines without a stage for it
 
 
 class Pipeline(Struct, frozen=True, dict=True):
@@ -83,7 +83,7 @@ class Pipeline(Struct, frozen=True, dict=True):
     lossy: tuple[LossyStage, ...]
     folded: bool
     elides: bool
-    layout: Layout
+    layout: StreamLayout
     method: str | None
     quantiser: Quantiser | None
     promote: Promote | None
@@ -335,7 +335,7 @@ def _build(stages: tuple[Stage, ...]) -> Pipeline:
         lossy=lossy,
         folded=any(isinstance(s, Zigzag) for s in coding),
         elides=any(isinstance(s, Elide) for s in coding),
-        layout=next((s for s in coding if isinstance(s, Layout)), _UNSPLIT),
+        layout=next((s for s in coding if isinstance(s, StreamLayout)), _UNSPLIT),
         method=None if compressor is None else compressor.method,
         quantiser=next((s for s in coding if isinstance(s, Quantiser)), None),
         promote=next((s for s in coding if isinstance(s, Promote)), None),

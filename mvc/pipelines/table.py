@@ -13,20 +13,20 @@ from mvc.codecs import stages as lossless
 from mvc.codecs.stage import Kind, Stage
 from mvc.errors import InvalidPipeline
 from mvc.lossy.bits import ResetBits
-from mvc.lossy.decisions import Drift, Dsed, Every
+from mvc.lossy.decisions import DriftStage, Dsed, Every
 from mvc.lossy.grid import Grid
 from mvc.lossy.lc import stages as lc
 from mvc.lossy.lc.buckets import ExpQ, Promote
 from mvc.lossy.lc.levels import Uniform
-from mvc.lossy.topk import TopK, TopKOfAll
+from mvc.lossy.topk import TopKOfAll, TopKOfEach
 
 __all__ = ["PRESETS", "STAGES", "check_order", "read_stages"]
 
 
 STAGES: dict[str, type[Stage]] = {
     "every": Every,
-    "drift": Drift,
-    "topk": TopK,
+    "drift": DriftStage,
+    "topk": TopKOfEach,
     "topk-all": TopKOfAll,
     "grid": Grid,
     "sub": lossless.Sub,

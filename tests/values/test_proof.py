@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import mvc
 from mvc.errors import EncodingFailed, SourceChanged
 from mvc.limits import CHUNK, PIECE
-from mvc.lossy.decisions import Drift, Dsed, Every
+from mvc.lossy.decisions import DriftStage, Dsed, Every
 from mvc.lossy.weights import LossyStage
 from mvc.model.commit import Commit
 from mvc.pipelines.pipeline import Pipeline
@@ -171,7 +171,9 @@ RECORDS_SPOILED = {
 
 def test_every_stage_is_among_them() -> None:
     """Of the others some decide and some choose weights: nothing is stored in their way."""
-    free = {n for n, s in STAGES.items() if s in (Every, Drift, Dsed) or issubclass(s, LossyStage)}
+    free = {
+        n for n, s in STAGES.items() if s in (Every, DriftStage, Dsed) or issubclass(s, LossyStage)
+    }
     assert STAGES_SPOILED.keys() | free == STAGES.keys()
     assert not STAGES_SPOILED.keys() & free
 

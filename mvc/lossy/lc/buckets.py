@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.stage import LC, Kind, Stage, read_options, whole
-from mvc.lossy.lc.changes import Change, Group, Representatives, self_information, symbol_type
+from mvc.lossy.lc.changes import Group, Representatives, TensorChange, self_information, symbol_type
 from mvc.lossy.lc.payload import encode_steps
 from mvc.lossy.lc.stages import MAX_BITS, Quantiser, bound_of, with_flags
-from mvc.lossy.lc.step import BLOCK, Step, Symbols
+from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
@@ -47,7 +47,9 @@ class ExpQ(Quantiser, frozen=True):
         text = with_flags(name, [flag for flag in known if flag in options])
         return cls(text, mean="mean" in options, own="tensor" in options)
 
-    def choose(self, pipeline: Pipeline, groups: Sequence[Group]) -> list[tuple[Change, Step]]:
+    def choose(
+        self, pipeline: Pipeline, groups: Sequence[Group]
+    ) -> list[tuple[TensorChange, Addition]]:
         promote = pipeline.promote
         bits = promote.bits if promote else 0
         error = None if promote is None or promote.error is None else float(promote.error)
@@ -120,7 +122,7 @@ class _Ranked:
             self.rows.append(row)
         self.table = self.numbers.table(self.counts)
 
-    def steps(self, count: int) -> list[tuple[Change, Step]]:
+    def steps(self, count: int) -> list[tuple[TensorChange, Addition]]:
         """Steps that keep the first ``count`` buckets."""
         rows = self.rows
         if count < len(self.counts):
@@ -151,13 +153,13 @@ class _Ranked:
         return int(within[0]) + 1 if len(within) else len(self.counts)
 
 
-def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[Change, Step]]:
+def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Addition]]:
     return [pair for each in ranked for pair in each.steps(count)]
 
 
 def _within_budget(
     pipeline: Pipeline, ranked: Sequence[_Ranked], allowed: int
-) -> list[tuple[Change, Step]]:
+) -> list[tuple[TensorChange, Addition]]:
     """As many buckets as fit into ``allowed`` bytes, at least one; guessed by the entropy first."""
     most = max((len(each.counts) for each in ranked), default=0)
     if not most:

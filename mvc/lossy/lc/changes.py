@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from mvc.codecs.floats import FORMATS, Format, Numbers, values_of, words_of_values
 from mvc.errors import WrongUsage
-from mvc.lossy.lc.step import BLOCK, Step, Symbols
+from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
-__all__ = ["Change", "Data", "Group", "Representatives", "self_information", "symbol_type"]
+__all__ = ["Data", "Group", "Representatives", "TensorChange", "self_information", "symbol_type"]
 
 Data = memoryview | bytes | bytearray
 
@@ -30,7 +30,7 @@ does not fit into a float64.
 """
 
 
-class Change(Struct, frozen=True):
+class TensorChange(Struct, frozen=True):
     """What one tensor changed by: words of both states, flat."""
 
     index: int
@@ -42,7 +42,7 @@ class Change(Struct, frozen=True):
     @classmethod
     def between(
         cls, index: int, old: tuple[Data, str], new: tuple[Data, str], *, root: bool
-    ) -> Change | None:
+    ) -> TensorChange | None:
         """None for a dtype that has no step."""
         (before, dtype), (after, other) = old, new
         if dtype != other or memoryview(before).nbytes != memoryview(after).nbytes:
@@ -50,8 +50,8 @@ class Change(Struct, frozen=True):
         kind = FORMATS.get(dtype)
         if kind is None:
             return None
-        words = f"<u{kind.width}"
-        return cls(index, kind, np.frombuffer(before, words), np.frombuffer(after, words), root)
+        old_words, new_words = (np.frombuffer(data, f"<u{kind.width}") for data in (before, after))
+        return cls(index, kind, before=old_words, after=new_words, root=root)
 
     def __len__(self) -> int:
         return len(self.before)
@@ -72,7 +72,7 @@ class Change(Struct, frozen=True):
                     continue
             yield at, change, change.view(f"<u{change.itemsize}")
 
-    def stays_finite(self, step: Step) -> bool:
+    def stays_finite(self, step: Addition) -> bool:
         """Whether no sum overflows. That is added up only where a number is large enough for it."""
         largest = float(np.abs(values_of(step.table, self.kind)).max())
         # Less than half the distance between the two largest numbers is lost when added to them.
@@ -97,10 +97,10 @@ class Group:
         self._fraction = 23 if single else kind.fraction
         self.finer = 4 if kind.width == 8 else 5
         self.shift = self._fraction - self.finer  # from a pattern to its key
-        self.changes: list[Change] = []
+        self.changes: list[TensorChange] = []
         self.counts = np.zeros(1 << 8 * self.pattern_width - self.shift, np.int64)
 
-    def add(self, change: Change) -> None:
+    def add(self, change: TensorChange) -> None:
         """Adds a tensor, unless one of its changes is infinite, no number, or about as large."""
         counts = np.zeros_like(self.counts)
         for _, _, patterns in change.blocks():
@@ -125,12 +125,12 @@ class Group:
         exponents: NDArray[Any] = keys >> self.finer & mask
         return exponents
 
-    def steps(self, rows: Sequence[Symbols], table: Numbers) -> list[tuple[Change, Step]]:
+    def steps(self, rows: Sequence[Symbols], table: Numbers) -> list[tuple[TensorChange, Addition]]:
         """Every change with its step: a row of symbols, of which ``table`` has the numbers."""
         words = words_of_values(table.astype(self.kind.number_type), self.kind)
         words = words.view(self.kind.table_type)
         return [
-            (change, Step(symbols, words, self.kind.name, change.root))
+            (change, Addition(symbols, words, self.kind.name, change.root))
             for change, symbols in zip(self.changes, rows, strict=True)
         ]
 

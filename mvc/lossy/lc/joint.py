@@ -35,7 +35,7 @@ from mvc.lossy.lc.payload import (
     joined,
 )
 from mvc.lossy.lc.stages import SymbolCoding
-from mvc.lossy.lc.step import Step, Symbols
+from mvc.lossy.lc.step import Addition, Symbols
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
@@ -48,7 +48,9 @@ MAX_JOINT = 1024
 _LIMITS = (0, 256, 4096)
 
 
-def encode_joint(pipeline: Pipeline, steps: Sequence[Sequence[Step]]) -> list[bytes | memoryview]:
+def encode_joint(
+    pipeline: Pipeline, steps: Sequence[Sequence[Addition]]
+) -> list[bytes | memoryview]:
     """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
 
     Parts to be written one after the other. WrongUsage unless all times have the same tensors,
@@ -73,7 +75,9 @@ def encode_joint(pipeline: Pipeline, steps: Sequence[Sequence[Step]]) -> list[by
     return parts
 
 
-def decode_joint(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[list[Step]]:
+def decode_joint(
+    pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
+) -> list[list[Addition]]:
     """The steps of a payload by time; ``sizes`` are the raw bytes of its members, in order.
 
     Raises DamagedData unless every byte fits. A step holds one or two bytes for each element.
@@ -98,7 +102,7 @@ def decode_joint(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> 
             letters = coding.decode(cursor, total, prod(run))
             rows[-1] += _apart(letters, run)
     cursor.end()
-    steps: list[list[Step]] = [[] for _ in range(times)]
+    steps: list[list[Addition]] = [[] for _ in range(times)]
     for member, part in members.parts:
         for at, table, row in zip(steps, classes[member], rows[member], strict=True):
             at.append(table.step(row[part]))

@@ -18,10 +18,10 @@ from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.floats import Format, Numbers
 from mvc.codecs.stage import Kind, Stage, read_options
 from mvc.errors import InvalidPipeline
-from mvc.lossy.lc.changes import Change, Group, Representatives, self_information, symbol_type
+from mvc.lossy.lc.changes import Group, Representatives, TensorChange, self_information, symbol_type
 from mvc.lossy.lc.payload import encode_steps
 from mvc.lossy.lc.stages import Quantiser, bound_of
-from mvc.lossy.lc.step import BLOCK, Step, Symbols
+from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
@@ -59,7 +59,9 @@ class Uniform(Quantiser, frozen=True):
         share = {"budget": None, "error": None, key: value}
         return cls(f"{name}:{text}{',tensor' if own else ''}", own=own, **share)
 
-    def choose(self, pipeline: Pipeline, groups: Sequence[Group]) -> list[tuple[Change, Step]]:
+    def choose(
+        self, pipeline: Pipeline, groups: Sequence[Group]
+    ) -> list[tuple[TensorChange, Addition]]:
         levels = [_Levels(group) for group in groups]
         if self.error is not None:
             error = float(self.error)
@@ -121,7 +123,7 @@ class _Levels:
         sums: NDArray[Any] = np.bincount(place, self.counts * self.values, len(found))
         return counts[front], sums[front]
 
-    def within(self, error: float) -> list[tuple[Change, Step]]:
+    def within(self, error: float) -> list[tuple[TensorChange, Addition]]:
         """Steps whose relative error is at most ``error``, or as small as it gets."""
         allowed = error**2
         coarse = _bisect(lambda c: self._lost(-c) <= allowed, -_FINEST, -_COARSEST)
@@ -131,7 +133,7 @@ class _Levels:
             rows, table, lost = self._made(-coarse, errors=True)
         return self.group.steps(rows, table)
 
-    def steps(self, fineness: float) -> list[tuple[Change, Step]]:
+    def steps(self, fineness: float) -> list[tuple[TensorChange, Addition]]:
         rows, table, _ = self._made(fineness, errors=False)
         return self.group.steps(rows, table)
 
@@ -170,7 +172,7 @@ class _Levels:
 
 def _within_budget(
     pipeline: Pipeline, levels: Sequence[_Levels], allowed: int
-) -> list[tuple[Change, Step]]:
+) -> list[tuple[TensorChange, Addition]]:
     """The finest steps that fit into ``allowed`` bytes, or the coarsest ones."""
 
     def estimate(fineness: float) -> float:

@@ -25,7 +25,7 @@ from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy.lc.stages import SymbolCoding
-from mvc.lossy.lc.step import Step, Symbols
+from mvc.lossy.lc.step import Addition, Symbols
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
@@ -44,7 +44,7 @@ class Table(Struct, frozen=True):
     data: bytes
 
     @classmethod
-    def of(cls, step: Step) -> Table:
+    def of(cls, step: Addition) -> Table:
         return cls(step.dtype, step.root, step.table.tobytes())
 
     @property
@@ -54,13 +54,13 @@ class Table(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.data) // self.format.width
 
-    def step(self, symbols: Symbols) -> Step:
+    def step(self, symbols: Symbols) -> Addition:
         """A member of the class."""
         table = np.frombuffer(self.data, self.format.table_type)
-        return Step(symbols, table, self.dtype, self.root)
+        return Addition(symbols, table, self.dtype, self.root)
 
 
-def encode_steps(pipeline: Pipeline, steps: Sequence[Step]) -> list[bytes | memoryview]:
+def encode_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
     """One payload of all steps: parts to be written one after the other.
 
     The pipeline names the coder. The numbers of a table count in full: a step that uses few of
@@ -79,7 +79,7 @@ def encode_steps(pipeline: Pipeline, steps: Sequence[Step]) -> list[bytes | memo
     return parts
 
 
-def decode_steps(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[Step]:
+def decode_steps(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
     """The steps of a payload; ``sizes`` are the raw bytes of its members, in order.
 
     Raises DamagedData unless every byte fits. No more than a fixed multiple of the members'

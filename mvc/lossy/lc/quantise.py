@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import WrongUsage
-from mvc.lossy.lc.changes import Change, Data, Group
-from mvc.lossy.lc.step import Step, flushes
+from mvc.lossy.lc.changes import Data, Group, TensorChange
+from mvc.lossy.lc.step import Addition, flushes
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
@@ -35,7 +35,7 @@ def quantise(
     after: Sequence[tuple[Data, str]],
     *,
     kinds: Sequence[str] = (),
-) -> list[Step | None]:
+) -> list[Addition | None]:
     """A step for each tensor of a model; None for a tensor that must be stored exactly.
 
     ``before`` are the raw bytes and dtypes of the state that the decoder has, ``after`` those
@@ -54,12 +54,12 @@ def quantise(
     quantiser = pipeline.quantiser
     if quantiser is None:
         raise WrongUsage(f"pipeline {pipeline.text} does not quantise")
-    steps: list[Step | None] = [None] * len(before)
+    steps: list[Addition | None] = [None] * len(before)
     if flushes():
         return steps
     groups: dict[object, Group] = {}
     for i, (old, new, kind) in enumerate(zip(before, after, kinds, strict=True)):
-        change = Change.between(i, old, new, root=kind in _ON_ROOT)
+        change = TensorChange.between(i, old, new, root=kind in _ON_ROOT)
         if change is not None:
             key = i if quantiser.own else (old[1], kind)
             groups.setdefault(key, Group(change.kind)).add(change)

@@ -21,9 +21,9 @@ from mvc.codecs.stages import Planes, Zstd
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
 from mvc.errors import InvalidPipeline
-from mvc.lossy.lc.changes import Change, Group
+from mvc.lossy.lc.changes import Group, TensorChange
 from mvc.lossy.lc.coders import ans, huffman, packed
-from mvc.lossy.lc.step import Step, Symbols
+from mvc.lossy.lc.step import Addition, Symbols
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
@@ -54,7 +54,9 @@ class Quantiser(Stage, frozen=True):
         return Planes("planes")
 
     @abstractmethod
-    def choose(self, pipeline: Pipeline, groups: Sequence[Group]) -> list[tuple[Change, Step]]:
+    def choose(
+        self, pipeline: Pipeline, groups: Sequence[Group]
+    ) -> list[tuple[TensorChange, Addition]]:
         """A step for each change of ``groups``, within what the stages of ``pipeline`` allow."""
 
 

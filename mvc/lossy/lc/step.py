@@ -23,14 +23,14 @@ from mvc.codecs.words import scratch_bytes
 from mvc.errors import DamagedData, MvcError, WrongUsage
 from mvc.lossy.lc.packing import index_of
 
-__all__ = ["BLOCK", "Step", "Symbols", "flushes"]
+__all__ = ["BLOCK", "Addition", "Symbols", "flushes"]
 
 Symbols = NDArray[Any]  # uint8 or uint16
 
 BLOCK = 1 << 16  # elements that are worked on at once, to stay in the processor's cache
 
 
-class Step(Struct, frozen=True):
+class Addition(Struct, frozen=True):
     """What is added to one tensor.
 
     ``symbols`` has one uint8 or uint16 for each element, in flat order. ``table[s]`` is what

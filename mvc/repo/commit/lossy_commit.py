@@ -86,8 +86,10 @@ class LossyCommit(Struct):
                 "saves",
                 hint=f"use mvc.Recorder, which decides, or leave it out: {rest}",
             )
-        loss = request.metrics.get("loss")
-        return cls(context, text, pipeline, frozenset(exact), loss, request.branch)
+        return cls(
+            context, text, pipeline, frozenset(exact), loss=request.metrics.get("loss"),
+            branch=request.branch,
+        )  # fmt: skip
 
     def check_places(
         self, changes: Sequence[Change], output: Path | None, *, in_place: bool

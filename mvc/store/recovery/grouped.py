@@ -20,7 +20,7 @@ from mvc.io.process import cpu_count
 from mvc.limits import PIECE, RECORD
 from mvc.lossy.lc.joint import decode_joint
 from mvc.lossy.lc.payload import decode_steps
-from mvc.lossy.lc.step import Step as Addition
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.group import decode_group
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Path, Step

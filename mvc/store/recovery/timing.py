@@ -25,7 +25,7 @@ from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, PIECE
 from mvc.lossy.lc.payload import decode_steps, encode_steps
 from mvc.lossy.lc.quantise import quantise
-from mvc.lossy.lc.step import Step as Addition
+from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.group import decode_group, encode_group
 from mvc.pipelines.pipeline import Pipeline

@@ -15,7 +15,7 @@ from functools import lru_cache
 from mvc.codecs import cast
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
-from mvc.lossy.lc.step import Step
+from mvc.lossy.lc.step import Addition
 from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.group import encode_group
@@ -164,7 +164,7 @@ class ObjectWriter:
         start: int,
         new: memoryview,
         base: Base,
-        step: Step,
+        step: Addition,
         coding: str,
         kept: Kept | None = None,
     ) -> None:

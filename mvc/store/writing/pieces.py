@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.limits import CHUNK
-from mvc.lossy.lc.step import Step
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
@@ -74,7 +74,7 @@ class Waiting(Struct):
     under: tuple[Link, ...]
     kept: Kept | None
     copied: bool = False
-    step: Step | None = None  # what is added to the base, in place of a delta
+    step: Addition | None = None  # what is added to the base, in place of a delta
 
     @property
     def is_encoded(self) -> bool:

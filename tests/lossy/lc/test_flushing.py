@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import mvc
 from mvc.lossy.lc.quantise import quantise
-from mvc.lossy.lc.step import Step
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
 from mvc.errors import DamagedData, MvcError
 
@@ -27,7 +27,7 @@ found = quantise(Pipeline.parse("lc:x=2"), [(old, "float32")], [(new, "float32")
 assert found == [None], found
 state = bytearray(old)
 try:
-    Step(np.zeros(2, np.uint8), np.zeros(1, np.float32), "float32").apply(memoryview(state))
+    Addition(np.zeros(2, np.uint8), np.zeros(1, np.float32), "float32").apply(memoryview(state))
 except MvcError as error:
     assert not isinstance(error, DamagedData) and "set_flush_denormal(False)" in str(error)
 else:

@@ -12,7 +12,7 @@ from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy.lc.joint import MAX_JOINT, decode_joint, encode_joint
 from mvc.lossy.lc.payload import decode_steps, encode_steps
 from mvc.lossy.lc.quantise import quantise
-from mvc.lossy.lc.step import Step
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
 from tests.lossy.lc.states import DTYPES, random_pair
 from tests.oracle.reader import Cursor
@@ -53,7 +53,7 @@ def models(draw, members=5):
     for _ in range(draw(st.integers(0, members))):
         table, dtype, root = tables[draw(st.integers(0, len(tables) - 1))]
         row = rng.integers(0, len(table), draw(st.integers(0, 200))).astype(np.uint8)
-        steps.append(Step(row * (rng.random(len(row)) < 0.5), table, dtype, root))
+        steps.append(Addition(row * (rng.random(len(row)) < 0.5), table, dtype, root))
     return steps
 
 
@@ -79,7 +79,7 @@ def test_consecutive_steps_there_and_back(pipeline, steps, times, seed):
         for step in steps:
             table = step.table[: int(rng.integers(1, len(step.table) + 1))] if t % 2 else step.table
             row = rng.permutation(step.symbols)
-            at.append(Step(np.where(row < len(table), row, 0), table, step.dtype, step.root))
+            at.append(Addition(np.where(row < len(table), row, 0), table, step.dtype, step.root))
         series.append(at)
     data, sizes = b"".join(encode_joint(pipeline, series)), [step.nbytes for step in steps]
     back = decode_joint(pipeline, memoryview(data), sizes)
@@ -123,7 +123,7 @@ def test_damage_is_told_or_harmless(pipeline, joint, steps, at, bit, how):
 def test_members_share_a_table():
     table = np.array([0, 0.5, -0.25], np.float32)
     rows = [np.zeros(64, np.uint8) for _ in range(50)]
-    steps = [Step(row, table, "float32") for row in rows]
+    steps = [Addition(row, table, "float32") for row in rows]
     # one class; float32, 2 symbols, 2 bytes of each; 50 members of class 0; constant 0
     assert encoded(PIPELINES[1], steps).hex() == "01" + "000202003f80be" + "3200" + "0000"
     assert encoded(PIPELINES[0], []).hex() == "00"
@@ -132,10 +132,10 @@ def test_members_share_a_table():
 def test_limits():
     table = np.array([1, 2], np.float32)
     with pytest.raises(WrongUsage, match=r"first of them \+0\.0"):
-        encode_steps(PIPELINES[0], [Step(np.zeros(1, np.uint8), table, "float32")])
+        encode_steps(PIPELINES[0], [Addition(np.zeros(1, np.uint8), table, "float32")])
     with pytest.raises(WrongUsage, match="has no coder"):
         encode_steps(Pipeline.parse("vsol"), [])
-    step = Step(np.zeros(1, np.uint8), table * 0, "float32")
+    step = Addition(np.zeros(1, np.uint8), table * 0, "float32")
     with pytest.raises(WrongUsage, match="of the same tensors"):
         encode_joint(PIPELINES[0], [[step], []])
     with pytest.raises(WrongUsage, match="stored together"):
@@ -192,7 +192,7 @@ def test_the_document_describes_long_rows(coding, symbols):
     row = row.astype(np.uint8 if symbols <= 256 else np.uint16)
     table = np.append(0, rng.normal(size=symbols - 1)).astype(np.float32)
     pipeline = Pipeline.parse(f"expq | {coding}")
-    step = Step(row, table, "float32")
+    step = Addition(row, table, "float32")
     check_described([step], encoded(pipeline, [step]), pipeline.text)
 
 

@@ -9,7 +9,7 @@ from mvc.codecs.floats import FORMATS
 from mvc.errors import WrongUsage
 from mvc.lossy.lc.payload import decode_steps, encode_steps
 from mvc.lossy.lc.quantise import quantise
-from mvc.lossy.lc.step import Step
+from mvc.lossy.lc.step import Addition
 from mvc.lossy.reducer import kind_of
 from mvc.pipelines.pipeline import Pipeline
 from tests.lossy.lc.states import DTYPES, numbers, raw
@@ -280,7 +280,7 @@ def test_a_table_holds_no_number_that_readers_refuse(text, dtype):
 
 def test_a_table_with_an_infinite_number_is_not_written():
     table = np.array([0, np.inf], np.float32)
-    step = Step(np.zeros(3, np.uint8), table, "float32")
+    step = Addition(np.zeros(3, np.uint8), table, "float32")
     with pytest.raises(WrongUsage, match="infinite"):
         encode_steps(Pipeline.parse("lc"), [step])
 

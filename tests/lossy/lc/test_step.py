@@ -6,7 +6,7 @@ import pytest
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy.lc.payload import decode_steps, encode_steps
 from mvc.lossy.lc.quantise import quantise
-from mvc.lossy.lc.step import Step
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
 from tests.lossy.lc.states import DTYPES, numbers, random_pair, raw
 
@@ -42,7 +42,7 @@ def test_decoder_and_encoder_have_equal_states(dtype):
 def test_a_zero_symbol_is_added_too():
     state = bytearray(np.array([-0.0, 0.0, -0.0], np.float32).tobytes())
     table = np.array([0, 1], np.float32)
-    Step(np.array([0, 0, 1], np.uint8), table, "float32").apply(memoryview(state))
+    Addition(np.array([0, 0, 1], np.uint8), table, "float32").apply(memoryview(state))
     assert np.frombuffer(state, np.uint32).tolist() == [0, 0, 0x3F800000]
 
 
@@ -58,7 +58,7 @@ def test_addition_is_that_of_single_elements(dtype, symbols):
         table = np.frombuffer(raw(numbers_of, dtype), form)
         before = raw(rng.normal(size=count), dtype)
         state = bytearray(before)
-        Step(row, table, dtype).apply(memoryview(state))
+        Addition(row, table, dtype).apply(memoryview(state))
         added = numbers(table.tobytes(), dtype)[row]
         if dtype == "float64":
             want = (numbers(before, dtype) + added).tobytes()
@@ -74,16 +74,16 @@ def test_addition_is_that_of_single_elements(dtype, symbols):
 def test_on_the_scale_of_the_root():
     state = bytearray(np.array([0.25, 0.25, 0.0], np.float32).tobytes())
     table = np.array([0, 0.5, -1], np.float32)
-    Step(np.array([1, 2, 0], np.uint8), table, "float32", root=True).apply(memoryview(state))
+    Addition(np.array([1, 2, 0], np.uint8), table, "float32", root=True).apply(memoryview(state))
     assert np.frombuffer(state, np.float32).tolist() == [1.0, 0.0, 0.0]
 
 
 def test_refuses_what_does_not_fit():
     table = np.array([0, 1], np.float32)
-    step = Step(np.array([0, 1], np.uint8), table, "float32")
+    step = Addition(np.array([0, 1], np.uint8), table, "float32")
     with pytest.raises(WrongUsage, match="does not fit"):
         step.apply(memoryview(bytearray(4)))
-    wrong = Step(np.array([0, 2], np.uint8), table, "float32")
+    wrong = Addition(np.array([0, 2], np.uint8), table, "float32")
     state = bytearray(8)
     with pytest.raises(DamagedData, match="no number"):
         wrong.apply(memoryview(state))

@@ -204,7 +204,7 @@ def _decode_coded(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     stored[:, :width] = np.frombuffer(cursor.take(width * lanes), np.uint8).reshape(lanes, width)
     states = stored.view("<i8").ravel().copy()
     words = np.frombuffer(cursor.take(2 * cursor.varint()), "<u2")
-    found = _decode(letters, frequencies, precision, states, words)
+    found = _decode(letters, frequencies, precision, state=states, words=words)
     return unpack(found.astype(np.uint8), together, count) if together > 1 else found
 
 
@@ -212,6 +212,7 @@ def _decode(
     count: int,
     frequencies: NDArray[np.int64],
     precision: int,
+    *,
     state: NDArray[np.int64],
     words: NDArray[Any],
 ) -> Letters:

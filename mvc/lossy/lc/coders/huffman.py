@@ -148,16 +148,16 @@ def _write(symbols: Symbols, lengths: Lengths, alphabet: int, total: int) -> byt
             long_sizes += sizes[part]
         letters = pack(letters, together)
         at, out = 0, np.zeros(total // 32 + 2, ">u4")
-        at = _place(letters, long_codes, long_sizes, at, out)
-        _place(symbols[len(symbols) - rest :], codes, sizes, at, out)
+        at = _place(letters, long_codes, long_sizes, out, at=at)
+        _place(symbols[len(symbols) - rest :], codes, sizes, out, at=at)
     else:
         out = np.zeros(total // 32 + 2, ">u4")
-        _place(letters, codes, sizes, 0, out)
+        _place(letters, codes, sizes, out, at=0)
     return out.tobytes()[: -(-total // 8)]
 
 
 def _place(
-    letters: Symbols, codes: NDArray[np.int64], sizes: NDArray[np.int64], at: int, out: Any
+    letters: Symbols, codes: NDArray[np.int64], sizes: NDArray[np.int64], out: Any, *, at: int
 ) -> int:
     """Writes the letters' words from bit ``at`` on; returns where they end.
 

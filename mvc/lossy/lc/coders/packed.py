@@ -63,7 +63,7 @@ def _encode(data: Bytes) -> Parts:
         return [bytes((RAW,)), data.tobytes()]
     frames = {ZSTD: compress(data, HUFFMAN)}
     if len(frames[ZSTD]) > len(data) // 8:  # below a bit a byte no Huffman code is smaller
-        code = zlib.compressobj(1, zlib.DEFLATED, 15, 9, zlib.Z_HUFFMAN_ONLY)
+        code = zlib.compressobj(1, zlib.DEFLATED, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
         frames[ZLIB] = code.compress(data.data) + code.flush()
     form = min(frames, key=lambda f: len(frames[f]))
     frame = frames[form]
