@@ -14,7 +14,7 @@ from blake3 import blake3
 from mvc.adapters import structure
 from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
 from mvc.adapters.python.arrays import array_bytes
-from mvc.adapters.python.state import from_state, to_state
+from mvc.adapters.python.state import from_state
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.io.process import memory_bytes
@@ -22,7 +22,7 @@ from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.lossy.production import Production
 from mvc.lossy.reducer import Arrays
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.reduced_file import FileArrays, arrays_before
+from mvc.repo.commit.reduced_file import FileArrays, ReducedFile, arrays_before
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
@@ -42,26 +42,21 @@ class _Form:
     """Converts the flat arrays of one state back to the state."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
-        parsed = from_state(state)
-        ids = [BlobId(bytes(32))] * len(parsed.contents)  # no content is looked up by these
-        self._skeleton = parsed.skeleton()
+        self._parsed = from_state(state)
+        ids = [BlobId(bytes(32))] * len(self._parsed.contents)  # no content is looked up by these
         # A state has no views, so that no content is read either.
         self._entry = entry_from(
-            parsed, "state", ids, self._skeleton, whole=lambda _: memoryview(b"")
+            self._parsed, "state", ids, self._parsed.skeleton(), whole=lambda _: memoryview(b"")
         )
-        self._keys = {tensor.content: tensor.key for tensor in parsed.tensors}
-        self.weights = FileArrays.of(parsed)
-        self.specs = {tensor.key: tensor.spec for tensor in parsed.tensors}
+        self.weights = FileArrays.of(self._parsed)
+        self.specs = {tensor.key: tensor.spec for tensor in self._parsed.tensors}
 
     def state(self, arrays: Arrays) -> dict[str, Any]:
-        """The state, which borrows the memory of the arrays. Empty tensors have none."""
-
-        def content(i: int) -> memoryview:
-            array = arrays.get(self._keys[i])
-            return memoryview(b"") if array is None else array_bytes(array)
-
-        made: dict[str, Any] = to_state(self._entry, self._skeleton, content)
-        return made
+        """The state, which borrows the memory of the arrays."""
+        contents = self.weights.contents
+        made = {i: array_bytes(arrays[name]) for name, i in contents.items() if name in arrays}
+        nested: dict[str, Any] = ReducedFile(self._parsed, made, {}).nested(self._entry)
+        return nested
 
 
 class StateReducer:

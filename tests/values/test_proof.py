@@ -335,7 +335,7 @@ def test_a_super_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with monkeypatch.context() as patch:
             patch.setattr(
                 "mvc.maintenance.repack.super_steps.encode_joint",
-                result(last_part)(import_module("mvc.lossy.lc.joint").encode_joint),
+                result(last_part)(import_module("mvc.lossy.lc.payload").encode_joint),
             )
             with pytest.raises(EncodingFailed, match="super-step"):
                 repo.storage.repack(super_step=4)

@@ -18,8 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.stage import LC, Kind, Stage, read_options, whole
-from mvc.lossy.lc.changes import Group, Representatives, TensorChange, self_information, symbol_type
 from mvc.lossy.lc.payload import encode_steps
+from mvc.lossy.lc.quantise import (
+    Group,
+    Representatives,
+    TensorChange,
+    self_information,
+    symbol_type,
+)
 from mvc.lossy.lc.stages import MAX_BITS, Quantiser, bound_of, with_flags
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 

@@ -18,8 +18,14 @@ from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.floats import Format, Numbers
 from mvc.codecs.stage import Kind, Stage, read_options
 from mvc.errors import InvalidPipeline
-from mvc.lossy.lc.changes import Group, Representatives, TensorChange, self_information, symbol_type
 from mvc.lossy.lc.payload import encode_steps
+from mvc.lossy.lc.quantise import (
+    Group,
+    Representatives,
+    TensorChange,
+    self_information,
+    symbol_type,
+)
 from mvc.lossy.lc.stages import Quantiser, bound_of
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
@@ -213,7 +219,7 @@ def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
 def _shortened(values: NDArray[np.float64], kind: Format) -> NDArray[np.float64]:
     """The nearest finite numbers that need only half the bytes of a float32 or float64.
 
-    No number of a float64 is so large (``changes``) that it would be rounded to infinity.
+    No number of a float64 is so large (``quantise``) that it would be rounded to infinity.
     """
     if kind.name == "float64":
         bits = values.view(np.uint64) + np.uint64(1 << 31)

@@ -21,8 +21,8 @@ from mvc.codecs.stages import Planes, Zstd
 from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor
 from mvc.errors import InvalidPipeline
-from mvc.lossy.lc.changes import Group, TensorChange
 from mvc.lossy.lc.coders import ans, huffman, packed
+from mvc.lossy.lc.quantise import Group, TensorChange
 from mvc.lossy.lc.step import Addition, Symbols
 
 if TYPE_CHECKING:

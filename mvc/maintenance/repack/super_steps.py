@@ -15,8 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
-from mvc.lossy.lc.joint import encode_joint
-from mvc.lossy.lc.payload import encode_steps
+from mvc.lossy.lc.payload import encode_joint, encode_steps
 from mvc.lossy.lc.step import Addition
 from mvc.maintenance.inventory import CodingPlace, StoredRecord, inventory
 from mvc.maintenance.repack.survey import Survey, survey

@@ -16,7 +16,6 @@ from typing import Any, Self
 from msgspec import Struct, field
 
 from mvc.adapters.parsed import ParsedFile
-from mvc.adapters.python.state import to_state
 from mvc.errors import (
     IoFailed,
     MvcError,
@@ -169,8 +168,7 @@ class LossyCommit(Struct):
 
     def state(self, entry: FileEntry) -> Any:
         """The production weights of a Python state, nested like the given state."""
-        made = self._made[entry.path]
-        return to_state(entry, made.skeleton(), made.copied)
+        return self._made[entry.path].nested(entry)
 
     def write(self, kept: CommitResult, output: Path | None) -> tuple[Path, ...]:
         """Writes the production files to ``output``, or in place of the files that were read.

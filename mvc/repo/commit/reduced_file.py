@@ -7,12 +7,14 @@ then stored so that the stored version equals the deployed one.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from mvc.adapters.parsed import ParsedFile, StepFrom
 from mvc.adapters.python.arrays import array_bytes, has_dtype, make_array
+from mvc.adapters.python.state import to_state
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.lossy.reducer import Array, Reducer
@@ -171,6 +173,10 @@ class ReducedFile(ParsedFile):
     def skeleton(self) -> bytes:
         """The file's own skeleton: names, shapes and all bytes outside contents."""
         return self._parsed.skeleton()
+
+    def nested(self, entry: FileEntry) -> Any:
+        """A Python state, nested as it was given; ``entry`` describes this file."""
+        return to_state(entry, self.skeleton(), self.copied)
 
     def copied(self, content: int) -> memoryview:
         """A content in memory that the caller may modify."""

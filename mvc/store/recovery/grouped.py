@@ -18,8 +18,7 @@ from mvc.codecs.words import combine
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE, RECORD
-from mvc.lossy.lc.joint import decode_joint
-from mvc.lossy.lc.payload import decode_steps
+from mvc.lossy.lc.payload import decode_joint, decode_steps
 from mvc.lossy.lc.step import Addition
 from mvc.pipelines.group import decode_group
 from mvc.pipelines.pipeline import Pipeline

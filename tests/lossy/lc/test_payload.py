@@ -9,8 +9,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mvc.errors import DamagedData, WrongUsage
-from mvc.lossy.lc.joint import MAX_JOINT, decode_joint, encode_joint
-from mvc.lossy.lc.payload import decode_steps, encode_steps
+from mvc.lossy.lc.payload import (
+    MAX_JOINT,
+    decode_joint,
+    decode_steps,
+    encode_joint,
+    encode_steps,
+)
 from mvc.lossy.lc.quantise import quantise
 from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
