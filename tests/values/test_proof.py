@@ -242,7 +242,7 @@ def test_one_wrong_call_is_enough(
     first = on_grid(first) if "steps" in line else first
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit(first, pipeline=line)
-        for wrong in (0, 1, 4, 11, 37):
+        for wrong in (0, 1, 4, 11, 37, 41):
             state = moved(first, wrong)
             state = on_grid(state) if "steps" in line else state
             with monkeypatch.context() as patch:
