@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +10,7 @@ from safetensors.numpy import load_file
 import mvc
 from tests.repo.produce_child import SIZE
 from tests.seeds import draw
-
-PROJECT = Path(__file__).parents[2]
+from tests.training.killed import lines_until_killed
 
 
 def test_killed(tmp_path: Path) -> None:
@@ -23,18 +18,11 @@ def test_killed(tmp_path: Path) -> None:
     random = draw("produce")
     number = 1
     for _ in range(4):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.repo.produce_child", str(tmp_path), str(number)],
-            cwd=PROJECT, stdout=subprocess.PIPE,
+        said = lines_until_killed(
+            "tests.repo.produce_child", tmp_path, number,
+            enough=lambda lines: len(lines) >= 2, delay=random.random() * 0.03,
         )  # fmt: skip
-        assert child.stdout is not None
-        said = [int(child.stdout.readline()) for _ in range(2)]
-        signal.sigtimedwait([], random.random() * 0.03)
-        os.kill(child.pid, signal.SIGKILL)
-        said += [int(line) for line in child.stdout.readlines()]
-        child.wait()
-        child.stdout.close()
-        number = check(tmp_path, said[-1])
+        number = check(tmp_path, int(said[-1]))
 
 
 def check(folder: Path, acknowledged: int) -> int:

@@ -35,6 +35,7 @@ from mvc.serving.sink import FileSink
 from mvc.testing import FixedClock
 from tests.seeds import draw
 from tests.serving.child import number_of, version
+from tests.training.killed import lines_until_killed
 from tests.training.runs import tensor_bits
 
 PROJECT = Path(__file__).parents[2]
@@ -124,19 +125,11 @@ def test_a_writer_that_is_killed_leaves_a_whole_version(path: str) -> None:
     reader = FileReader(path)
     last = 0
     for turn in range(4):
-        writer = child("write", path)
-        assert writer.stdout is not None
-        said = b""
-        for line in writer.stdout:
-            said = line
-            if int(line) >= last + 2:
-                break
-        signal.sigtimedwait([], 0.0007 * turn)
-        os.kill(writer.pid, signal.SIGKILL)
-        rest = writer.stdout.read().split()
-        writer.wait()
-        writer.stdout.close()
-        acknowledged = int(rest[-1]) if rest else int(said)
+        said = lines_until_killed(
+            "tests.serving.child", "write", path,
+            enough=lambda lines: int(lines[-1]) >= last + 2, delay=0.0007 * turn,  # noqa: B023
+        )  # fmt: skip
+        acknowledged = int(said[-1])
         found = reader.swap()
         assert found is not None
         last = number_of(found)
