@@ -19,6 +19,7 @@ from mvc.pipelines.table import PRESETS
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
 from mvc.training.resume import training_state, training_weights
+from tests.repo.lc.histories import start
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits
 
@@ -29,12 +30,6 @@ STEPS = 16
 
 def run() -> Run:
     return Run(lambda model: torch.optim.RMSprop(model.parameters(), 0.01))
-
-
-def open_repo(folder: Path, interval: int = 5) -> mvc.Repository:
-    mvc.Repository.init(folder).close()
-    (folder / ".mvc/config.yaml").write_text(f"store:\n  reset_interval: {interval}\n")
-    return mvc.Repository.open(folder)
 
 
 class Served:
@@ -76,7 +71,7 @@ def test_what_is_stored_is_what_was_deployed(tmp_path: Path, preset: str) -> Non
         plain.train()
     judge, served = Judge(), Served()
     trained = run()
-    repo = open_repo(tmp_path)
+    repo = start(tmp_path, {"store.reset_interval": 5})
     buffers = []
     with mvc.Recorder(
         repo, trained.model, trained.optimizer, deploy="prod", pipeline=preset,
@@ -113,7 +108,7 @@ def test_what_is_stored_is_what_was_deployed(tmp_path: Path, preset: str) -> Non
 def test_both_directions_are_walked(tmp_path: Path) -> None:
     """What the test above relies on: some versions come from the reset point behind them."""
     trained = run()
-    repo = open_repo(tmp_path, 6)
+    repo = start(tmp_path, {"store.reset_interval": 6})
     with mvc.Recorder(repo, trained.model, pipeline="vsol-0-fast") as recorder:
         for _ in range(14):
             trained.train()
@@ -322,7 +317,7 @@ def test_resume_is_bit_equal_or_refused(tmp_path: Path) -> None:
     for _ in range(8):
         whole.train()
     trained = run()
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path, {"store.reset_interval": 5}) as repo:
         with mvc.Recorder(
             repo, trained.model, trained.optimizer, pipeline="vsol-0-fast", keep_training=True
         ) as recorder:
