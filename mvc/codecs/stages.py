@@ -59,7 +59,7 @@ class Xor(_Delta, frozen=True):
     operator = "xor"
 
 
-class Steps(_Delta, frozen=True):
+class WholeSteps(_Delta, frozen=True):
     """delta: whole steps on a tensor's grid (exclusive or where it is on none)"""
 
     usage = "steps"

@@ -31,7 +31,7 @@ STAGES: dict[str, type[Stage]] = {
     "grid": Grid,
     "sub": lossless.Sub,
     "xor": lossless.Xor,
-    "steps": lossless.Steps,
+    "steps": lossless.WholeSteps,
     "lsb": ResetBits,
     "dsed": Dsed,
     "zigzag": lossless.Zigzag,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Approximated", "Approximator"]
 
-_DUE = 64
+DUE = 64
 _SHARE = 8
 """Joining steps reads the whole history, so an eighth of it is new each time."""
 
@@ -73,13 +73,13 @@ class Approximator:
         self._told = False  # of a failure to join
 
     def committed(self) -> None:
-        """Counts a version; joins steps to super-steps once many are new (``_DUE``).
+        """Counts a version; joins steps to super-steps once many are new (``DUE``).
 
         An error is no reason to stop recording: all versions are stored already. The first one
         is told as a warning.
         """
         self._waiting += 1
-        if self._waiting < max(_DUE, self._context.store.snapshot.position.sequence // _SHARE):
+        if self._waiting < max(DUE, self._context.store.snapshot.position.sequence // _SHARE):
             return
         self._waiting = 0
         seen = self._context.store.snapshot.position.sequence

@@ -138,7 +138,7 @@ def test_only_the_writer_thread_quantises(tmp_path: Path, monkeypatch: pytest.Mo
 def test_steps_are_joined_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approximator, "_DUE", 8)
+    monkeypatch.setattr(approximator, "DUE", 8)
     with start(tmp_path) as repo:
         served = record(repo, momentum(), 26, "lc:x=2,huffman")
         check(repo, served)
@@ -155,7 +155,7 @@ def test_a_run_that_would_grow_is_considered_once(
         runs.append({record.header.members[i].id for chain in self.chains for record, i in chain})
         return b"", [bytes(1 << 22)]
 
-    monkeypatch.setattr(approximator, "_DUE", 8)
+    monkeypatch.setattr(approximator, "DUE", 8)
     monkeypatch.setattr(SuperStep, "encode", grown)
     with start(tmp_path) as repo:
         record(repo, momentum(), 26)
@@ -170,7 +170,7 @@ def test_a_failure_to_join_is_told_once(
     def fails(_: object, since: int) -> bool:
         raise error
 
-    monkeypatch.setattr(approximator, "_DUE", 2)
+    monkeypatch.setattr(approximator, "DUE", 2)
     monkeypatch.setattr(approximator, "join", fails)
     with start(tmp_path) as repo:
         with pytest.warns(RuntimeWarning, match="not joined") as told:
