@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mvc.codecs.stage import LC, Kind, Stage, read_options, whole
+from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
 from mvc.lossy.lc.quantise import (
     Group,
     Representatives,
     TensorChange,
     self_information,
-    symbol_type,
 )
 from mvc.lossy.lc.stages import MAX_BITS, Quantiser, bound_of, with_flags
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
@@ -133,7 +133,7 @@ class _Ranked:
         rows = self.rows
         if count < len(self.counts):
             rows = [row * (row <= count) for row in rows]
-        rows = [row.astype(symbol_type(count), copy=False) for row in rows]
+        rows = [row.astype(symbol_type(count + 1), copy=False) for row in rows]
         return self.group.steps(rows, self.table[: count + 1])
 
     def sizes(self, most: int) -> NDArray[np.float64]:

@@ -18,13 +18,13 @@ from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.floats import Format, Numbers
 from mvc.codecs.stage import Kind, Stage, read_options
 from mvc.errors import InvalidPipeline
+from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.payload import encode_steps
 from mvc.lossy.lc.quantise import (
     Group,
     Representatives,
     TensorChange,
     self_information,
-    symbol_type,
 )
 from mvc.lossy.lc.stages import Quantiser, bound_of
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
@@ -166,7 +166,7 @@ class _Levels:
             rows.append(row)
         used = np.flatnonzero(counts)
         used = used[used > 0]
-        symbols = np.zeros(2 * most + 1, symbol_type(len(used)))
+        symbols = np.zeros(2 * most + 1, symbol_type(len(used) + 1))
         symbols[used] = np.arange(1, len(used) + 1)
         numbers_of = np.zeros(len(symbols))
         numbers_of[used] = _shortened(sums.sums[used] / counts[used], kind)

@@ -1,4 +1,4 @@
-"""Several small symbols in a byte, the first lowest."""
+"""What coders have in common: the type of symbols, their bound, several of them in a byte."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes
+from mvc.errors import DamagedData
 
-__all__ = ["index_of", "occurrences", "pack", "per_byte", "unpack"]
+__all__ = [
+    "check_below", "decode_constant", "index_of", "occurrences", "pack", "per_byte", "symbol_type",
+    "unpack",
+]  # fmt: skip
 
 _BLOCK = 1 << 16
 
@@ -17,6 +22,24 @@ _FACTORS = {
     4: np.uint32(1 << 24 | 1 << 18 | 1 << 12 | 1 << 6),
     2: np.uint16(1 << 8 | 1 << 4),
 }
+
+
+def symbol_type(alphabet: int) -> Any:
+    """The type of symbols below ``alphabet``."""
+    return np.uint8 if alphabet <= 256 else np.uint16
+
+
+def check_below(most: int, alphabet: int) -> None:
+    """Raises DamagedData unless ``most``, the largest symbol of a row, is below ``alphabet``."""
+    if most >= alphabet:
+        raise DamagedData("a symbol that no number stands for")
+
+
+def decode_constant(cursor: Cursor, count: int, alphabet: int) -> NDArray[Any]:
+    """A row of one symbol, which is stored as a variable-length integer."""
+    symbol = cursor.varint()
+    check_below(symbol, alphabet)
+    return np.full(count, symbol, symbol_type(alphabet))
 
 
 def per_byte(alphabet: int) -> int:

@@ -35,6 +35,7 @@ from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, WrongUsage
 from mvc.lossy.lc.coders import packed
+from mvc.lossy.lc.packing import symbol_type
 from mvc.lossy.lc.stages import SymbolCoding
 from mvc.lossy.lc.step import Addition, Symbols
 
@@ -276,7 +277,7 @@ def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
     """Letters whose digits are the symbols in ``rows``."""
     if len(rows) == 1:
         return rows[0]
-    letters: Symbols = rows[-1].astype(np.uint8 if prod(run) <= 256 else np.uint16)
+    letters: Symbols = rows[-1].astype(symbol_type(prod(run)))
     for row, alphabet in zip(rows[-2::-1], run[-2::-1], strict=True):
         letters *= letters.dtype.type(alphabet % 256 if letters.itemsize == 1 else alphabet)
         letters += row.astype(letters.dtype, copy=False)
@@ -289,7 +290,7 @@ def _apart(letters: Symbols, run: Sequence[int]) -> list[Symbols]:
         return [letters]
     rows, rest = [], np.arange(prod(run))
     for alphabet in run:
-        digit = (rest % alphabet).astype(np.uint8 if alphabet <= 256 else np.uint16)
+        digit = (rest % alphabet).astype(symbol_type(alphabet))
         rows.append(digit.take(letters))
         rest //= alphabet
     return rows

@@ -190,11 +190,6 @@ class Group:
         ]
 
 
-def symbol_type(symbols: int) -> Any:
-    """The type of symbols 0 to ``symbols``."""
-    return np.uint8 if symbols < 256 else np.uint16
-
-
 def self_information(counts: Any) -> Any:
     """The number n times log2 n; 0 for 0."""
     return counts * np.log2(np.maximum(counts, 1))

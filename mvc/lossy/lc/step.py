@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from mvc.codecs.floats import FORMATS, Format, Numbers, values_of, words_of_values
 from mvc.codecs.words import scratch_bytes
-from mvc.errors import DamagedData, MvcError, WrongUsage
-from mvc.lossy.lc.packing import index_of
+from mvc.errors import MvcError, WrongUsage
+from mvc.lossy.lc.packing import check_below, index_of
 
 __all__ = ["BLOCK", "Addition", "Symbols", "flushes"]
 
@@ -66,8 +66,8 @@ class Addition(Struct, frozen=True):
         if state.nbytes != self.nbytes:
             raise WrongUsage(f"a step for {self.nbytes} bytes does not fit {state.nbytes}")
         known = len(self.table) > 255 and self.symbols.itemsize == 1
-        if not known and int(self.symbols.max(initial=0)) >= len(self.table):
-            raise DamagedData("a symbol that no number stands for")
+        if not known:
+            check_below(int(self.symbols.max(initial=0)), len(self.table))
         words = np.frombuffer(state, f"<u{kind.width}")
         look_up = _LookUp(values_of(self.table, kind))
         with np.errstate(all="ignore"):

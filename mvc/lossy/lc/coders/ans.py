@@ -29,7 +29,15 @@ from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData
 from mvc.lossy.lc.coders import packed
-from mvc.lossy.lc.packing import occurrences, pack, per_byte, unpack
+from mvc.lossy.lc.packing import (
+    check_below,
+    decode_constant,
+    occurrences,
+    pack,
+    per_byte,
+    symbol_type,
+    unpack,
+)
 from mvc.lossy.lc.step import BLOCK, Symbols
 
 __all__ = ["decode", "encode"]
@@ -82,10 +90,7 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
         return np.empty(0, np.uint8)
     width, form = _width(alphabet), cursor.byte()
     if form == CONSTANT:
-        value = cursor.varint()
-        if value >= alphabet:
-            raise DamagedData("a symbol that no number stands for")
-        return np.full(count, value, np.uint8 if width == 1 else np.uint16)
+        return decode_constant(cursor, count, alphabet)
     if form == RAW:
         symbols: Symbols = np.frombuffer(cursor.take(count * width), f"<u{width}")
     elif form == PACKED:
@@ -94,8 +99,7 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
         symbols = _decode_coded(cursor, count, alphabet)
     else:
         raise DamagedData(f"symbols of unknown form {form}")
-    if int(symbols.max()) >= alphabet:
-        raise DamagedData("a symbol that no number stands for")
+    check_below(int(symbols.max()), alphabet)
     return symbols
 
 
@@ -219,7 +223,7 @@ def _decode(
     lanes, least = len(state), 1 << precision + _SPARE
     if int(state.min()) < least or int(state.max()) >= least << _WORD:
         raise DamagedData("a state out of its range")
-    kinds = np.arange(len(frequencies), dtype=np.uint8 if len(frequencies) <= 256 else np.uint16)
+    kinds = np.arange(len(frequencies), dtype=symbol_type(len(frequencies)))
     letter_of = np.repeat(kinds, frequencies)
     share = np.repeat(frequencies, frequencies)
     place = np.arange(1 << precision) - np.repeat(np.cumsum(frequencies) - frequencies, frequencies)

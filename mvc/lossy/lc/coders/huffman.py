@@ -27,7 +27,7 @@ from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData
-from mvc.lossy.lc.packing import occurrences, pack, per_byte
+from mvc.lossy.lc.packing import decode_constant, occurrences, pack, per_byte, symbol_type
 from mvc.lossy.lc.step import BLOCK, Symbols
 
 __all__ = ["decode", "encode", "lengths_of"]
@@ -94,15 +94,11 @@ def encode(symbols: Symbols, alphabet: int) -> Parts:
 
 def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     """The next ``count`` symbols."""
-    kind = np.uint8 if alphabet <= 256 else np.uint16
     if not count:
-        return np.empty(0, kind)
+        return np.empty(0, symbol_type(alphabet))
     form = cursor.byte()
     if form == CONSTANT:
-        value = cursor.varint()
-        if value >= alphabet:
-            raise DamagedData("a symbol that no number stands for")
-        return np.full(count, value, kind)
+        return decode_constant(cursor, count, alphabet)
     if form != CODED:
         raise DamagedData(f"symbols of unknown form {form}")
     known = cursor.varint()
@@ -120,13 +116,18 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     data = np.frombuffer(cursor.take(-(-total // 8)), np.uint8)
     if total % 8 and int(data[-1]) & 0xFF >> total % 8:
         raise DamagedData("bits behind the last symbol")
-    return _read(data, total, lengths[:known], np.empty(count, kind))
+    return _read(data, total, lengths[:known], np.empty(count, symbol_type(alphabet)))
+
+
+def _in_order(lengths: Lengths) -> NDArray[np.intp]:
+    """The symbols that occur in the order of their words."""
+    order = np.lexsort((np.arange(len(lengths)), lengths))
+    return order[lengths[order] > 0]
 
 
 def _codes(lengths: Lengths) -> NDArray[np.int64]:
     """The words, as numbers of ``lengths`` bits."""
-    order = np.lexsort((np.arange(len(lengths)), lengths))
-    order = order[lengths[order] > 0]
+    order = _in_order(lengths)
     sizes = 1 << MOST_BITS - lengths[order].astype(np.int64)
     codes = np.zeros(len(lengths), np.int64)
     codes[order] = (np.cumsum(sizes) - sizes) >> MOST_BITS - lengths[order].astype(np.int64)
@@ -182,8 +183,7 @@ def _place(
 
 def _read(data: Bytes, total: int, lengths: Lengths, out: Symbols) -> Symbols:
     longest = int(lengths.max())
-    order = np.lexsort((np.arange(len(lengths)), lengths))
-    order = order[lengths[order] > 0]
+    order = _in_order(lengths)
     repeats = 1 << longest - lengths[order].astype(np.int64)
     symbol_of = np.repeat(order, repeats).astype(out.dtype)
     size_of = np.repeat(lengths[order].astype(np.int64), repeats)

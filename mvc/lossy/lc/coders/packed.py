@@ -21,7 +21,7 @@ from mvc.codecs.streams import Parts
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData
-from mvc.lossy.lc.packing import pack, per_byte, unpack
+from mvc.lossy.lc.packing import check_below, pack, per_byte, unpack
 from mvc.lossy.lc.step import Symbols
 
 __all__ = ["decode", "encode"]
@@ -50,8 +50,7 @@ def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
     else:
         low, high = _decode(cursor, count), _decode(cursor, count)
         symbols = low | high.astype(np.uint16) << np.uint16(8)
-    if int(symbols.max()) >= alphabet:
-        raise DamagedData("a symbol that no number stands for")
+    check_below(int(symbols.max()), alphabet)
     return symbols
 
 
