@@ -595,16 +595,16 @@ _VALUES = (
 # -- steps -------------------------------------------------------------------------------------
 
 
-class Steps(Struct):
+class StepCount(Struct):
     """How many steps optimizers have made."""
 
     count: int = 0
 
 
 @contextmanager
-def counting_steps(progress: Callable[[int], object] | None = None) -> Iterator[Steps]:
+def counting_steps(progress: Callable[[int], object] | None = None) -> Iterator[StepCount]:
     """Counts the steps of all optimizers of torch while the block runs, for ``progress`` too."""
-    steps = Steps()
+    steps = StepCount()
 
     def step(*_: object) -> None:
         steps.count += 1
