@@ -13,11 +13,11 @@ import sys
 import time
 
 import numpy as np
-from mvc.lossy.lc.sizes import entropy
 
 from mvc.lossy.lc.payload import decode_steps, encode_steps
 from mvc.lossy.lc.quantise import quantise
 from mvc.pipelines.pipeline import Pipeline
+from tests.lossy.lc.states import entropy
 
 PIPELINES = (
     "lc:x=2",

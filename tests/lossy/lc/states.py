@@ -39,3 +39,10 @@ def random_pair(seed: int, dtype: str) -> tuple[bytes, bytes]:
     same = rng.random(n) < 0.2
     after[same] = before[same]
     return raw(before, dtype), raw(after, dtype)
+
+
+def entropy(counts: np.ndarray) -> float:
+    """Bits of all symbols together if each takes its order-0 entropy."""
+    known = np.asarray(counts, np.float64)
+    known = known[known > 0]
+    return float((known * np.log2(known.sum() / known)).sum())

@@ -10,6 +10,7 @@ from mvc.errors import DamagedData
 from mvc.lossy.lc.coders import ans, huffman, packed
 from mvc.lossy.lc.coders.huffman import encode, lengths_of
 from mvc.lossy.lc.packing import pack, per_byte, unpack
+from tests.lossy.lc.states import entropy
 
 CODERS = {"huffman": huffman, "packed": packed, "ans": ans}
 
@@ -61,9 +62,7 @@ SHARES = (
 def test_ans_is_within_two_per_cent_of_the_entropy(shares):
     rng = np.random.default_rng(0)
     row = rng.choice(len(shares), 1_000_000, p=shares).astype(np.uint8)
-    counts = np.bincount(row)
-    entropy = float((counts * np.log2(len(row) / counts)).sum())
-    assert 8 * there_and_back("ans", row, len(shares)) <= 1.02 * entropy
+    assert 8 * there_and_back("ans", row, len(shares)) <= 1.02 * entropy(np.bincount(row))
 
 
 def test_huffman_has_the_known_lengths():
