@@ -48,7 +48,7 @@ def signal_at_end_of_parent(signal: int) -> None:
     import ctypes  # a millisecond that other processes do not pay
 
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal)
 
 
 def import_path() -> str:

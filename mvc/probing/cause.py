@@ -107,25 +107,38 @@ def _of_a_pair(
         conditions = replace(conditions, threads=1)
         text = "the order in which threads finish: with one thread two runs agree there"
         trials.append(_Attempt(conditions, Cause("threads", text, "call torch.set_num_threads(1)")))
-    found: list[Cause] = []
-    left: FirstDifference | None = difference
-    for trial in trials:
-        try:
-            pair = [subject.run(trial.conditions, selection) for _ in range(2)]
-        except NoDeterministicKernel as error:
-            yield from found
-            yield Cause("kernel", error.text, _NO_KERNEL)
-            return
-        now = compare(*pair)[1]
-        if left is not None and (now is None or now.order > left.order):
-            found.append(trial.cause)
-        left = now
-        if left is None:
-            break
+    found, left = _tried(subject, trials, selection, difference)
     yield from found
     if left is not None:
         text = "not found: two runs also differ with a seed, deterministic kernels and one thread"
         yield Cause("unknown", text, _STATE)
+
+
+def _tried(
+    subject: Subject,
+    trials: Sequence[_Attempt],
+    selection: LayerSelection,
+    difference: FirstDifference,
+    *,
+    first: Summary | None = None,
+) -> tuple[list[Cause], FirstDifference | None]:
+    """The trials that help, and the difference that is left after all of them; None if none is.
+
+    ``first`` is compared with a run of each trial, or else two such runs with each other.
+    """
+    found: list[Cause] = []
+    for trial in trials:
+        try:
+            one = first or subject.run(trial.conditions, selection)
+            now = compare(one, subject.run(trial.conditions, selection))[1]
+        except NoDeterministicKernel as error:
+            return [*found, Cause("kernel", error.text, _NO_KERNEL)], None
+        if now is None or now.order > difference.order:
+            found.append(trial.cause)
+        if now is None:
+            return found, None
+        difference = now
+    return found, difference
 
 
 def _of_a_file(
@@ -133,18 +146,11 @@ def _of_a_file(
 ) -> Iterator[Cause]:
     """Why a run here differs from one of a file, with equal weights and inputs."""
     selection = LayerSelection(second.only)
-    left = difference
-    for trial in _towards(first.conditions, second.conditions):
-        try:
-            now = compare(first, subject.run(trial.conditions, selection))[1]
-        except NoDeterministicKernel as error:
-            yield Cause("kernel", error.text, _NO_KERNEL)
-            return
-        if now is None or now.order > left.order:
-            yield trial.cause
-        if now is None:
-            return
-        left = now
+    trials = _towards(first.conditions, second.conditions)
+    found, left = _tried(subject, trials, selection, difference, first=first)
+    yield from found
+    if left is None:
+        return
     again = compare(second, subject.run(second.conditions, selection))[1]
     if again is not None:
         yield from _of_a_pair(subject, second.conditions, selection, again)

@@ -22,6 +22,7 @@ import torch
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
@@ -48,7 +49,6 @@ from mvc.recipes.worker import Begun, Compared, Ended, Failed, Job, Stepped, eve
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.diff.distance import Distance, measure
@@ -68,12 +68,9 @@ _FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData
 
 
 class ReplayOptions(Struct, frozen=True):
-    """How versions are made again.
+    """How versions are made again: what ``repo.recipes.retrain`` takes by name.
 
-    ``trusted``: the versions whose stored code may run, and no others. ``anyway`` begins although
-    the environment differs in what the bits depend on. ``threads`` takes the place of the recorded
-    number, which is such a difference. ``timeout``: seconds after which the replay of a version is
-    ended. ``progress`` is called with steps done, steps in total and a text. ``start``: the weights
+    ``trusted``: the versions whose stored code may run, and no others. ``start``: the weights
     of the base; without them a base that is not stored is trained first.
     """
 

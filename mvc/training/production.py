@@ -13,6 +13,7 @@ from blake3 import blake3
 
 from mvc.adapters import structure
 from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
+from mvc.adapters.hashing import entry_from
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import from_state
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
@@ -24,7 +25,6 @@ from mvc.lossy.reducer import Arrays
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.reduced_file import FileArrays, ReducedFile, arrays_before
 from mvc.repo.content.contents import skeleton_of
-from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.serving.served_version import ServedVersion, decode, encode
@@ -45,9 +45,7 @@ class _Form:
         self._parsed = from_state(state)
         ids = [BlobId(bytes(32))] * len(self._parsed.contents)  # no content is looked up by these
         # A state has no views, so that no content is read either.
-        self._entry = entry_from(
-            self._parsed, "state", ids, self._parsed.skeleton(), whole=lambda _: memoryview(b"")
-        )
+        self._entry = entry_from(self._parsed, "state", ids, self._parsed.skeleton())
         self.weights = FileArrays.of(self._parsed)
         self.specs = {tensor.key: tensor.spec for tensor in self._parsed.tensors}
 

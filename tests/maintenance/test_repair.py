@@ -18,7 +18,7 @@ from mvc.maintenance.report import Repaired
 from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
 from mvc.store.format import format_line, read_features
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.journal.entries import Entry, Forgotten
 from mvc.store.packs.records import MANIFEST
 from mvc.testing import fresh_process
@@ -62,7 +62,7 @@ def held(repo: Repository) -> Held:
     return found
 
 
-def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -> Step:
+def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -> PathStep:
     """A stored coding of a tensor; ``full`` or a delta if it matters."""
     with Repository.open(root) as repo:
         fresh_process()
@@ -84,7 +84,7 @@ def smash(path: Path, at: int, length: int = 9) -> None:
     path.write_bytes(data)
 
 
-def smash_payload(root: Path, step: Step) -> None:
+def smash_payload(root: Path, step: PathStep) -> None:
     at = step.offset + step.header.body_at + step.member.at
     smash(pack_of(root, step.pack), at + step.member.stored // 2)
 

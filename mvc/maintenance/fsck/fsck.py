@@ -26,11 +26,10 @@ from mvc.maintenance.quarantine import QUARANTINE, bytes_of, files_in
 from mvc.maintenance.report import FsckReport, Problem
 from mvc.maintenance.storage_graph import StorageGraph
 from mvc.model.commit import Commit
-from mvc.model.hashing import blob_id
+from mvc.model.hashing import blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.names import attached_path, printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped, dropped_paths, given_up

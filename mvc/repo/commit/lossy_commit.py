@@ -32,7 +32,6 @@ from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.reduced_file import ReducedFile, reduced
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.commit.result import CommitResult
@@ -41,6 +40,7 @@ from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
+from mvc.store.writing.base_cache import BaseCache
 
 __all__ = ["LossyCommit"]
 
