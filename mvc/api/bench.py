@@ -25,7 +25,6 @@ from mvc.adapters.files.detect import suspicion
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
@@ -34,6 +33,8 @@ from mvc.model.hashing import pieces
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.repo.checkout.export import export
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest

@@ -12,7 +12,7 @@ import torch
 
 import mvc.store.writing.full_or_delta
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import Pipeline
+from mvc.pipelines.pipeline import Pipeline
 from tests.oracle import reader, steps
 from tests.oracle.holding import (
     Files,

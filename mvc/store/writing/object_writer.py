@@ -14,13 +14,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mvc.codecs import cast
-from mvc.codecs.group import encode_group
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
 from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.group import encode_group
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Region
 from mvc.store.packs.arena import Arena, Arenas
