@@ -153,16 +153,12 @@ class Measured(Struct, frozen=True):
     reset_interval: int
     max_recovery: float | None
     notes: tuple[str, ...]
+    exact: bool = True  # other bytes raise DamagedData
 
     @property
     def recommended(self) -> str | None:
         """The value for ``commit.pipeline`` that is advised."""
         return None if self.advice.row is None else self.advice.row.name
-
-    @property
-    def exact(self) -> bool:
-        """Whether every version came back; other bytes raise DamagedData."""
-        return True
 
 
 def bench(
