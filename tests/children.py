@@ -1,4 +1,4 @@
-"""Runs a suite's module in a child process: a process that dies is counted, not suffered."""
+"""Runs a suite's module in a child process, and takes the counters that it prints as JSON."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from pathlib import Path
 
 from tests.counters import count
 
-__all__ = ["note", "run"]
+__all__ = ["PROJECT", "note", "outcome", "run"]
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[1]
 
 
-def run(module: str, root: Path, *numbers: object) -> Counter[str]:
-    """The counters that the module prints; ``deaths`` is 1 where a signal ended it."""
-    command = [sys.executable, "-m", f"tests.damage.{module}", str(root), *map(str, numbers)]
+def run(module: str, *arguments: object) -> Counter[str]:
+    """The counters; what the child says of failures is shown where a test fails."""
+    found = outcome(module, *arguments)
+    assert not found["deaths"], f"{module} was ended by a signal"
+    return found
+
+
+def outcome(module: str, *arguments: object) -> Counter[str]:
+    """As ``run``, but a child that a signal ends is counted as ``deaths``, not suffered."""
+    command = [sys.executable, "-m", f"tests.{module}", *map(str, arguments)]
     child = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     if child.returncode < 0:
         return Counter(deaths=1)
