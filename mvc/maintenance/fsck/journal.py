@@ -78,7 +78,7 @@ class JournalCheck(Struct, dict=True):
             self.lost = {id_: None for id_ in self._missing if id_ not in self._commits}
         for id_ in self.lost:
             why = "the journal entry that it was published with is lost"
-            self.problems.append(Problem("lost", id_.hex(), "", why, (id_,)))
+            self.problems.append(Problem("lost", id_.hex(), "", why, versions=(id_,)))
 
     def _gap(self, gap: Gap) -> None:
         start, end = gap.start.offset, gap.after.offset
@@ -218,7 +218,7 @@ class JournalCheck(Struct, dict=True):
             self._missing[commit] = None
             why = f"commit {commit.short} is not in the repository"
             self.problems.append(
-                Problem("reference", what, f"journal entry {sequence}", why, (commit,))
+                Problem("reference", what, f"journal entry {sequence}", why, versions=(commit,))
             )
 
     def _wrong(self, what: str, sequence: int, why: str) -> None:
