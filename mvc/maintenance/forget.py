@@ -90,7 +90,8 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
         stay = _needed(context, {commit.id for commit in selected})
         going = _sorted(commit for commit in selected if commit.id not in stay)
         since = recorded_since(context) if rules.unqueried else None
-        return Chosen(going, rules, (), too_few(context, rules, going), since)
+        short = too_few(context, rules, going)
+        return Chosen(going, rules, short=short, queries_since_ns=since)
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
     kept = tuple(each.commit for each in _kept_by(context, found))

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -72,7 +71,7 @@ class StoredRecord(Struct, frozen=True):
             yield (self.pack, self.offset, i), member
 
 
-class StoredCoding(Struct, frozen=True):
+class StoredCoding(Struct, frozen=True, kw_only=True):
     """One member of a record. ``base``: the id of its base, None for a full record.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.
@@ -144,14 +143,9 @@ class Inventory:
 
     # -- records ---------------------------------------------------------------------------
 
-    @property
-    def records(self) -> Sequence[list[StoredRecord]]:
-        """The records of every entry."""
-        return _ByEntry(self)
-
     def all_records(self) -> Iterator[StoredRecord]:
-        for records in self.records:
-            yield from records
+        """Every record, in the order of the entries."""
+        return map(self.record, range(len(self.packs)))
 
     def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
         """Every member of every record, with its place; also those without a known base."""
@@ -195,13 +189,13 @@ class Inventory:
         record, at = self.record(number), row - self.rows[number]
         member, base = record.header.members[at], int(self.graph.base[row])
         return StoredCoding(
-            row,
-            record,
-            (record.pack, record.offset, at),
-            member,
-            None if base < 0 else self.graph.id_of(base),
-            record.header.share(member),
-            bool(self.graph.reversible[row]),
+            row=row,
+            record=record,
+            place=(record.pack, record.offset, at),
+            member=member,
+            base=None if base < 0 else self.graph.id_of(base),
+            stored=record.header.share(member),
+            reversible=bool(self.graph.reversible[row]),
         )
 
     @property
@@ -227,14 +221,13 @@ class Inventory:
         numbers = np.flatnonzero(self.graph.ambiguous).tolist()
         return {self.graph.id_of(number)[:BASE_BYTES] for number in numbers}
 
-    def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        """The id of a base, from its first bytes: the first object published with them."""
-        number = self.graph.meant_by(prefix)
-        return None if number < 0 else self.graph.id_of(number)
-
     def base_of(self, member: Member) -> bytes | None:
-        """The id of a member's base; None for a full record, and if the base is not stored."""
-        return self.resolve_prefix(member.base) if member.base else None
+        """The id of a member's base; None for a full record, and if the base is not stored.
+
+        Of several objects with the same first bytes, the first that was published is the base.
+        """
+        number = self.graph.meant_by(member.base) if member.base else -1
+        return None if number < 0 else self.graph.id_of(number)
 
     def entry_of(self, id_: bytes) -> int:
         """The position of the entry that first published an object; KeyError if none did."""
@@ -258,17 +251,6 @@ def _group(groups: _Groups, number: int) -> list[int]:
     rows, begins = groups
     found: list[int] = rows[begins[number] : begins[number + 1]].tolist() if number >= 0 else []
     return found
-
-
-class _ByEntry(Sequence[list[StoredRecord]]):
-    def __init__(self, found: Inventory) -> None:
-        self._found = found
-
-    def __len__(self) -> int:
-        return len(self._found.entries)
-
-    def __getitem__(self, i: Any) -> Any:
-        return self._found.records_of(range(len(self))[i])
 
 
 class _Codings(Mapping[bytes, list[StoredCoding]]):

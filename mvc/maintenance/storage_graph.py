@@ -171,7 +171,7 @@ class StorageGraph:
 
     def name(self, id_: bytes) -> None:
         """Makes an object known; of several with the same first bytes a base means the first."""
-        self._append(id_, b"", len(self._kinds), 0, 0, 0.0, _NAMED)
+        self._append(id_, b"", len(self._kinds), _NAMED)
 
     def add(self, member: Member, seconds: float, entry: int | None = None) -> None:
         """Adds a sound payload that takes ``seconds`` to decode; call in order of publication.
@@ -183,17 +183,19 @@ class StorageGraph:
         if member.base:
             kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
         at = len(self._kinds) if entry is None else entry
-        self._append(member.id, member.base, at, member.start, member.nbytes, seconds, kind)
+        start, nbytes = member.start, member.nbytes
+        self._append(member.id, member.base, at, kind, start=start, nbytes=nbytes, seconds=seconds)
 
     def _append(
         self,
         id_: bytes,
         base: bytes,
         entry: int,
-        start: int,
-        nbytes: int,
-        seconds: float,
         kind: int,
+        *,
+        start: int = 0,
+        nbytes: int = 0,
+        seconds: float = 0.0,
     ) -> None:
         self._ids += id_
         self._bases += base or _NO_BASE
@@ -464,10 +466,6 @@ class StorageGraph:
     def is_whole(self, id_: bytes, nbytes: int) -> bool:
         """Whether an object larger than a piece can be reached as one."""
         return (self.number(id_), nbytes) in self._whole and self.reach(id_) is not None
-
-    def is_full(self, id_: bytes, start: int = 0) -> bool:
-        """Whether the piece is stored by itself."""
-        return self.has(self.full, (id_, start))
 
 
 _NO_BASE = bytes(BASE_BYTES)

@@ -67,13 +67,13 @@ def overview(context: Context) -> Overview:
             found[target] = _spans(stay, now)
     versions = (commit for id_, commit in known.items() if history.numbers[id_] in there)
     return Overview(
-        now,
-        head,
-        tuple(sorted(versions, key=lambda commit: commit.time_ns)),
-        names,
-        live_now(context),
-        found,
-        frozenset(history.forgotten),
+        now_ns=now,
+        head=head,
+        versions=tuple(sorted(versions, key=lambda commit: commit.time_ns)),
+        names=names,
+        live=live_now(context),
+        spans=found,
+        forgotten=frozenset(history.forgotten),
     )
 
 

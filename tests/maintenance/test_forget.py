@@ -388,7 +388,7 @@ def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "r")
     ids = chain(kept, 2)
     (pack,) = (kept.context.store.folder / "packs").iterdir()
-    (record,) = inventory(kept.context.store.snapshot).records[1]
+    (record,) = inventory(kept.context.store.snapshot).records_of(1)
     kept.repo.close()
     data = bytearray(pack.read_bytes())
     data[record.offset + record.header.size - 1] ^= 1  # in the first version's list of files

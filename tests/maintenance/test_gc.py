@@ -139,7 +139,7 @@ def test_a_plan_changes_nothing(kept: Kept, tmp_path: Path) -> None:
 def test_damage_is_refused(kept: Kept) -> None:
     ids = line(kept, 3)
     leave(kept, ids[0])
-    (record,) = inventory(kept.context.store.snapshot).records[1]
+    (record,) = inventory(kept.context.store.snapshot).records_of(1)
     (pack,) = (kept.context.store.folder / "packs").iterdir()
     kept.repo.close()
     data = bytearray(pack.read_bytes())

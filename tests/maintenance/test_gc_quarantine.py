@@ -39,8 +39,7 @@ class Put(Kept):
         found = inventory(self.context.store.snapshot)
         return [
             record
-            for records in found.records
-            for record in records
+            for record in found.all_records()
             if any(member.id in self.objects[id_] for member in record.header.members)
         ]
 

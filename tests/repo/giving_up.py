@@ -108,13 +108,11 @@ def traces(context, ids: set[bytes], *, files: bool = True) -> list[str]:
     found = inventory(context.store.snapshot)
     left = [f"stored {i.hex()[:10]}" for i in ids & found.codings.keys()]
     heads = {i[:BASE_BYTES] for i in ids}
-    for records in found.records:
-        for record in records:
-            for member in record.header.members:
-                if member.id in ids:
-                    left.append(f"named in pack {record.pack} at {record.offset}")
-                if member.base in heads:
-                    left.append(f"a base in pack {record.pack} at {record.offset}")
+    for record, _, member in found.all_members():
+        if member.id in ids:
+            left.append(f"named in pack {record.pack} at {record.offset}")
+        if member.base in heads:
+            left.append(f"a base in pack {record.pack} at {record.offset}")
     for id_ in ids:
         if context.store.snapshot.under(keys.BLOB + id_[: keys.ID_BYTES]):
             left.append(f"in the index {id_.hex()[:10]}")
