@@ -927,9 +927,12 @@ class Repository:
         """
         from mvc.repo.display import Log
         from mvc.repo.history.log import log
-        from mvc.report.stats import by_version
 
-        storage = by_version(self.context)[1] if prices else None
+        storage = None
+        if prices:
+            from mvc.report.stats import by_version
+
+            storage = by_version(self.context)[1]
         entries = log(
             self.context,
             rev,

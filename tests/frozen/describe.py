@@ -12,7 +12,7 @@ from mvc.repo import attached
 from mvc.repo.content.contents import write_file
 from mvc.repo.lookup import weights
 from mvc.repo.lookup.refs import staged_removals
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 
 __all__ = ["describe"]
 

@@ -21,7 +21,7 @@ from mvc.maintenance.leftovers import work_folder
 from mvc.repo import refs
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 from tests.repo.giving_up import Kept, traces
 
 NOW = timedelta(0)

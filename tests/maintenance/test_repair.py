@@ -21,8 +21,8 @@ from mvc.store.format import format_line, read_features
 from mvc.store.graph.search import Step
 from mvc.store.journal.entries import Entry, Forgotten
 from mvc.store.packs.records import MANIFEST
+from mvc.testing import fresh_process
 from tests.damage.subject import file_of
-from tests.fresh import fresh_process
 from tests.repo.working import write_model
 
 LAST = 5

@@ -10,7 +10,7 @@ import pytest
 import mvc
 from mvc.errors import DamagedData
 from mvc.store.graph.search import Step
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 
 
 def spoil(root: Path, step: Step) -> None:

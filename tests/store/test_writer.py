@@ -9,7 +9,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import SourceChanged
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 from tests.store.sizes import shrink
 
 RNG = np.random.default_rng(0)

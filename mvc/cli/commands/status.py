@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mvc.cli.options import Options, flag
+from mvc.cli.options import CommandOptions, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
@@ -21,13 +21,13 @@ _MARKS = {"modified": "M", "missing": "!", "removed": "D", "renamed": "R"}
 _STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "renamed": "changed"}
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _StatusOptions(CommandOptions, frozen=True, kw_only=True):
     short: bool = flag("One line a file: M, !, D, R, ?, L.", "-s")
     no_untracked: bool = flag("Leave out files that are not tracked.")
 
 
-@verb("mvc status", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc status", _StatusOptions)
+def command(session: Session, args: _StatusOptions) -> None:
     found = session.repository.status(untracked=not args.no_untracked)
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:

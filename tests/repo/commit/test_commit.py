@@ -22,7 +22,7 @@ from mvc.errors import (
 from mvc.repo.commit import state_writer as last_module
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing.object_writer import ObjectWriter
-from tests.faults.hooked import HookedFS
+from mvc.testing import HookedFS
 
 RANDOM = np.random.default_rng(5)
 BASE = RANDOM.standard_normal((256, 512)).astype(np.float32)
