@@ -1,6 +1,6 @@
 """What the journal says of versions and names, and what of it can be left out.
 
-For verbs that weigh the whole history at once: ``History`` takes some hundred bytes for each
+For verbs that weigh the whole history at once: ``VersionHistory`` takes some hundred bytes for each
 operation, an entry itself ten times as much.
 """
 
@@ -17,10 +17,10 @@ from mvc.repo.lookup.weights import given_up
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["History", "names_of", "shortened"]
+__all__ = ["VersionHistory", "names_of", "shortened"]
 
 
-class History:
+class VersionHistory:
     """Give it every entry in the order of the journal (``take``), then ask.
 
     ``numbers``: every version that an entry names, in the order of first mention.
@@ -192,7 +192,7 @@ def names_of(entry: Entry) -> set[CommitId]:
 
 
 def shortened(
-    history: History, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
+    history: VersionHistory, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
 ) -> tuple[dict[int, Entry | None], int]:
     """The entries that a collection drops or shortens, and the bytes that this saves.
 
@@ -237,7 +237,7 @@ def shortened(
 
 
 def _refs_left(
-    history: History, position: int, entry: Entry, stay: Set[CommitId]
+    history: VersionHistory, position: int, entry: Entry, stay: Set[CommitId]
 ) -> tuple[RefChange, ...]:
     """The changes that set a ref's present value, or move a branch between versions that stay."""
     keeps_moves = any(commit.id in stay for commit in entry.commits)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
-from mvc.maintenance.history import History
+from mvc.maintenance.history import VersionHistory
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.model.manifest import Manifest, Shape
 from mvc.model.tensor import TensorSpec
@@ -30,6 +30,7 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member, RecordHeader
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.types import Progress
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "claimed_twice",
     "damaged_payloads",
     "inventory",
+    "inventory_and_contents",
     "records_and_gaps",
 ]
 
@@ -108,7 +110,7 @@ class Inventory:
     def __init__(self, snapshot: Snapshot) -> None:
         self.generation = snapshot.generation
         self.entries = snapshot.journal.entry_list()
-        self.history = History()
+        self.history = VersionHistory()
         self.graph = StorageGraph()
         self.damaged: list[DamagedData] = []
         self.packs, self.offsets = array("Q"), array("Q")
@@ -391,6 +393,14 @@ def inventory(
             progress(recorded.after.offset, snapshot.position.offset, "versions")
     found.settle()
     return found
+
+
+def inventory_and_contents(
+    store: Store, progress: Progress | None = None
+) -> tuple[Inventory, Contents]:
+    """An inventory, and the contents of the manifests that could be read on the way."""
+    contents = Contents(ManifestStream(store))
+    return inventory(store.snapshot, contents, progress), contents
 
 
 def records_and_gaps(

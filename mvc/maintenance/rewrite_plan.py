@@ -317,7 +317,9 @@ class _Encoder:
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
         self._taken = 0
         store.require(policy.pipeline.features)
-        self._writer = ObjectWriter(store.graph, rewrite.packs, store.pool, policy, store.arenas)
+        self._writer = ObjectWriter(
+            store.graph, rewrite.packs, store.pool, policy=policy, arenas=store.arenas
+        )
 
     def encode(self, requests: list[EncodeRequest]) -> None:
         """Appends codings to the pack: blobs first, each manifest in a record of its own.
@@ -359,7 +361,7 @@ class _Encoder:
             hint="run 'mvc fsck --full --repair' first",
         )
         for start, part in verify_pieces(request.id, spec, read, wrong):
-            self._writer.put(request.id, spec, start, part, base)
+            self._writer.put(request.id, spec, start, part, base=base)
 
     def _drain(self) -> None:
         self._writer.drain()

@@ -172,6 +172,8 @@ class StorageGraph:
     def name(self, id_: bytes) -> None:
         """Makes an object known; of several with the same first bytes a base means the first."""
         self._append(id_, b"", len(self._kinds), _NAMED)
+        for values in (self._starts, self._sizes, self._seconds):
+            values.append(0)
 
     def add(self, member: Member, seconds: float, entry: int | None = None) -> None:
         """Adds a sound payload that takes ``seconds`` to decode; call in order of publication.
@@ -182,27 +184,15 @@ class StorageGraph:
         kind = _MANIFEST if member.kind == MANIFEST else 0
         if member.base:
             kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
-        at = len(self._kinds) if entry is None else entry
-        start, nbytes = member.start, member.nbytes
-        self._append(member.id, member.base, at, kind, start=start, nbytes=nbytes, seconds=seconds)
+        self._append(member.id, member.base, len(self._kinds) if entry is None else entry, kind)
+        self._starts.append(member.start)
+        self._sizes.append(member.nbytes)
+        self._seconds.append(seconds)
 
-    def _append(
-        self,
-        id_: bytes,
-        base: bytes,
-        entry: int,
-        kind: int,
-        *,
-        start: int = 0,
-        nbytes: int = 0,
-        seconds: float = 0.0,
-    ) -> None:
+    def _append(self, id_: bytes, base: bytes, entry: int, kind: int) -> None:
         self._ids += id_
         self._bases += base or _NO_BASE
         self._entries.append(entry)
-        self._starts.append(start)
-        self._sizes.append(nbytes)
-        self._seconds.append(seconds)
         self._kinds.append(kind)
 
     def settle(self) -> None:

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.inventory import Contents, Inventory, inventory
+from mvc.maintenance.inventory import Contents, Inventory, inventory_and_contents
 from mvc.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.repo import attached
 from mvc.repo.context import Context
-from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.version_stats import VersionStats
@@ -30,7 +29,7 @@ __all__ = ["Stats", "by_version", "stats"]
 _KINDS = ("full", "delta", "metadata")
 
 
-class Stats(Struct, frozen=True, kw_only=True):
+class Stats(Struct, frozen=True):
     """Figures of a repository. Sizes are bytes, times estimated seconds.
 
     ``bytes``: on disk by kind: full, delta, metadata (manifests, skeletons, record headers),
@@ -78,10 +77,9 @@ def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
     return total, held.by_version(context.config.get("store.storage_weight"))
 
 
-def _look(context: Context) -> tuple[Stats, _Held]:
+def _look(context: Context) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
-    contents = Contents(ManifestStream(context.store))
-    found = inventory(snapshot, contents)
+    found, contents = inventory_and_contents(context.store)
     for damage in found.damaged:
         raise damage
     history = found.history
@@ -180,7 +178,7 @@ class _SharedPayloads:
         return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
 
 
-class _Held(Struct, kw_only=True, dict=True):
+class _Figures(Struct, kw_only=True, dict=True):
     """What versions hold that are not forgotten. By version, oldest first: ``versions``, the
     number of its manifest; ``deltas`` to apply for its furthest blob, ``seconds`` to recover it,
     ``full``: whether it is a reset point.
@@ -264,7 +262,7 @@ def _hold(
     *,
     groups: _SharedPayloads | None,
     recipes: Mapping[CommitId, tuple[float, CommitId | None]],
-) -> _Held:
+) -> _Figures:
     """Adds up what the manifests of the versions hold."""
     count = len(contents.raw)
     states = found.history.states().values()
@@ -285,7 +283,7 @@ def _hold(
         works = pieces.works(slot[ends[number] : ends[number + 1]].tolist())
         seconds[number] = timing.version(works, contents.files[number], contents.raw[number])
     slots, first, where = np.unique(slot, return_index=True, return_inverse=True)
-    return _Held(
+    return _Figures(
         found=found,
         pieces=pieces,
         versions=versions,
