@@ -17,7 +17,13 @@ from msgspec import Struct, field
 
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.gc import DEFAULT_GRACE, Collection, cutoff_of, plan_deletion
+from mvc.maintenance.gc import (
+    DEFAULT_GRACE,
+    Collection,
+    cutoff_of,
+    plan_deletion,
+    refuse_damaged,
+)
 from mvc.maintenance.inventory import inventory_and_contents
 from mvc.maintenance.reachable import reachable
 from mvc.maintenance.retention import (
@@ -258,6 +264,7 @@ def _preview(
         dropped = found.history.given_up(reach.states)
         for manifest_id in reach.manifests:
             kept.add(contents.load(manifest_id), dropped.get(manifest_id, ()))
+        refuse_damaged(found)
         collection = plan_deletion(store, encoding_policy(context), found, reach).summary
     if context.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")

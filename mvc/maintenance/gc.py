@@ -57,6 +57,7 @@ __all__ = [
     "grace_of",
     "plan_collection",
     "plan_deletion",
+    "refuse_damaged",
 ]
 
 DEFAULT_GRACE = timedelta(days=14)
@@ -206,7 +207,17 @@ def _plan_now(
     store: Store, policy: Policy, grace: timedelta, progress: Progress | None
 ) -> CollectionPlan:
     found, contents = inventory_and_contents(store, progress)
+    refuse_damaged(found)
     return plan_deletion(store, policy, found, reachable(found, contents, cutoff_of(store, grace)))
+
+
+def refuse_damaged(found: Inventory) -> None:
+    """Raises DamagedData if records were left out of an inventory."""
+    if found.damaged:
+        raise DamagedData(
+            f"nothing is collected from a damaged repository: {found.damaged[0].message}",
+            hint="run 'mvc fsck --repair' first",
+        )
 
 
 def cutoff_of(store: Store, grace: timedelta) -> int:
@@ -217,12 +228,7 @@ def cutoff_of(store: Store, grace: timedelta) -> int:
 def plan_deletion(
     store: Store, policy: Policy, found: Inventory, reach: Reachable
 ) -> CollectionPlan:
-    """How to delete what is not in ``reach``. Raises DamagedData if the repository is damaged."""
-    if found.damaged:
-        raise DamagedData(
-            f"nothing is collected from a damaged repository: {found.damaged[0].message}",
-            hint="run 'mvc fsck --repair' first",
-        )
+    """How to delete what is not in ``reach``."""
     fs, folder = store.fs, store.folder
     kept = keep_codings(found, reach, _Estimate(store.recovery, policy, reach.blobs))
     leaves = _leaving(found, kept)

@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import mvc
@@ -419,57 +417,6 @@ def test_a_delta_whose_base_is_gone_already_goes(tmp_path: Path) -> None:
     history.forget(first)
     history.repo.storage.gc()
     assert traces(history, history.lost({first})) == []
-    history.check()
-    history.repo.close()
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Branches, resets, shared tensors; forgets by name and by rule, gc in between."""
-    tmp = tmp_path_factory.mktemp("any")
-    history = History(tmp / "r", clock=FixedClock(step_ns=10**9))
-    named: set = set()
-    pool = [drift(np.zeros((20, 30)), n, 1) for n in range(2)]
-    rounds = 0
-    for step in range(data.draw(st.integers(4, 14), "steps")):
-        act = data.draw(st.sampled_from("cccccrbfFg"), "act")
-        if act in "cr" or not history.there:
-            old = data.draw(st.sampled_from(pool), "near")
-            new = drift(old, step, data.draw(st.sampled_from([1e-6, 1e-3, 1.0])))
-            pool.append(new)
-            state = {"w": new, "x": data.draw(st.sampled_from(pool), "shared")}
-            history.commit(
-                state,
-                reset_point=act == "r",
-                pipeline=data.draw(st.sampled_from(["lossless", "vsol"])),
-                deploy=data.draw(st.sampled_from([None, None, "prod"])),
-            )
-        elif act == "b":
-            start = data.draw(st.sampled_from(history.there), "start")
-            history.repo.switch(f"b{step}", create=True, start=str(start), force=True)
-        elif act == "f":
-            id_ = data.draw(st.sampled_from(list(history.objects)), "forgotten")
-            if id_ != refs.head(
-                history.repo.context
-            ).commit and history.repo.context.store.has_commit(id_):
-                history.forget(id_)
-                named.add(id_)
-        elif act == "F":
-            rule = data.draw(
-                st.sampled_from([{"keep_last": 2}, {"keep_hourly": 1}, {"unused": "prod"}])
-            )
-            try:
-                history.forget(**rule)
-            except UnknownTarget:
-                assert "unused" in rule
-        else:
-            history.repo.storage.gc()
-            assert traces(history, history.lost(named)) == []
-            history.check()
-            rounds += 1
-    history.repo.storage.gc()
-    assert traces(history, history.lost(named)) == []
     history.check()
     history.repo.close()
 

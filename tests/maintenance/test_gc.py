@@ -9,8 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import mvc
 from mvc.errors import DamagedData, InvalidTime, ReadOnly, UnknownRevision
@@ -300,62 +298,6 @@ def test_bad_grace(history: History, text: str) -> None:
         grace_of(history.repo.context, text)
     with pytest.raises(InvalidTime):
         grace_of(history.repo.context, timedelta(days=-1))
-
-
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Branches come and go; whatever is left is whole, and nothing else takes space."""
-    tmp = tmp_path_factory.mktemp("any")
-    history = History(tmp / "r", clock=FixedClock(step_ns=10**9))
-    pool = [drift(np.zeros((20, 30)), n, 1) for n in range(2)]
-    deployed: set[CommitId] = set()
-    for step in range(data.draw(st.integers(4, 14), "steps")):
-        act = data.draw(st.sampled_from("cccccrbbxg"), "act")
-        if act in "cr" or not history.there:
-            new = drift(
-                data.draw(st.sampled_from(pool)), step, data.draw(st.sampled_from([1e-4, 1]))
-            )
-            pool.append(new)
-            live = data.draw(st.sampled_from([None, None, "prod"]), "deployed")
-            id_ = history.commit(
-                {"w": new, "x": data.draw(st.sampled_from(pool))},
-                reset_point=act == "r",
-                pipeline=data.draw(st.sampled_from(["lossless", "vsol"])),
-                deploy=live,
-            )
-            deployed |= {id_} if live else set()
-        elif act == "b":
-            start = data.draw(st.sampled_from(history.there), "start")
-            history.repo.switch(f"b{step}", create=True, start=str(start), force=True)
-        elif act == "x":
-            others = [
-                b.name
-                for b in history.repo.branches()
-                if b.name != refs.head(history.repo.context).branch
-            ]
-            if others:
-                refs.delete_branch(
-                    history.repo.context, data.draw(st.sampled_from(others)), force=True
-                )
-        else:
-            _collect(history, deployed)
-    _collect(history, deployed)
-    history.check()
-    history.repo.close()
-
-
-def _collect(history: History, deployed: set[CommitId]) -> None:
-    """Collects, and compares what is gone with what should be, found by walking the history."""
-    stay: set[CommitId] = set()
-    roots = deployed | {b.commit for b in history.repo.branches()}
-    for root in roots:
-        stay |= {entry.id for entry in history.repo.log(root)}
-    gone = set(history.objects) - stay
-    assert set(history.repo.storage.gc(grace="0").commits) == gone
-    for id_ in gone:
-        del history.objects[id_]
-        history.states.pop(id_)
 
 
 def test_behind_an_entry_whose_second_copy_was_cut_off(tmp_path: Path) -> None:
