@@ -2,7 +2,7 @@
 
 The plan is a value; executing it is a separate step. It says what stays (``reachable``),
 which codings that needs (``keep_codings``), which journal entries can be shortened
-(``history.shortened``), and which packs hold enough garbage to be rewritten.
+(``VersionHistory.shortened``), and which packs hold enough garbage to be rewritten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mvc.codecs.patch import encode_patch
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.history import names_of, shortened
+from mvc.maintenance.history import names_of
 from mvc.maintenance.inventory import Inventory, StoredCoding, inventory_and_contents
 from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
 from mvc.maintenance.reachable import Reachable, Specs, reachable
@@ -238,7 +238,7 @@ def plan_deletion(
     split = _records_to_split(found, reach, kept, moved)
     ids = list(found.history.numbers)
     gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
-    edits, shorter = shortened(found.history, found.entries, reach.commits, reach.cutoff_ns)
+    edits, shorter = found.history.shortened(found.entries, reach.commits, reach.cutoff_ns)
     worth_it = gone or shorter >= max(_BLOCK, _WORTH * bytes_of(fs, [folder / JOURNAL]))
     saved = shorter if worth_it else 0
     rewrite = RewritePlan()
