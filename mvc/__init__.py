@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mvc.models.environment import Environment
     from mvc.models.models import Architecture
     from mvc.probing.probe import Probe, probe
-    from mvc.recipes.service import made
+    from mvc.recipes.making import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.content.hashing import root_of
@@ -68,7 +68,7 @@ _LAZY = {
     "Repository": "mvc.api.repository",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
-    "made": "mvc.recipes.service",
+    "made": "mvc.recipes.making",
     "probe": "mvc.probing.probe",
     "root_of": "mvc.repo.content.hashing",
 }

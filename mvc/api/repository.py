@@ -808,10 +808,10 @@ class Repository:
         """
         from mvc.adapters.views import extract
         from mvc.repo.content.contents import in_memory
-        from mvc.repo.lookup.weights import check_weights
+        from mvc.repo.lookup.availability import check_available
 
         if rev is not None:
-            check_weights(self.context, self.find(rev), [entry])
+            check_available(self.context, self.find(rev), [entry])
         data = in_memory(self.context, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 

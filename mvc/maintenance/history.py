@@ -13,8 +13,8 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId
+from mvc.repo.lookup.availability import given_up
 from mvc.repo.lookup.refs import BRANCH
-from mvc.repo.lookup.weights import given_up
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 

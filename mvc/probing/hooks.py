@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 from torch.utils.hooks import RemovableHandle
 
 from mvc.adapters.python.arrays import contiguous
@@ -173,8 +174,7 @@ class Hooks:
 
         def record(gradient: torch.Tensor) -> None:
             found = self._print(call, gradient, place)
-            at = next(self._gradients)
-            call.prints[part].append(TensorPrint(place, found.spec, found.id, at))
+            call.prints[part].append(replace(found, at=next(self._gradients)))
 
         return record
 

@@ -17,8 +17,8 @@ from mvc.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.repo import attached
 from mvc.repo.context import Context
+from mvc.repo.lookup.availability import all_dropped
 from mvc.repo.lookup.refs import branches, tags
-from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.version_stats import VersionStats
 from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together

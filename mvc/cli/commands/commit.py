@@ -185,7 +185,7 @@ def _commit_with_recipe(
     session: Session, args: _CommitOptions, recorded: dict[str, Any]
 ) -> CommitResult:
     """Commits a file with a recipe that no replay has proven yet."""
-    from mvc.recipes.service import made
+    from mvc.recipes.making import made
 
     repository, (path,) = session.repository, args.paths
     (name,) = session.names([path])

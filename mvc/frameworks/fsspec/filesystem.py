@@ -54,8 +54,8 @@ from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.queries import note
 from mvc.store.store import FOLDER
 
@@ -380,7 +380,7 @@ class MvcFileSystem(AbstractFileSystem):
         entry = manifest.by_path.get(at.path)
         if entry is not None:
             id_ = CommitId.parse(str(commit))
-            check_weights(here.repo.context, id_, [entry])
+            check_available(here.repo.context, id_, [entry])
             file = PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
             note(here.repo.context, [id_])
             return file
@@ -437,7 +437,7 @@ class MvcFileSystem(AbstractFileSystem):
         if not moved:
             raise _absent(source)
         check_new_path(Manifest(()), target.path)
-        check_weights(
+        check_available(
             here.repo.context,
             CommitId.parse(str(self._look(path2)[2])),
             [manifest.by_path[name] for name in moved],
@@ -463,7 +463,7 @@ class MvcFileSystem(AbstractFileSystem):
                     new.write(data)
             return
         check_new_path(onto, target.path)
-        check_weights(here.repo.context, CommitId.parse(str(commit)), [entry])
+        check_available(here.repo.context, CommitId.parse(str(commit)), [entry])
         change = _stored(here.repo.context, entry, target.path)
         message = f"copy {source.path} to {target.path}"
         self._keep([_Planned(there, branch, (change,), message)])

@@ -25,8 +25,8 @@ from mvc.model.commit import Commit
 from mvc.model.names import attached_path, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import dropped, dropped_paths, given_up
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.lookup.weights import dropped, given_up, newest
 from mvc.store.format import FORMAT, read_features
 from mvc.store.index import keys
 from mvc.store.index.folder import CURRENT
@@ -99,8 +99,7 @@ def _look(
     packs.rest()
     packs.objects.settle()
     kept = [commit for id_, commit in commits.items() if id_ not in journal.forgotten]
-    marks = newest(journal.weights)
-    without = {id_: mark.path for id_, mark in marks.items() if mark.kind == "dropped"}
+    without = dropped_paths(journal.weights)
     suspects = {id_ for p in packs.problems if p.kind == "payload" for id_ in p.ids}
     objects = ObjectCheck(store.recovery, packs.objects, suspects, full=full, tell=checked.add)
     versions = VersionCheck(objects, ManifestStream(store))

@@ -36,9 +36,9 @@ from mvc.repo.context import Context
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import PLANS, checking_out, head_move
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.refs import branch_change, check_branch, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
@@ -391,7 +391,7 @@ def _writing(
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
         if commit is not None and not done:
-            check_weights(context, commit, entries.values())
+            check_available(context, commit, entries.values())
 
         def advance(count: int) -> None:
             nonlocal done

@@ -39,8 +39,8 @@ from mvc.repo.content.hashing import pieces
 from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for, recorded_as
 from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.times import local_zone_minutes
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Entry, RefChange, Region
@@ -226,7 +226,7 @@ class _Work:
             del paths[path]
         if self.head.commit is not None:
             kept = [entry for path, entry in paths.items() if path not in self.kept]
-            check_weights(self.context, self.head.commit, kept, stored=True)
+            check_available(self.context, self.head.commit, kept, stored=True)
         self.manifest = Manifest((paths | self.kept | self.attached).values())
         if not writer.holds(self.manifest.id):
             _prove_manifest(self.manifest)

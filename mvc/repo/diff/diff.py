@@ -35,9 +35,9 @@ from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.worktree import worktree
 from mvc.types import Progress
 
@@ -163,7 +163,7 @@ class DiffSource(Struct, frozen=True):
         path = self.places.get(entry.path)
         if path is None:
             if self.commit is not None:
-                check_weights(self.context, self.commit.id, [entry])
+                check_available(self.context, self.commit.id, [entry])
 
             def read(i: int, start: int, out: memoryview) -> None:
                 store.recovery.piece(entry.contents[i].id, start, out)

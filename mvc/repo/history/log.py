@@ -22,9 +22,9 @@ from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
+from mvc.repo.lookup.availability import Dropped, dropped
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
-from mvc.repo.lookup.weights import Dropped, dropped
 from mvc.repo.times import within
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
@@ -113,7 +113,7 @@ def log(
             is_reset_point(context, commit.id) if reset_points else None,
             manifests.forgotten_ns(context, commit.id),
             _relations_if_known(context, commit, incomplete) if related else None,
-            dropped(context, commit.id) if "recipe.json" in commit.attached else None,
+            dropped(context, commit.id) if commit.needs else None,
             storage.get(commit.id) if storage else None,
         )
         for commit in islice(found, limit)

@@ -209,7 +209,9 @@ def test_a_false_coordinator_learns_nothing() -> None:
         port = door.getsockname()[1]
         with pytest.raises(CannotDistribute) as caught:
             layout = ModelLayout.of(trainer.model)
-            Participant(trainer.model, layout, f"127.0.0.1:{port}", (1, 2), {}, 20.0)
+            Participant(
+                trainer.model, layout, f"127.0.0.1:{port}", (1, 2), settings={}, timeout=20.0
+            )
         thread.join()
     text = f"the coordinator at 127.0.0.1:{port} does not know the secret of this training"
     assert caught.value.message == text
