@@ -27,11 +27,6 @@ DAY = 86_400 * 10**9
 
 
 @pytest.fixture
-def clock() -> FixedClock:
-    return FixedClock(step_ns=1000)
-
-
-@pytest.fixture
 def history(tmp_path: Path, clock: FixedClock) -> History:
     return History(tmp_path / "r", clock=clock)
 
@@ -238,48 +233,31 @@ def test_a_commit_while_it_runs_keeps_its_bytes(history: History) -> None:
     assert history.repo.checkout(id_)["new"].tobytes() == new.tobytes()
 
 
+@pytest.mark.parametrize("filled", [False, True])
 def test_a_pack_that_another_process_took_over_is_left_alone(
-    history: History, monkeypatch: pytest.MonkeyPatch
+    history: History, monkeypatch: pytest.MonkeyPatch, filled: bool
 ) -> None:
-    """Between making a new pack and locking it."""
-    line(history, 1)
-    fs, lock = history.repo.context.store.fs, history.repo.context.store.fs.lock
-    refused: list[Path] = []
-
-    def late(path: Path, **options):
-        if path.suffix == ".pack" and not refused:
-            refused.append(path)
-            return None
-        return lock(path, **options)
-
-    monkeypatch.setattr(fs, "lock", late)
-    with history.repo.context.store.pack_writer(fresh=True) as packs:
-        packs.append(b"head", [b"body"])
-        assert [p.name for p in refused] == ["00000002.pack"]
-        assert packs.made == [3]
-
-
-def test_a_pack_that_another_process_has_filled_is_left_alone(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Taken over, published and let go of, all between making a new pack and locking it."""
+    """Between making a new pack and locking it; ``filled``: published and let go of as well."""
     line(history, 1)
     store = history.repo.context.store
-    fs, lock = store.fs, store.fs.lock
-    other = mvc.Repository.open(history.repo.root)
-    filled: list[Path] = []
+    lock = store.fs.lock
+    other = mvc.Repository.open(history.root)
+    taken: list[str] = []
 
     def late(path: Path, **options):
-        if path.suffix == ".pack" and not filled:
-            filled.append(path)
-            with lock(store.folder / "packs" / "00000001.pack"):
-                other.commit({"w": np.ones(30)})  # so it goes to the new one
+        if path.suffix != ".pack" or taken:
+            return lock(path, **options)
+        taken.append(path.name)
+        if not filled:
+            return None
+        with lock(store.folder / "packs" / "00000001.pack"):
+            other.commit({"w": np.ones(30)})  # so it goes to the new one
         return lock(path, **options)
 
-    monkeypatch.setattr(fs, "lock", late)
+    monkeypatch.setattr(store.fs, "lock", late)
     with store.pack_writer(fresh=True) as packs:
         packs.append(b"head", [b"body"])
-        assert [p.name for p in filled] == ["00000002.pack"]
+        assert taken == ["00000002.pack"]
         assert packs.made == [3]
 
 
