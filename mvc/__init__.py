@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import MvcError
 
 if TYPE_CHECKING:
+    from mvc.adapters.hashing import root_of
     from mvc.api.repository import Repository
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from mvc.recipes.making import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
-    from mvc.repo.content.hashing import root_of
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
     from mvc.requirements import Requirements
@@ -70,7 +70,7 @@ _LAZY = {
     "Resumed": "mvc.training.resume",
     "made": "mvc.recipes.making",
     "probe": "mvc.probing.probe",
-    "root_of": "mvc.repo.content.hashing",
+    "root_of": "mvc.adapters.hashing",
 }
 
 

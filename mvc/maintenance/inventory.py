@@ -24,7 +24,7 @@ from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.model.manifest import Manifest, Shape
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
@@ -90,10 +90,10 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
     reversible: bool
 
     @property
-    def step(self) -> Step:
+    def step(self) -> PathStep:
         """The coding as a step of a path."""
         record = self.record
-        return Step(record.pack, record.offset, record.header, self.member, reverse=False)
+        return PathStep(record.pack, record.offset, record.header, self.member, reverse=False)
 
 
 class Inventory:
@@ -307,13 +307,13 @@ class Contents:
                 if member.kind == MANIFEST and member.id not in self.manifests:
                     id_, step = (
                         ManifestId(member.id),
-                        Step(pack, offset, header, member, reverse=False),
+                        PathStep(pack, offset, header, member, reverse=False),
                     )
                     data = self._stream.near(id_, [step], packs)
                     if data is not None:
                         self.add(id_, data)
 
-    def require(self, id_: ManifestId, codings: Iterable[Step] | None = None) -> None:
+    def require(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> None:
         """Reads a manifest if that was not done; DamagedData if it cannot be recovered."""
         if id_ not in self.manifests:
             self.add(id_, self._stream.read(id_, codings))

@@ -23,7 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from mvc.adapters.python.arrays import contiguous
 from mvc.ids import BlobId
 from mvc.probing.prints import mapped, print_of, tensors_in
-from mvc.probing.summary import WHOLE, LayerCall, Selection, TensorPrint
+from mvc.probing.summary import WHOLE, LayerCall, LayerSelection, TensorPrint
 
 __all__ = ["Hooks", "layers_of"]
 
@@ -72,7 +72,7 @@ class Hooks:
     ``kept`` are the tensors of the selected calls by their ids, if layers were selected.
     """
 
-    def __init__(self, model: torch.nn.Module, selection: Selection) -> None:
+    def __init__(self, model: torch.nn.Module, selection: LayerSelection) -> None:
         self._layers = layers_of(model)
         self._selection = selection
         self._clock, self._gradients, self._forward = count(), count(), count()

@@ -15,7 +15,7 @@ from mvc.probing.cause import Cause, causes
 from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
 from mvc.probing.json_file import load_summary, save_summary
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
-from mvc.probing.summary import Conditions, Selection, Summary
+from mvc.probing.summary import Conditions, LayerSelection, Summary
 from mvc.repo.display import html_table, text_table
 from mvc.training.state.rng import same_rng
 
@@ -179,12 +179,12 @@ def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | 
     raise WrongUsage(f"against is of type {type(against).__name__}: pass a file or a Probe")
 
 
-def _selection(only: Iterable[str] | None, stored: Summary | None) -> Selection:
+def _selection(only: Iterable[str] | None, stored: Summary | None) -> LayerSelection:
     """What was asked for; without that, what the saved run has."""
     saved = None if stored is None else stored.only
     if only is None:
-        return Selection(saved)
-    wanted = Selection(map(str, only))
+        return LayerSelection(saved)
+    wanted = LayerSelection(map(str, only))
     if saved is not None and wanted.patterns != saved:
         raise WrongUsage(
             f"the saved run has only the layers {', '.join(saved)}", hint="ask for the same ones"

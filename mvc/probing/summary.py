@@ -21,7 +21,7 @@ from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
 
 __all__ = [
-    "PARTS", "WHOLE", "Conditions", "LayerCall", "Selection", "Summary", "TensorPrint",
+    "PARTS", "WHOLE", "Conditions", "LayerCall", "LayerSelection", "Summary", "TensorPrint",
     "WeightPrint",
 ]  # fmt: skip
 
@@ -115,7 +115,7 @@ class Conditions(Struct, frozen=True):
             raise WrongUsage(f"deterministic is {self.deterministic!r}: it must be True or False")
 
 
-class Selection:
+class LayerSelection:
     """Which layers are recorded: names with wildcards, forward indices (7) and ranges (7-12).
 
     Without patterns all are.
@@ -185,7 +185,7 @@ class Summary(Struct, frozen=True, dict=True):
         mode = "training" if self.training else "evaluation"
         return f"<Summary of a run in {mode} mode: {len(self.calls):,} calls of layers>"
 
-    def selected(self, selection: Selection) -> Summary:
+    def selected(self, selection: LayerSelection) -> Summary:
         """The same run with the calls that are selected."""
         calls = tuple(c for c in self.calls if selection.has(c.layer, c.forward))
         return replace(self, calls=calls, only=selection.patterns)

@@ -19,6 +19,7 @@ from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
@@ -48,7 +49,6 @@ from mvc.repo.commit.request import (
     params_from,
 )
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.refs import tip
@@ -63,12 +63,9 @@ __all__ = ["Run", "RunOptions"]
 
 
 class RunOptions(Struct, frozen=True):
-    """``path`` is the model's in its versions; the others as for ``Repository.commit``.
+    """What ``repo.recipes.record`` takes by name.
 
-    ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:
-    the recipe is proven by one replay after the commit. ``drop_weights`` then gives up the
-    weights. If it is None, a proven recipe that is cheaper does. ``timeout``: seconds after which
-    the replay is ended.
+    ``deterministic``: torch uses deterministic kernels alone while the service runs.
     """
 
     path: str
@@ -229,7 +226,7 @@ class Run:
     def trained(self, file: str | PathLike[str], **arguments: Any) -> None:
         """Takes a file as what the service made of the model, elsewhere, in place of calling it.
 
-        The file is committed, at the ``path`` that ``provenance`` was given. ``arguments`` are
+        The file is committed, at the ``path`` that ``record`` was given. ``arguments`` are
         those of ``train``. Objects and random generators are recorded as they are now, so a
         service that draws random numbers has to seed the generators itself. Whether all this makes
         the file is not known before the proof. Raises CannotRecord for a file with other tensors

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ import torch
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.adapters.hashing import hash_file, whole
+from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
 from mvc.errors import (
@@ -34,8 +36,9 @@ from mvc.errors import (
     UnknownPath,
 )
 from mvc.ids import CommitId
+from mvc.io.process import import_path
 from mvc.maintenance.leftovers import work_folder
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import LogicalTensor
 from mvc.model.names import printable
 from mvc.models import environment
 from mvc.models.environment import Environment
@@ -46,7 +49,6 @@ from mvc.recipes.worker import Begun, Compared, Ended, Failed, Job, Stepped, eve
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.diff.distance import Distance, measure
@@ -66,12 +68,9 @@ _FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData
 
 
 class ReplayOptions(Struct, frozen=True):
-    """How versions are made again.
+    """How versions are made again: what ``repo.recipes.retrain`` takes by name.
 
-    ``trusted``: the versions whose stored code may run, and no others. ``anyway`` begins although
-    the environment differs in what the bits depend on. ``threads`` takes the place of the recorded
-    number, which is such a difference. ``timeout``: seconds after which the replay of a version is
-    ended. ``progress`` is called with steps done, steps in total and a text. ``start``: the weights
+    ``trusted``: the versions whose stored code may run, and no others. ``start``: the weights
     of the base; without them a base that is not stored is trained first.
     """
 
@@ -95,6 +94,12 @@ class TensorDifference(Struct, frozen=True):
 
     name: str
     distance: Distance | None
+
+    def __str__(self) -> str:
+        if self.distance is None:
+            return self.name
+        share, most = self.distance.changed_share, self.distance.max_abs
+        return f"{self.name} ({share:.1%} of it, by at most {most:.3g})"
 
 
 class Retrained(Struct, frozen=True):
@@ -302,11 +307,7 @@ class _Replay:
         )
         path = self._folder / "job.json"
         job.write(path)
-        home = str(Path(__file__).parents[2])
-        present = dict(os.environ)
-        kept = [part for part in present.get("PYTHONPATH", "").split(os.pathsep) if part]
-        present["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *kept]))
-        return path, variables(recorded, present)
+        return path, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
         """Reads the process's events until the last one, or until it ends."""
@@ -376,17 +377,10 @@ class _Replay:
         """
         with open_file(self._context.store.fs, self.result, "result.pt") as parsed:
             made = hash_file(parsed, "result.pt")
+            tensors = {tensor.key: tensor for tensor in made.tensors}
             if made.state.root != self._recipe.makes.root:
-                raise self._differs(made, lambda i: whole(parsed, i))
-            by_key = {tensor.key: tensor for tensor in made.tensors}
-            found: dict[bytes, memoryview] = {}
-            for tensor in self.entry.tensors:
-                again = by_key[tensor.key]
-                data = whole(parsed, again.content)
-                if again.view is not None:
-                    data = extract(data, again.spec, again.view)
-                found[tensor.id] = data
-            yield found
+                raise self._differs(tensors, parsed)
+            yield {t.id: _bytes_of(parsed, tensors[t.key]) for t in self.entry.tensors}
 
     def record_proof(self) -> None:
         """Records that this version's recipe made its weights, and where.
@@ -404,8 +398,7 @@ class _Replay:
         mark = Weights(self._commit, "proven", self.entry.path, taken, where=self.where)
         store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, weights=(mark,)))
 
-    def _differs(self, made: FileEntry, content: Callable[[int], memoryview]) -> RetrainingDiffers:
-        here = {tensor.key: tensor for tensor in made.tensors}
+    def _differs(self, here: Mapping[str, LogicalTensor], parsed: ParsedFile) -> RetrainingDiffers:
         there = {tensor.key: tensor for tensor in self.entry.tensors}
         right: dict[int, memoryview] = {}
         if is_stored(self._context, self.entry):
@@ -417,21 +410,14 @@ class _Replay:
                 continue
             distance = None
             if right and a is not None and b is not None and a.spec == b.spec:
-                data = content(b.content)
-                data = data if b.view is None else extract(data, b.spec, b.view)
-                distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, [data])
+                data = [_bytes_of(parsed, b)]
+                distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, data)
             found.append(TensorDifference(key, distance))
-        texts = [
-            d.name
-            if d.distance is None
-            else f"{d.name} ({d.distance.changed_share:.1%} of it, by at most "
-            f"{d.distance.max_abs:.3g})"
-            for d in sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
-        ]
+        furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])
         error = RetrainingDiffers(
             f"retraining {self._commit.short} made other weights, which are not used: "
-            f"{len(found)} of {len(there)} tensors differ" + _among(": ", texts),
+            f"{len(found)} of {len(there)} tensors differ" + _among(": ", [*map(str, furthest)]),
             hint=f"the environment differs: {why}"
             if why
             else "the environment is the same: something in the training is not determined by "
@@ -439,6 +425,11 @@ class _Replay:
         )
         error.tensors = tuple(found)
         return error
+
+
+def _bytes_of(parsed: ParsedFile, tensor: LogicalTensor) -> memoryview:
+    data = whole(parsed, tensor.content)
+    return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
 
 def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:

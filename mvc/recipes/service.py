@@ -27,10 +27,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from mvc.adapters.python.state import from_state
 from mvc.errors import CannotRecord, CannotRetrain, MvcError
+from mvc.ids import CommitId
 from mvc.model.names import an
 from mvc.models.sources import place_of
+from mvc.models.stored_code import StoredCode
 from mvc.recipes.making import Making, making_of
 from mvc.recipes.recipe import SERVICE, Made, Recipe
+from mvc.repo import attached
+from mvc.repo.context import Context
 from mvc.training.state.optimizers import Placement, optimizer_state
 
 __all__ = ["START", "VALUES", "Describer", "Rebuilt", "counting_steps"]
@@ -426,19 +430,19 @@ class Rebuilt:
     """The objects of a recipe, made again, each once; their states are set last."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        data: Mapping[str, Path],
-        states: Callable[[str], Mapping[str, Any]],
-        take: Callable[[str, str], Any],
+        self, context: Context, commit: CommitId, recipe: Recipe, data: Mapping[str, Path]
     ) -> None:
-        """``data``: by name where each data set lies; ``states`` reads an attached file.
-
-        ``take`` imports what a module has under a name, stored code first.
-        """
-        self._recipe, self._data, self._states, self._take = recipe, data, states, take
+        """``commit`` carries the recipe. ``data``: by name where each data set lies."""
+        self._context, self._commit, self._recipe, self._data = context, commit, recipe, data
+        files = {name: attached.read(context, commit, name) for name in recipe.code}
+        self._code = StoredCode(files, recipe.packages)
         self._arrays: Mapping[str, Any] | None = None
         self._objects: dict[str, Any] = {}
+
+    def state(self, name: str) -> Mapping[str, Any]:
+        """The state that the version carries under ``name``."""
+        found: Mapping[str, Any] = attached.state(self._context, self._commit, name)
+        return found
 
     def model(self) -> torch.nn.Module:
         """The model as its constructor makes it, without its weights."""
@@ -507,7 +511,7 @@ class Rebuilt:
     def code(self, name: str) -> Any:
         """The class, function or enum member of this ``module:name``."""
         module, _, path = name.partition(":")
-        return self._take(module, path)
+        return self._code.take(module, path)
 
     def path(self, value: Mapping[str, str]) -> Path:
         """The path of a data set, or of a file or folder in it."""
@@ -517,7 +521,7 @@ class Rebuilt:
     def array(self, key: str) -> Any:
         """The tensor or array that was kept under ``key``."""
         if self._arrays is None:
-            self._arrays = self._states(VALUES)
+            self._arrays = self.state(VALUES)
         return self._arrays[key]
 
     def _make(self, each: Made) -> Any:
@@ -525,7 +529,7 @@ class Rebuilt:
         if each.kind in _GENERATORS:
             return _GENERATORS[each.kind].make(*args)
         if each.kind == "optimizer":
-            args = [self._groups(self._states(_state_name(each.name)))]
+            args = [self._groups(self.state(_state_name(each.name)))]
         try:
             return self.code(each.call)(*args, **keywords)
         except MvcError:
@@ -540,7 +544,7 @@ class Rebuilt:
         return [{"params": [parameters[n] for n in group["names"]]} for group in state["groups"]]
 
     def _set(self, each: Made) -> None:
-        obj, state = self._objects[each.name], self._states(_state_name(each.name))
+        obj, state = self._objects[each.name], self.state(_state_name(each.name))
         try:
             if each.kind in _GENERATORS:
                 _GENERATORS[each.kind].set_state(obj, state)
@@ -595,16 +599,16 @@ _VALUES = (
 # -- steps -------------------------------------------------------------------------------------
 
 
-class Steps(Struct):
+class StepCount(Struct):
     """How many steps optimizers have made."""
 
     count: int = 0
 
 
 @contextmanager
-def counting_steps(progress: Callable[[int], object] | None = None) -> Iterator[Steps]:
+def counting_steps(progress: Callable[[int], object] | None = None) -> Iterator[StepCount]:
     """Counts the steps of all optimizers of torch while the block runs, for ``progress`` too."""
-    steps = Steps()
+    steps = StepCount()
 
     def step(*_: object) -> None:
         steps.count += 1

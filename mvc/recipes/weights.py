@@ -7,7 +7,7 @@ other version has.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from typing import Any
 
@@ -29,14 +29,16 @@ from mvc.model.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.recipe import BaseState, Recipe, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
-from mvc.repo import attached
-from mvc.repo.commit.commit import layout_of
-from mvc.repo.commit.state_writer import StateWriter
+from mvc.repo.commit.commit import store_file
+from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.content.contents import write_file
+from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
+from mvc.report.stats import recipe_base
 from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import Policy
 
 __all__ = [
@@ -125,7 +127,7 @@ def _making(context: Context, commit: CommitId) -> float:
     seconds, at = 0.0, commit
     while (gone := availability.dropped(context, at)) is not None:
         seconds += gone.seconds
-        base = attached.base(context, at)
+        base = recipe_base(context, at)
         if base is None:
             return seconds
         at = base
@@ -311,7 +313,7 @@ def _store(
     mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where=where)
     get = context.config.get
     pipeline = encoding_policy(context).pipeline
-    policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), True)
+    policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), reset=True)
     for _ in range(_TRIES):
         with suppress(ConcurrentRewrite):
             _attempt(context, policy, mark, None if done is None else done.state)
@@ -320,26 +322,23 @@ def _store(
 
 
 def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> None:
-    graph = context.store.graph
-    context.store.snapshot.refresh()
+    store, graph = context.store, context.store.graph
+    store.snapshot.refresh()
     generation = graph.generation
-    with context.store.pack_writer() as packs:
-        files = StateWriter(context, packs, policy, manifests.EMPTY)
-        try:
-            if state is not None:
-                files.keep(from_state(state), mark.path)
-            files.writer.flush()
-            regions = packs.sync()
+    store.require(policy.pipeline.features)
+    with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
+        if state is not None:
+            finder = BaseFinder(manifests.EMPTY)
+            store_file(ContentWriter(objects), finder, from_state(state), mark.path)
+        regions = objects.sync()
 
-            def make() -> Entry:
-                if graph.was_rewritten(generation):
-                    raise ConcurrentRewrite
-                file = _file(context, mark.commit, mark.path)
-                if state is None and not availability.is_stored(context, file):
-                    raise _Collected
-                now = context.store.clock.now_ns()
-                return Entry("restore-weights", now, regions=regions, weights=(mark,))
+        def make() -> Entry:
+            if graph.was_rewritten(generation):
+                raise ConcurrentRewrite
+            file = _file(context, mark.commit, mark.path)
+            if state is None and not availability.is_stored(context, file):
+                raise _Collected
+            now = store.clock.now_ns()
+            return Entry("restore-weights", now, regions=regions, weights=(mark,))
 
-            context.store.publish(make, release=packs.close)
-        finally:
-            files.writer.close()
+        store.publish(make, release=packs.close)

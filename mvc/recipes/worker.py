@@ -26,7 +26,6 @@ from mvc.io.process import signal_at_end_of_parent
 from mvc.models import environment
 from mvc.models.environment import Environment, EnvironmentDifference
 from mvc.models.settings import apply_settings
-from mvc.models.stored_code import StoredCode
 from mvc.recipes.recipe import RECIPE, Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
@@ -162,21 +161,14 @@ def _work(repo: Repository, job: Job, events: TextIO) -> None:
     if compared.verdict == "different" and not job.anyway:
         return
     data = {name: Path(path) for name, path in job.data.items()}
-
-    def state(name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = attached.state(context, commit, name)
-        return found
-
-    files = {name: attached.read(context, commit, name) for name in recipe.code}
-    code = StoredCode(files, recipe.packages)
-    rebuilt = Rebuilt(recipe, data, state, code.take)
+    rebuilt = Rebuilt(context, commit, recipe, data)
     model = rebuilt.model()
     weights = (
         torch.load(job.base, weights_only=True)
         if job.base
         else repo.checkout(recipe.base.version, path=recipe.base.path)
     )
-    start = state(START)
+    start = rebuilt.state(START)
     check_rng(start["rng"])
     _prepare(model, recipe.model, weights, start["buffers"])
     rebuilt.objects()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -10,6 +11,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import Contents, Inventory, inventory_and_contents
@@ -24,7 +26,7 @@ from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
 
-__all__ = ["Stats", "by_version", "stats"]
+__all__ = ["Stats", "by_version", "recipe_base", "stats"]
 
 _KINDS = ("full", "delta", "metadata")
 
@@ -77,6 +79,15 @@ def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
     return total, held.by_version(context.config.get("store.storage_weight"))
 
 
+def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
+    """The version that the recipe of this one trains; None if it carries none that says so."""
+    try:
+        recipe = json.loads(attached.read(context, commit, "recipe.json"))
+        return CommitId(bytes.fromhex(recipe["base"]["version"]))
+    except (MvcError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def _look(context: Context) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
     found, contents = inventory_and_contents(context.store)
@@ -90,7 +101,7 @@ def _look(context: Context) -> tuple[Stats, _Figures]:
     found.graph.price(seconds)
     groups = _SharedPayloads(found, seconds) if any(found.groups) else None
     recipes = {
-        commit: (gone.seconds, attached.base(context, commit))
+        commit: (gone.seconds, recipe_base(context, commit))
         for commit, gone in all_dropped(context).items()
     }
     held = _hold(found, contents, context.store.timing, groups=groups, recipes=recipes)

@@ -230,7 +230,7 @@ def test_failure_behind_stops_the_training(
     def failing(*args: Any, **options: Any) -> Any:
         raise mvc.MvcError("no space")
 
-    monkeypatch.setattr(repo, "commit", failing)
+    monkeypatch.setattr("mvc.training.writer_thread.commit", failing)
     callback = MVCCallback(repo)
     with pytest.raises(mvc.MvcError, match="no space"):
         trainer(tmp_path, [callback]).train()

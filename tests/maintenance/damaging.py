@@ -11,7 +11,7 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.maintenance.report import Repaired
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.testing import History, fresh_process
 
 LAST = 5
@@ -56,7 +56,7 @@ def lost(history: History) -> list[int]:
         return history.damaged(repo)
 
 
-def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -> Step:
+def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -> PathStep:
     """A stored coding of a tensor; ``full`` or a delta if it matters."""
     with Repository.open(root) as repo:
         fresh_process()
@@ -78,7 +78,7 @@ def smash(path: Path, at: int, length: int = 9) -> None:
     path.write_bytes(data)
 
 
-def smash_payload(root: Path, step: Step) -> None:
+def smash_payload(root: Path, step: PathStep) -> None:
     at = step.offset + step.header.body_at + step.member.at
     smash(pack_of(root, step.pack), at + step.member.stored // 2)
 

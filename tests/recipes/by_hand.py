@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from blake3 import blake3
 
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.python.state import from_state
 from mvc.ids import CommitId
 from mvc.recipes.recipe import RECIPE, BaseState, Data, Model, Recipe, Result, recipe_of
@@ -22,7 +23,6 @@ from mvc.repo import attached
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry, Weights
 

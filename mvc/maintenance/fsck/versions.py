@@ -15,10 +15,9 @@ from mvc.limits import PIECE
 from mvc.maintenance.report import Problem
 from mvc.maintenance.storage_graph import StorageGraph
 from mvc.model.commit import Commit
-from mvc.model.hashing import blob_id
+from mvc.model.hashing import blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.store.recovery.sequential import fill_where_sound

@@ -25,7 +25,7 @@ from mvc.maintenance.repack.solve.model import Layout, Versions
 from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
-from mvc.repo.commit.commit import layout_of
+from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.store.journal.entries import Entry

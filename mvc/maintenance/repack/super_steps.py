@@ -29,7 +29,7 @@ from mvc.maintenance.rewrite_plan import (
     retry_on_rewrite,
 )
 from mvc.repo.context import Context
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
@@ -322,5 +322,5 @@ def _count(record: StoredRecord) -> int:
 
 def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
     member = record.header.members[0]
-    found = decode_shared(packs, Step(record.pack, record.offset, record.header, member, False))
+    found = decode_shared(packs, PathStep(record.pack, record.offset, record.header, member, False))
     return [each for each in found if isinstance(each, Addition)]

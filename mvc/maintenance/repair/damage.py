@@ -21,7 +21,7 @@ from mvc.maintenance.inventory import (
 )
 from mvc.maintenance.quarantine import DamagedRange, QuarantinePacks
 from mvc.store.graph.cost import Speed
-from mvc.store.graph.search import Graph, Step
+from mvc.store.graph.search import Graph, PathStep
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
@@ -112,8 +112,8 @@ class SoundGraph(Graph):
     def __init__(self, snapshot: Snapshot, survey: DamageSurvey) -> None:
         super().__init__(snapshot, Speed())
         self._named: dict[bytes, bytes] = {}
-        self._to: dict[bytes, list[Step]] = {}
-        self._from: dict[bytes, list[Step]] = {}
+        self._to: dict[bytes, list[PathStep]] = {}
+        self._from: dict[bytes, list[PathStep]] = {}
         self.packs = QuarantinePacks(snapshot.fs, snapshot.folder)
         for record in survey.found.all_records():
             self._add(record.pack, record.offset, record.header, survey.damaged)
@@ -129,9 +129,11 @@ class SoundGraph(Graph):
             self.name(member.id)
             if (pack, at, i) in damaged:
                 continue
-            self._to.setdefault(member.id, []).append(Step(pack, at, header, member, reverse=False))
+            self._to.setdefault(member.id, []).append(
+                PathStep(pack, at, header, member, reverse=False)
+            )
             if member.base and not member.coding.forward_only:
-                undone = Step(pack, at, header, member, reverse=True)
+                undone = PathStep(pack, at, header, member, reverse=True)
                 self._from.setdefault(member.base, []).append(undone)
 
     def name(self, id_: bytes) -> None:
@@ -141,13 +143,13 @@ class SoundGraph(Graph):
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
         return self._named.get(prefix)
 
-    def steps(self, id_: bytes) -> list[Step]:
+    def steps(self, id_: bytes) -> list[PathStep]:
         """Every sound coding of an object."""
         return self._to.get(id_, [])
 
     def _neighbours(
         self, node: tuple[bytes, int]
-    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
         id_, start = node
         for step in self._to.get(id_, ()):
             base = step.member.base

@@ -17,8 +17,8 @@ from mvc.maintenance.repair.sources import ObjectSources
 from mvc.maintenance.report import Healed
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
 from mvc.maintenance.storage_graph import Piece, Reachability
+from mvc.model.hashing import pieces
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import pieces
 from mvc.repo.lookup.manifests import objects
 from mvc.store.packs.records import BASE_BYTES, MANIFEST
 

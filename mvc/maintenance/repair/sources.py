@@ -20,10 +20,10 @@ from mvc.io.files import FileSystem
 from mvc.limits import PIECE
 from mvc.maintenance.repair.damage import SoundGraph
 from mvc.maintenance.rewrite_plan import ObjectSource
+from mvc.model.hashing import verify_pieces
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.context import Context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of

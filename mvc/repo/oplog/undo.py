@@ -99,7 +99,7 @@ def _plan(context: Context, number: int | None) -> Undoing:
         if (deployed.sequence, deployed.target) == (operation.number, made.target)
         and not deployed.retracted
     )
-    return Undoing(operation, entry, head(context), revert.head(), tuple(standing))
+    return Undoing(operation, entry, head(context), revert.head(), deployments=tuple(standing))
 
 
 def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:

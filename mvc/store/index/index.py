@@ -30,7 +30,7 @@ from mvc.store.index.pages import check_pages
 from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
-__all__ = ["Index", "Meta", "Run"]
+__all__ = ["Index", "IndexRun", "Meta"]
 
 _VERSION = 3  # 2: every operation by its number; 3: runs and blocks by their hashes
 _META = b"meta"
@@ -42,7 +42,7 @@ _PATIENCE, _PAUSE = 2.0, 0.005  # seconds; a writer on a busy machine can be bet
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
-class Run(Struct, frozen=True):
+class IndexRun(Struct, frozen=True):
     """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
 
     level: int
@@ -54,7 +54,7 @@ class Meta(Struct, frozen=True):
 
     identity: bytes
     position: Position
-    runs: tuple[Run, ...]
+    runs: tuple[IndexRun, ...]
 
     def encoded(self) -> bytes:
         writer = Writer().uint(_VERSION).raw(self.identity)
@@ -74,7 +74,7 @@ class Meta(Struct, frozen=True):
             raise reader.fail("its version is unknown")
         identity = reader.raw(16)
         position = Position(reader.uint(), reader.uint(), reader.raw(16))
-        runs = tuple(Run(reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000)))
+        runs = tuple(IndexRun(reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000)))
         reader.end()
         return cls(identity, position, runs)
 
@@ -152,7 +152,7 @@ class Index:
             }
             return list(self._readers.values())
 
-    def _reader(self, run: Run) -> RunReader:
+    def _reader(self, run: IndexRun) -> RunReader:
         return RunReader(self._directory(run), lambda check: self._get(_block_key(check)))
 
     def _get(self, key: bytes) -> bytes | None:
@@ -217,11 +217,11 @@ class Index:
             encoded = directory.encoded()
             check = block_check(encoded)
             txn.put(_directory_key(check), encoded)
-            meta = Meta(old.identity, position, (*runs, Run(level, check)))
+            meta = Meta(old.identity, position, (*runs, IndexRun(level, check)))
             txn.put(_META, meta.encoded())
         return meta
 
-    def _delete(self, txn: Any, run: Run) -> None:
+    def _delete(self, txn: Any, run: IndexRun) -> None:
         """Deletes a run and its blocks.
 
         No other run has the same blocks: every key ends in its entry's offset, and each entry is
@@ -231,13 +231,13 @@ class Index:
             txn.delete(_block_key(block.check))
         txn.delete(_directory_key(run.check))
 
-    def _directory(self, run: Run) -> Directory:
+    def _directory(self, run: IndexRun) -> Directory:
         data = self._get(_directory_key(run.check))
         if data is None:
             raise DamagedData("a run of the index is missing")
         return Directory.decode(data, run.check)
 
-    def _keys(self, run: Run) -> Iterator[bytes]:
+    def _keys(self, run: IndexRun) -> Iterator[bytes]:
         return self._reader(run).scan(b"", b"\xff" * 32)
 
 
