@@ -243,7 +243,7 @@ class _Execution:
         entry = plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
         requests: list[EncodeRequest] = []
-        for record in self._found.records[entry_index]:
+        for record in self._found.records_of(entry_index):
             if record.pack in plan.packs or (record.pack, record.offset) in plan.records:
                 requests += self._move(record)
                 regions += self._new.cut()

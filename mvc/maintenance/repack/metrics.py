@@ -139,8 +139,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     found = costs.survey.found
     total = sum(
         _record(record, gone.get((record.pack, record.offset), set()))
-        for records in found.records
-        for record in records
+        for record in found.all_records()
     )
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
