@@ -195,8 +195,7 @@ def _another_has(context: Context, gone: availability.Dropped, going: set[Commit
     if entry is None or not gone.stored:
         return False
     for id_, path in holders(context, entry):
-        other = availability.dropped(context, id_)
-        if id_ not in {gone.commit, *going} and (other is None or other.path != path):
+        if id_ not in {gone.commit, *going} and not availability.dropped(context, id_, path):
             return True
     return False
 

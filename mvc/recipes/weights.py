@@ -27,7 +27,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.recipes import dataset
-from mvc.recipes.recipe import BaseState, Recipe, recipe_of
+from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
 from mvc.repo.commit.commit import store_file
 from mvc.repo.commit.storage_policy import layout_of
@@ -87,15 +87,10 @@ def _lineage(context: Context, commit: CommitId) -> Iterator[tuple[CommitId, Rec
     """A version and the bases before it that gave up their weights, with their recipes."""
     recipe = recipe_of(context, commit)
     yield commit, recipe
-    while _gave_up(context, recipe.base):
+    while availability.dropped(context, recipe.base.version, recipe.base.path):
         commit = recipe.base.version
         recipe = recipe_of(context, commit)
         yield commit, recipe
-
-
-def _gave_up(context: Context, base: BaseState) -> bool:
-    gone = availability.dropped(context, base.version)
-    return gone is not None and gone.path == base.path
 
 
 def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
@@ -211,8 +206,8 @@ def drop(
             manifests.check_kept(context, version)
         if context.store.graph.was_rewritten(generation):
             for (version, path), entry in needed.items():
-                here = not _gave_up(context, BaseState(version, path))
-                if here and not availability.is_stored(context, entry):
+                gone = availability.dropped(context, version, path)
+                if gone is None and not availability.is_stored(context, entry):
                     raise _incomplete(version, path, "it was collected meanwhile")
         now = context.store.clock.now_ns()
         return Entry("drop-weights", now, weights=tuple(there))

@@ -85,10 +85,14 @@ def all_dropped(context: Context) -> dict[CommitId, Dropped]:
     return {each.commit: each for each in found if each is not None}
 
 
-def dropped(context: Context, commit: CommitId) -> Dropped | None:
-    """What is known of a version that gave up its weights; None if it has them."""
+def dropped(context: Context, commit: CommitId, path: str | None = None) -> Dropped | None:
+    """What is known of a version that gave up its weights, those at ``path`` if one is named.
+
+    None if it has them.
+    """
     marks = context.store.snapshot.weights(commit)
-    if not dropped_paths(mark for _, mark in marks):
+    paths = dropped_paths(mark for _, mark in marks).values()
+    if not paths or path not in {None, *paths}:
         return None
     recorded, mark = next((r, m) for r, m in reversed(marks) if m.kind == "dropped")
     proven = _proof(marks)
