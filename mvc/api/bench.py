@@ -25,7 +25,6 @@ from mvc.adapters.files.detect import suspicion
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
@@ -34,6 +33,8 @@ from mvc.model.hashing import pieces
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.repo.checkout.export import export
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
@@ -152,16 +153,12 @@ class Measured(Struct, frozen=True):
     reset_interval: int
     max_recovery: float | None
     notes: tuple[str, ...]
+    exact: bool = True  # other bytes raise DamagedData
 
     @property
     def recommended(self) -> str | None:
         """The value for ``commit.pipeline`` that is advised."""
         return None if self.advice.row is None else self.advice.row.name
-
-    @property
-    def exact(self) -> bool:
-        """Whether every version came back; other bytes raise DamagedData."""
-        return True
 
 
 def bench(

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
+    from mvc.repo.commit.lossy_commit import LossyCommit
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
-    from mvc.repo.lossy.commit import LossyCommit
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.worktree.identify import Identified
@@ -425,7 +425,7 @@ class Repository:
         options: CommitOptions,
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_states
-        from mvc.repo.lossy.approximate import approximating
+        from mvc.repo.commit.reduced_file import approximating
 
         changes: Sequence[Change] = of_states(self.context, given)
         live: Any = given.get(path)
@@ -451,7 +451,7 @@ class Repository:
         options: CommitOptions,
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_files, of_states
-        from mvc.repo.lossy.approximate import approximating
+        from mvc.repo.commit.reduced_file import approximating
 
         changes, further = of_files(self.context, paths, options), of_states(self.context, given)
         output = None if options.output is None else Path(options.output)
@@ -484,12 +484,12 @@ class Repository:
         self, request: CommitRequest, options: CommitOptions, text: str | None
     ) -> LossyCommit | None:
         """The making of production weights by the pipeline ``text``; None if it only codes."""
-        from mvc.codecs.pipeline import Pipeline
+        from mvc.pipelines.pipeline import Pipeline
 
         parsed = Pipeline.parse(text or "lossless")
         makes = parsed.decisions or parsed.lossy or parsed.forward_only
         if options.produced_by is None and makes:
-            from mvc.repo.lossy.commit import LossyCommit
+            from mvc.repo.commit.lossy_commit import LossyCommit
 
             return LossyCommit.of(self.context, str(text), request, options.exact)
         if options.output or options.in_place or options.exact:

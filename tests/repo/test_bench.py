@@ -16,9 +16,10 @@ from safetensors.numpy import save_file
 from mvc.api import bench as bench_module
 from mvc.api.bench import BenchRow, Figures, Measured, advise, bench
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.repo.config import Config, load_config
 from mvc.store.writing.layout import Layout
 

@@ -230,7 +230,7 @@ def _give_up_proven(session: Session, done: CommitResult, timeout: float | None)
 
 def _tell_of_setting(session: Session, done: CommitResult) -> None:
     """Says that a pipeline of the settings approximates, or that a lossy one does not act."""
-    from mvc.codecs.pipeline import Pipeline
+    from mvc.pipelines.pipeline import Pipeline
 
     text = str(session.repository.config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)

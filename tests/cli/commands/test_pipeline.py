@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from mvc.codecs.pipeline import PRESETS
-from mvc.codecs.stages.table import STAGES
+from mvc.pipelines.table import PRESETS, STAGES
 
 
 def test_lists_all_stages_and_presets(mvc) -> None:
