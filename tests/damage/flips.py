@@ -36,12 +36,10 @@ from collections.abc import Container, Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from mvc.store.graph.cost import Speed
-
 from mvc.errors import MvcError
 from mvc.maintenance.fsck.journal import JournalCheck
 from mvc.maintenance.fsck.packs import PackCheck
-from mvc.store.graph.search import Graph, Place
+from mvc.store.graph.search import Graph, Place, Speed
 from mvc.store.graph.search import Path as Way
 from mvc.store.snapshot import Snapshot
 from tests.damage import made
