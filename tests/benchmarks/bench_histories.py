@@ -25,7 +25,6 @@ from msgspec.structs import replace
 import mvc
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId, CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
@@ -33,6 +32,7 @@ from mvc.limits import CHUNK
 from mvc.model.commit import Commit
 from mvc.model.hashing import blob_id
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.journal.frames import Position, encode_entry
 from mvc.store.journal.reader import JournalReader

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import mvc
-from mvc.codecs.pipeline import PRESETS
 from mvc.errors import InvalidConfig
 from mvc.ids import CommitId
+from mvc.pipelines.table import PRESETS
 from mvc.testing import fresh_process
 from tests.benchmarks.measuring import head, row, seconds
 from tests.maintenance.test_recovery_bound import CONV, SLOW, configure, states, whole

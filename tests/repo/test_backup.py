@@ -41,7 +41,7 @@ def move_everything(root: Path) -> None:
 
         def attempt():
             found = inventory(context.store.snapshot)
-            plan = RewritePlan(packs={r.pack for records in found.records for r in records})
+            plan = RewritePlan(packs={r.pack for r in found.all_records()})
             return execute(
                 context, found, plan, lambda: Entry("repack", context.store.clock.now_ns())
             )

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mvc
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import (
     InvalidPipeline,
     IoFailed,
@@ -21,8 +20,9 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
+from mvc.lossy.reducer import is_optimizer
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.lossy.reduce import is_optimizer
 from mvc.store.recovery.recover import Recovery
 from tests.training.runs import bits_of, tensor_bits
 

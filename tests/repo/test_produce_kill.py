@@ -8,8 +8,6 @@ returned.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,9 +17,9 @@ from safetensors.numpy import load_file, save_file
 import mvc
 from mvc.repo.commit.request import CommitOptions
 from tests.seeds import draw
+from tests.training.killed import lines_until_killed
 
 SIZE = 300_000
-PROJECT = Path(__file__).parents[2]
 
 
 def test_killed(tmp_path: Path) -> None:
@@ -29,18 +27,11 @@ def test_killed(tmp_path: Path) -> None:
     random = draw("produce")
     number = 1
     for _ in range(4):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.repo.test_produce_kill", str(tmp_path), str(number)],
-            cwd=PROJECT, stdout=subprocess.PIPE,
+        said = lines_until_killed(
+            "tests.repo.test_produce_kill", tmp_path, number,
+            enough=lambda lines: len(lines) >= 2, delay=random.random() * 0.03,
         )  # fmt: skip
-        assert child.stdout is not None
-        said = [int(child.stdout.readline()) for _ in range(2)]
-        signal.sigtimedwait([], random.random() * 0.03)
-        os.kill(child.pid, signal.SIGKILL)
-        said += [int(line) for line in child.stdout.readlines()]
-        child.wait()
-        child.stdout.close()
-        number = check(tmp_path, said[-1])
+        number = check(tmp_path, int(said[-1]))
 
 
 def check(folder: Path, acknowledged: int) -> int:

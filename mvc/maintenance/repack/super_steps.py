@@ -14,11 +14,9 @@ from typing import TypeAlias
 
 from msgspec import Struct, field
 
-from mvc.codecs.lc.joint import encode_joint
-from mvc.codecs.lc.payload import encode_steps
-from mvc.codecs.lc.step import Step as Addition
-from mvc.codecs.pipeline import Pipeline
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
+from mvc.lossy.lc.payload import encode_joint, encode_steps
+from mvc.lossy.lc.step import Addition
 from mvc.maintenance.inventory import CodingPlace, StoredRecord, inventory
 from mvc.maintenance.repack.survey import Survey, survey
 from mvc.maintenance.rewrite_plan import (
@@ -28,6 +26,7 @@ from mvc.maintenance.rewrite_plan import (
     execute,
     retry_on_rewrite,
 )
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.context import Context
 from mvc.store.graph.search import PathStep
 from mvc.store.journal.entries import Entry

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.codecs.pipeline import Pipeline
 from mvc.io.handles import ReadFile
 from mvc.limits import MIB, PIECE
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions
 
 SIZE = 3 * PIECE + 5 * MIB + 123
