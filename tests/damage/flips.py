@@ -36,8 +36,6 @@ from collections.abc import Container, Iterable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
-from mvc.store.graph.cost import Speed
-
 from mvc.errors import MvcError
 from mvc.maintenance.fsck.journal import JournalCheck
 from mvc.maintenance.fsck.packs import PackCheck
