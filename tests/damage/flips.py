@@ -39,7 +39,7 @@ from pathlib import Path
 from mvc.errors import MvcError
 from mvc.maintenance.fsck.journal import JournalCheck
 from mvc.maintenance.fsck.packs import PackCheck
-from mvc.store.graph.search import Graph, Place
+from mvc.store.graph.search import Graph, Place, Speed
 from mvc.store.graph.search import Path as Way
 from mvc.store.snapshot import Snapshot
 from tests.damage import made

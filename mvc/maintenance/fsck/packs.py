@@ -8,7 +8,7 @@ from mvc.errors import IoFailed, MvcError
 from mvc.maintenance.inventory import claimed_twice, damaged_payloads, records_and_gaps
 from mvc.maintenance.report import Problem
 from mvc.maintenance.storage_graph import StorageGraph
-from mvc.store.graph.cost import Speed
+from mvc.store.graph.search import Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, Placed, pack_numbers, pack_path
