@@ -12,7 +12,7 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData, WrongUsage
-from mvc.maintenance.repack.super_steps import SuperStep
+from mvc.maintenance.repack.joint import SuperStep
 from mvc.repo.lossy import approximate as approximating
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy import approximator

@@ -13,7 +13,8 @@ from mvc.adapters.python.state import ParsedState, from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import MvcError
 from mvc.ids import BlobId
-from mvc.maintenance.repack.super_steps import STEP, join
+from mvc.maintenance.repack.repack import join
+from mvc.maintenance.repack.super_steps import STEP
 from mvc.model.manifest import FileEntry
 from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import mvc
-from mvc.maintenance.repack.super_steps import join
+from mvc.maintenance.repack.repack import join
 from tests.fresh import InThisThread, fresh_process, open_quietly, open_repository
 from tests.repo.lc.histories import check, grow, start
 
