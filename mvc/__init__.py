@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import MvcError
 
 if TYPE_CHECKING:
+    from mvc.adapters.hashing import root_of
     from mvc.api.repository import Repository
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
     from mvc.models.models import Architecture
     from mvc.probing.probe import Probe, probe
-    from mvc.recipes.service import made
+    from mvc.recipes.making import made
     from mvc.repo.commit.request import CommitOptions
     from mvc.repo.commit.result import CommitResult
-    from mvc.repo.content.hashing import root_of
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
     from mvc.requirements import Requirements
@@ -68,9 +68,9 @@ _LAZY = {
     "Repository": "mvc.api.repository",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
-    "made": "mvc.recipes.service",
+    "made": "mvc.recipes.making",
     "probe": "mvc.probing.probe",
-    "root_of": "mvc.repo.content.hashing",
+    "root_of": "mvc.adapters.hashing",
 }
 
 

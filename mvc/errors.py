@@ -165,7 +165,7 @@ class CannotRetrain(MvcError):
 class RetrainingDiffers(MvcError):
     """A replay made other weights than the version has; they are not returned.
 
-    ``tensors``: how each that differs does (``mvc.recipes.replay.Difference``).
+    ``tensors``: how each that differs does (``mvc.recipes.replay.TensorDifference``).
     """
 
     tensors: tuple[object, ...] = ()

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from mvc.testing.fixtures import clock, history, repo
 from tests.prepared import forking, prepared
 from tests.variables import put_aside
 
-__all__ = ["forking", "prepared"]
+__all__ = ["clock", "forking", "history", "prepared", "repo"]
 
 put_aside()
 

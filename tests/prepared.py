@@ -30,6 +30,7 @@ __all__ = ["forking", "prepared"]
 
 _PROJECT = str(Path(__file__).parents[1])
 _WORKER = "mvc.recipes.worker"
+_COMMAND = [sys.executable, "-P", "-m", _WORKER]
 _PR_SET_CHILD_SUBREAPER = 36
 _EXECUTE = inspect.signature(subprocess.Popen._execute_child)
 
@@ -43,7 +44,7 @@ class Forking:
 
     def serves(self, args: Any, variables: Mapping[str, str] | None) -> bool:
         """Whether a fork can do what the process would; variables read at a start must agree."""
-        if list(args)[:3] != [sys.executable, "-m", _WORKER] or variables is None:
+        if list(args)[: len(_COMMAND)] != _COMMAND or variables is None:
             return False
         if self._process is None:
             self._start(variables)
@@ -101,7 +102,11 @@ class _Popen(subprocess.Popen[Any]):
             return
         pipes = [named[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         theirs = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
-        job = {"args": args[3:], "variables": dict(variables), "folder": str(named["cwd"])}
+        job = {
+            "args": args[len(_COMMAND) :],
+            "variables": dict(variables),
+            "folder": str(named["cwd"]),
+        }
         self.pid = self.forking.fork(job, theirs)
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -162,7 +167,7 @@ def _main() -> None:
     os.chdir(job["folder"])
     paths = [path for path in sys.path if path != _PROJECT]
     given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    sys.path[:] = [job["folder"], *given, *paths]
+    sys.path[:] = [*given, *paths]  # -P: nothing is imported from the working folder
     sys.argv[1:] = job["args"]
     runpy.run_module(_WORKER, run_name="__main__", alter_sys=True)
 

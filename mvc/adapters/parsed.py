@@ -18,6 +18,7 @@ from mvc.errors import BadModelFile, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.handles import ReadFile
 from mvc.limits import MAX_SKELETON, MAX_TENSORS
+from mvc.model.hashing import BlobHasher, blob_id, pieces, zero_blob_id, zeros
 from mvc.model.manifest import Check, View
 from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
@@ -133,6 +134,22 @@ class ParsedFile(ABC):
         """Whether this range of a content is known to be zero without being read."""
         del content, start, length
         return False
+
+    def content_id(self, content: int, buffer: memoryview) -> BlobId:
+        """The id of one content; ``buffer`` holds a piece of it, or the whole if that is less."""
+        spec = self.contents[content].spec
+        if (borrowed := self.borrow(content)) is not None:
+            return blob_id(spec, borrowed, parallel=True)
+        if self.is_hole(content, 0, spec.nbytes):
+            return zero_blob_id(spec)
+        hasher = BlobHasher(spec, parallel=True)
+        for start, length in pieces(spec):
+            part = zeros(length)
+            if not self.is_hole(content, start, length):
+                part = buffer[:length]
+                self.read(content, start, part)
+            hasher.update(part)
+        return hasher.done()
 
     @abstractmethod
     def skeleton(self) -> bytes:

@@ -21,6 +21,7 @@ from typing import TypeAlias
 from msgspec import Struct, field
 
 from mvc.adapters.files.detect import suspicion
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api.repository import Repository
 from mvc.codecs.pipeline import PRESETS, Pipeline
@@ -28,14 +29,15 @@ from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import MIB
+from mvc.model.hashing import pieces
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.checkout.export import export
-from mvc.repo.commit.commit import commit, layout_of
+from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.config import Config, load_config
-from mvc.repo.content.hashing import hash_file, pieces
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mvc.recipes.dataset import DataSet, Given
     from mvc.recipes.recipe import Call
     from mvc.recipes.recording import Run
-    from mvc.recipes.replay import Retrained
+    from mvc.recipes.replay import ReplayOptions, Retrained
 
-__all__ = ["Recipes", "trusted_versions"]
+__all__ = ["Recipes", "replay_options", "trusted_versions"]
 
 
 def trusted_versions(
@@ -39,6 +39,25 @@ def trusted_versions(
     if isinstance(trust, Collection):
         return frozenset(repo.find(rev) for rev in trust)
     return frozenset(named if trust is True else ())
+
+
+def replay_options(
+    repo: Repository,
+    trust: bool | Sequence[Rev],
+    named: Sequence[CommitId],
+    *,
+    anyway: bool,
+    timeout: float | None,
+    progress: Progress | None,
+    threads: int | None = None,
+) -> ReplayOptions:
+    """How versions are made again; ``trust`` as in ``trusted_versions``."""
+    from mvc.recipes.replay import ReplayOptions
+
+    trusted = trusted_versions(repo, trust, named)
+    return ReplayOptions(
+        trusted, anyway=anyway, threads=threads, timeout=timeout, progress=progress
+    )
 
 
 @checked
@@ -91,10 +110,11 @@ class Recipes:
         from mvc.recipes.recording import Run, RunOptions
 
         options = RunOptions(
-            path, message, metrics, params, deploy, branch, deterministic, verify, drop_weights,
-            timeout,
+            path=path, message=message, metrics=metrics, params=params, deploy=deploy,
+            branch=branch, deterministic=deterministic, verify=verify, drop_weights=drop_weights,
+            timeout=timeout,
         )  # fmt: skip
-        return Run(self._repo, model, optimizer, service, data, options)
+        return Run(self._repo, model, optimizer, service=service, data=data, options=options)
 
     def retrain(
         self,
@@ -117,12 +137,13 @@ class Recipes:
         NotTrusted, CannotRetrain before anything runs, and RetrainingDiffers if other weights
         come out.
         """
-        from mvc.recipes.replay import ReplayOptions
         from mvc.recipes.weights import prove
 
         commit = self._repo.find(rev)
-        trusted = trusted_versions(self._repo, trust, [commit])
-        options = ReplayOptions(trusted, anyway, threads, timeout, progress)
+        options = replay_options(
+            self._repo, trust, [commit],
+            anyway=anyway, threads=threads, timeout=timeout, progress=progress,
+        )  # fmt: skip
         return prove(self.context, commit, options)
 
     def retraining(
@@ -138,12 +159,12 @@ class Recipes:
 
         It is trained again first, as by ``retrain``; nothing is if its weights are stored.
         """
-        from mvc.recipes.replay import ReplayOptions
         from mvc.recipes.weights import readable
 
         commit = self._repo.find(rev)
-        trusted = trusted_versions(self._repo, trust, [commit])
-        options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
+        options = replay_options(
+            self._repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
+        )
         return readable(self.context, commit, options)
 
     def calls(self, rev: Rev = "HEAD") -> list[Call]:

@@ -5,7 +5,6 @@ Opens and wires; every verb is a function in a module of its own.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property
@@ -40,8 +39,7 @@ from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo import deployments, queries, refs, times
 from mvc.repo.arguments import check_keywords, checked
-from mvc.repo.commit.base_cache import BaseCaches
-from mvc.repo.config import Config, bytes_to_hold, load_config
+from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, revisions
@@ -128,8 +126,6 @@ class Repository:
                 hint="mvc.Repository.open(PATH) opens one, mvc.Repository.init(PATH) makes one",
             )
         self.context = context
-        self._lock = threading.RLock()
-        self._last = BaseCaches()
         self._closing: list[Callable[[], object]] = []
         self.closed = False
 
@@ -152,13 +148,13 @@ class Repository:
         """
         files, time = fs or FileSystem(), clock or Clock()
         root = files.realpath(Path(path))
-        settings = config(None) if config else load_config(files, None, None, {}, {})
+        settings = config(None) if config else load_config(files, None, None, {}, flags={})
         name = branch or str(settings.get("init.branch"))
         refs.check_branch(name)
         check_absent(files, root)
         with remove_if_failed(files, root):
             files.make_dirs(root)
-            create(files, time, root, name, _FIRST_CONFIG)
+            create(files, time, root, name, config=_FIRST_CONFIG)
         repo = cls.open(root, config=config, fs=fs, clock=clock)
         queries.begin(repo.context)
         return repo
@@ -263,7 +259,7 @@ class Repository:
         """Lets go of files and memory. Everything acknowledged is durable already."""
         with ExitStack() as after:
             after.callback(self.context.store.close)
-            after.callback(self._last.clear)
+            after.callback(self.context.caches.clear)
             after.callback(setattr, self, "closed", True)
             for act in self._closing:  # may commit
                 after.callback(act)
@@ -387,7 +383,7 @@ class Repository:
             new_branch=chosen.new_branch,
             attachments=carried,
         )
-        with self._lock:
+        with self.context.caches.lock:
             if files:
                 return self._commit_files(state, given, request, chosen)
             return self._commit_states(given, path, request, chosen)
@@ -422,9 +418,10 @@ class Repository:
         request: CommitRequest,
         options: CommitOptions,
     ) -> CommitResult:
+        from mvc.repo.commit.inputs import of_states
         from mvc.repo.lossy.approximate import approximating
 
-        changes = self._changes(given)
+        changes: Sequence[Change] = of_states(self.context, given)
         live: Any = given.get(path)
         setting = None if live is None else approximating(self.context)
         lossy = self._lossy(request, options, request.pipeline or setting)
@@ -447,10 +444,10 @@ class Repository:
         request: CommitRequest,
         options: CommitOptions,
     ) -> CommitResult:
-        from mvc.repo.commit.inputs import of_files
+        from mvc.repo.commit.inputs import of_files, of_states
         from mvc.repo.lossy.approximate import approximating
 
-        changes, further = of_files(self.context, paths, options), self._changes(given)
+        changes, further = of_files(self.context, paths, options), of_states(self.context, given)
         output = None if options.output is None else Path(options.output)
         written = output is not None or options.in_place
         setting = approximating(self.context)
@@ -470,26 +467,12 @@ class Repository:
             lossy.write(done, output)
         return done
 
-    def _changes(self, given: Mapping[str, Mapping[str, Any]]) -> list[Change]:
-        from mvc.adapters.python.state import ParsedState
-        from mvc.repo.commit.inputs import of_state
-
-        budget = bytes_to_hold(str(self.config.get("python.keep_base")))
-        # Whoever parsed a state before holds what it was made of.
-        paths = [path for path, state in given.items() if not isinstance(state, ParsedState)]
-        caches = self._last.select(paths, self.context.store.graph, budget)
-        return [of_state(state, path, caches.get(path)) for path, state in given.items()]
-
     def _publish(
-        self, request: CommitRequest, changes: list[Change], options: CommitOptions
+        self, request: CommitRequest, changes: Sequence[Change], options: CommitOptions
     ) -> CommitResult:
         from mvc.repo.commit.commit import commit
 
-        try:
-            return commit(self.context, replace(request, changes=changes), options.progress)
-        except BaseException:
-            self._last.clear()
-            raise
+        return commit(self.context, replace(request, changes=changes), options.progress)
 
     def _lossy(
         self, request: CommitRequest, options: CommitOptions, text: str | None
@@ -563,7 +546,9 @@ class Repository:
         check_keywords("checkout", WriteOptions, options)
         commit_id = self.find(rev, at=at, target=target)
         if to is not None:
-            done: Any = self._write(commit_id, rev if at is None else None, path, to, options)
+            done: Any = self._write(
+                commit_id, rev if at is None else None, path, to, options=options
+            )
         elif any(options.values()):
             raise WrongUsage(f"{min(options)} is for files", hint="say where they go with to=")
         elif not isinstance(path, str | None):
@@ -613,7 +598,9 @@ class Repository:
         if into_folder:
             raise WrongUsage(f"{min(into_folder)} is for another folder than the repository's")
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit).entries:
-            return checkout.Restored(commit, (), (), (), refs.head(self.context).branch, False)
+            return checkout.Restored(
+                commit, (), (), (), branch=refs.head(self.context).branch, moved_head=False
+            )
         if paths:
             return checkout.restore_paths(
                 self.context, commit, paths, force=force, progress=progress
@@ -808,10 +795,10 @@ class Repository:
         """
         from mvc.adapters.views import extract
         from mvc.repo.content.contents import in_memory
-        from mvc.repo.lookup.weights import check_weights
+        from mvc.repo.lookup.availability import check_available
 
         if rev is not None:
-            check_weights(self.context, self.find(rev), [entry])
+            check_available(self.context, self.find(rev), [entry])
         data = in_memory(self.context, entry, {tensor.content})[tensor.content]
         return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
@@ -927,9 +914,12 @@ class Repository:
         """
         from mvc.repo.display import Log
         from mvc.repo.history.log import log
-        from mvc.report.stats import by_version
 
-        storage = by_version(self.context)[1] if prices else None
+        storage = None
+        if prices:
+            from mvc.report.stats import by_version
+
+            storage = by_version(self.context)[1]
         entries = log(
             self.context,
             rev,

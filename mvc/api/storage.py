@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from mvc.api.recipes import trusted_versions
+from mvc.api.recipes import replay_options
 from mvc.errors import WrongUsage
 from mvc.repo import queries
 from mvc.repo.arguments import checked
 from mvc.repo.context import Context
-from mvc.repo.lookup import weights
+from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress
 
@@ -87,11 +88,16 @@ class Storage:
 
         ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
         """
-        from mvc.maintenance import gc
-        from mvc.maintenance.gc import grace_of
+        from mvc.maintenance.gc import collect, grace_of, plan_collection
+        from mvc.maintenance.leftovers import clear_leftovers
+        from mvc.repo.interrupted import finish_checkouts
 
-        act = gc.plan_collection if dry_run else gc.collect
-        return act(self.context, grace=grace_of(self.context, grace), progress=progress)
+        context, span = self.context, grace_of(self.context, grace)
+        if dry_run:
+            return plan_collection(context, grace=span, progress=progress)
+        finish_checkouts(context)  # one may be about to move HEAD to what would be collected
+        clear_leftovers(context)
+        return collect(context, grace=span, progress=progress)
 
     def forget(
         self,
@@ -193,28 +199,25 @@ class Storage:
             "remove": remove, "add_queried": add_queried, "super_step": super_step,
         }  # fmt: skip
         given = check_aims(**aims, drop_weights=drop_weights)
+        replay = partial(
+            replay_options, self._repo, trust, anyway=anyway, timeout=timeout, progress=progress
+        )
         if drop_weights is not None:
             if dry_run:
                 raise WrongUsage("drop_weights cannot be tried: it takes no dry_run")
             from mvc.maintenance.repack.repack import unchanged
-            from mvc.recipes.replay import ReplayOptions
             from mvc.recipes.weights import drop
 
             dropped = [self._repo.find(rev) for rev in drop_weights]
             done = unchanged(self.context)  # first: of a damaged repository nothing is given up
-            trusted = trusted_versions(self._repo, trust, dropped)
-            options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
-            drop(self.context, dropped, options, outside_data=outside_data)
+            drop(self.context, dropped, replay(dropped), outside_data=outside_data)
             return done
         added = [self._repo.find(rev) for rev in add or ()]
         for commit in () if dry_run else added:
-            if weights.dropped(self.context, commit) is not None:
-                from mvc.recipes.replay import ReplayOptions
+            if availability.dropped(self.context, commit) is not None:
                 from mvc.recipes.weights import store_again
 
-                trusted = trusted_versions(self._repo, trust, added)
-                options = ReplayOptions(trusted, anyway, timeout=timeout, progress=progress)
-                store_again(self.context, commit, options)
+                store_again(self.context, commit, replay(added))
         weighs = self.context.config.get("store.storage_weight") is not None
         if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
             return self._cheapest(dry_run=dry_run, progress=progress)

@@ -27,10 +27,9 @@ __all__ = [
 ]  # fmt: skip
 
 _COMMIT = (
-    "id", "parents", "root", "manifest", "author", "time@", "zone_minutes", "message", "metrics",
-    "params", "pipeline", "code", "attached",
-)  # fmt: skip
-_STORAGE = ("kind", "seconds", "price")
+    "id parents root manifest author time@ zone_minutes message metrics params pipeline code "
+    "attached"
+)
 _1990 = 631_152_000 * 10**9
 
 IsLive: TypeAlias = Callable[[Deployed], bool]
@@ -179,13 +178,16 @@ def _deployed(deployed: Deployed) -> str:
     return f"{printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
 
 
-def as_json(entry: LogEntry, *more: str) -> dict[str, Any]:
+def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:
     """One commit with the names and deployments it goes by, and ``more`` fields of the entry."""
     stored = entry.storage
-    storage = stored and {"bytes": sum(stored.bytes.values()), **fields(stored, *_STORAGE)}
+    storage = stored and {
+        "bytes": sum(stored.bytes.values()),
+        **fields(stored, "kind seconds price"),
+    }
     return {
-        **fields(entry.commit, *_COMMIT),
-        **fields(entry, "refs", "deployments", "forgotten@", "dropped"),
+        **fields(entry.commit, _COMMIT),
+        **fields(entry, "refs deployments forgotten@ dropped"),
         **({} if storage is None else {"storage": storage}),
-        **(fields(entry, *more) if more else {}),
+        **(fields(entry, more) if more else {}),
     }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["POINT", "chart", "show_curve"]
 
-POINT = ("bytes", "recovery_worst=worst_seconds", "recovery_mean=mean_seconds")
+POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
 
 _FORMATS = {".svg": "svg", ".png": "png"}
 
@@ -35,7 +35,7 @@ def show_curve(session: Session, picture: Path | None, *, force: bool) -> None:
         session.write_output(picture, _draw(curve, picture))
         session.out.note(f"drew the curve in {printable(str(picture))}")
     if session.as_json:
-        found = {"points": curve.points, "now": fields(curve.today, *POINT)}
+        found = {"points": curve.points, "now": fields(curve.today, POINT)}
         session.out.json("mvc.repack/1", {"curve": found})
     else:
         _print_curve(session, curve)
@@ -56,7 +56,7 @@ def _print_curve(session: Session, curve: RepackCurve) -> None:
         (name, size(point.bytes), seconds(point.worst_seconds), seconds(point.mean_seconds))
         for name, point in [*(("", point) for point in curve.points), ("now", curve.today)]
     ]
-    show(out, [Column(""), *numbers("packs", "worst", "mean")], rows)
+    show(out, [Column(""), *numbers("packs, worst, mean")], rows)
 
 
 def chart(

@@ -56,7 +56,7 @@ def tensor_table(
 ) -> None:
     """Name, dtype, shape, size and id of tensors. ``marks``: what happened to each, by key."""
     words = marks or {}
-    titles = [*columns("tensor", "dtype"), *numbers("shape", "size"), *columns("id", "change")]
+    titles = [*columns("tensor, dtype"), *numbers("shape, size"), *columns("id, change")]
     rows = []
     for tensor in tensors:
         spec, id_ = tensor.spec, str(tensor.id) if full else tensor.id.short
@@ -69,7 +69,7 @@ def tensor_table(
 def entry_json(entry: FileEntry) -> dict[str, Any]:
     """One path of a version with its tensors in the order of the file."""
     return {
-        **fields(entry, "path", "format", "bytes=size", "content=content_id"),
+        **fields(entry, "path format bytes=size content=content_id"),
         "root": entry.state.root if entry.tensors else None,
         "tensors": entry.tensors,
     }

@@ -28,9 +28,6 @@ def is_shortened(entry: Entry) -> bool:
     return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
-_RECORDED = (
-    "deployments", "retractions", "relinks", "forgotten", "weights", "removed", "undoes",
-)  # fmt: skip
 _WEIGHTS = {"proven": "made again", "dropped": "given up", "restored": "stored again"}
 
 
@@ -83,9 +80,9 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     entry = operation.entry
     return {
         "number": operation.number,
-        **fields(entry, "operation", "time@", "note", "refs"),
+        **fields(entry, "operation time@ note refs"),
         "commits": [commit.id for commit in entry.commits],
-        **fields(entry, *_RECORDED),
+        **fields(entry, "deployments retractions relinks forgotten weights removed undoes"),
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),
     }

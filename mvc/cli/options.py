@@ -1,8 +1,8 @@
 """The options of a command as a struct: a field says name, type, default and help of one option.
 
 click's parameters, and with them help, completion and the tables of the documentation, are made
-from the fields; the command gets the values as one typed object. Options that several commands
-share are below.
+from the fields; the command gets the values as one typed object. Options that several
+commands share are below.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.session import Session
 
 __all__ = [
-    "DRY_RUN", "FORCE_FILE", "FORCE_WORK", "LIMIT", "TIMEOUT", "TRUST", "Options", "argument",
-    "filled", "flag", "given", "moment", "option", "parameters",
+    "DRY_RUN", "FORCE_FILE", "FORCE_WORK", "LIMIT", "TIMEOUT", "TRUST", "CommandOptions",
+    "argument", "filled", "flag", "given", "option", "parameters",
 ]  # fmt: skip
 
-_O = TypeVar("_O", bound="Options")
+_O = TypeVar("_O", bound="CommandOptions")
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """Base of the options of a command; a field that is ``Options`` stands for its fields."""
+class CommandOptions(Struct, frozen=True, kw_only=True):
+    """The options of a command; a field that is such a struct itself stands for its fields."""
 
 
 class _Declared(Struct, frozen=True):
@@ -87,11 +86,11 @@ def flag(help_: str, *names: str, **settings: Any) -> Any:
     return _Declared(click.Option, names, {"help": help_, **settings})
 
 
-def parameters(options: type[Options]) -> list[click.Parameter]:
+def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
     """The parameters of click for the fields of ``options``, in their order."""
     made = []
     for field in fields(options):
-        if isclass(field.type) and issubclass(field.type, Options):
+        if isclass(field.type) and issubclass(field.type, CommandOptions):
             made += parameters(field.type)
         else:
             made.append(field.default.parameter(field.name, field.type))
@@ -102,21 +101,16 @@ def filled(options: type[_O], values: Mapping[str, Any]) -> _O:
     """The values that click has read, as ``options``."""
     return options(**{
         field.name: filled(field.type, values)
-        if isclass(field.type) and issubclass(field.type, Options)
+        if isclass(field.type) and issubclass(field.type, CommandOptions)
         else values[field.name]
         for field in fields(options)
     })  # fmt: skip
 
 
-def given(options: Options, *names: str) -> str | None:
-    """How the first of these options that is set is spelled; None if none is."""
+def given(options: CommandOptions, names: str) -> str | None:
+    """How the first of these options, apart by spaces, that is set is spelled; None if none is."""
     spelled = {p.name: p.opts[0] for p in click.get_current_context().command.params}
-    return next((spelled[name] for name in names if getattr(options, name)), None)
-
-
-def moment(session: Session, text: str | None) -> int | None:
-    """A TIME of the command line in nanoseconds since 1970; None for none."""
-    return None if text is None else session.repository.time(text)
+    return next((spelled[name] for name in names.split() if getattr(options, name)), None)
 
 
 DRY_RUN = flag("Only say what would be done.", "-n")

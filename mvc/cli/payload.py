@@ -51,24 +51,24 @@ _FIELDS = {
 """By class, where its JSON is not its own fields in their order."""
 
 
-def fields(value: object, *names: str) -> dict[str, Any]:
-    """These fields of ``value``; without names all that the JSON of its class has."""
+def fields(value: object, names: str = "") -> dict[str, Any]:
+    """These fields of ``value``, apart by spaces; by default all that the JSON of its class has."""
     found: dict[str, Any] = {}
     for key, read, is_moment in _readers(names or _names(value)):
         found |= stamped(key, read(value)) if is_moment else {key: read(value)}
     return found
 
 
-def _names(value: object) -> tuple[str, ...]:
+def _names(value: object) -> str:
     own = _FIELDS.get(type(value).__name__)
-    return tuple(own.split()) if own else getattr(value, "__struct_fields__", ())
+    return own or " ".join(getattr(value, "__struct_fields__", ()))
 
 
 @cache
-def _readers(names: tuple[str, ...]) -> list[tuple[str, attrgetter[Any], bool]]:
+def _readers(names: str) -> list[tuple[str, attrgetter[Any], bool]]:
     """Of each field its key, what reads it, and whether it is a moment."""
     readers = []
-    for name in names:
+    for name in names.split():
         key, mark, path = name.partition("@" if "@" in name else "=")
         path = path or (f"{key}_ns" if mark == "@" else key)
         readers.append((key, attrgetter(path), mark == "@"))

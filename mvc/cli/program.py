@@ -18,7 +18,7 @@ import click
 
 from mvc import __version__
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import Options, filled, parameters
+from mvc.cli.options import CommandOptions, filled, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -123,7 +123,7 @@ def _option(*names: str, **settings: Any) -> click.Option:
 
 
 def _shared_options(*, hidden: bool) -> list[click.Option]:
-    """Options of the program that every command takes as well."""
+    """CommandOptions of the program that every command takes as well."""
     option = partial(_option, hidden=hidden)
     colors = click.Choice(["auto", "always", "never"])
     return [
@@ -187,7 +187,7 @@ class Verb(click.Command):
 
 
 def verb(
-    example: str, options: type[Options] | None = None, *, json: bool = True
+    example: str, options: type[CommandOptions] | None = None, *, json: bool = True
 ) -> Callable[[Callable[..., int | None]], Verb]:
     """Makes a command of a function that is given the Session and the values of its options.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from mvc.cli.options import TIMEOUT, TRUST, Options, flag, given
+from mvc.cli.options import TIMEOUT, TRUST, CommandOptions, flag, given
 from mvc.cli.session import Session
 from mvc.errors import WeightsDropped
 
@@ -25,7 +25,7 @@ _STORED = "nothing is trained: the weights are stored"
 _SILENT = 5.0  # seconds after which a command that shows no bar says what it waits for
 
 
-class Retraining(Options, frozen=True, kw_only=True):
+class Retraining(CommandOptions, frozen=True, kw_only=True):
     """``--retrain`` (``asked``) and the options that go with it."""
 
     asked: bool = flag("Train weights again that were given up, by their recipe.", "--retrain")
@@ -36,8 +36,8 @@ class Retraining(Options, frozen=True, kw_only=True):
 
     def check(self, *, trust_code: bool = False) -> None:
         """Raises UsageError for an option without ``--retrain``, but for ``--trust-code`` if so."""
-        names = ("trust_code", "trust", "anyway", "timeout")
-        if not self.asked and (name := given(self, *names[trust_code:])):
+        names = "trust anyway timeout" if trust_code else "trust_code trust anyway timeout"
+        if not self.asked and (name := given(self, names)):
             raise click.UsageError(f"{name} is for --retrain")
 
 

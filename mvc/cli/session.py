@@ -53,11 +53,16 @@ class Session:
         return FileSystem()
 
     @cached_property
-    def context(self) -> Context:
-        """The repository's inner side, for what ``repository`` has no method for."""
-        from mvc.repo.opening import open_context
+    def repository(self) -> Repository:
+        """The repository of the working folder or the nearest one above it."""
+        from mvc.api.repository import Repository
 
-        opened = open_context(".", config=load)
+        repository = Repository.open(".", config=load)
+        self._warn_of_interrupted(repository.context)
+        return repository
+
+    def _warn_of_interrupted(self, opened: Context) -> None:
+        """Says which checkouts of processes that were killed the opening has ended, and how."""
         done = []
         if opened.finished:
             done.append(f"{listed([printable(str(path)) for path in opened.finished], 3)} replaced")
@@ -73,23 +78,15 @@ class Session:
                 f"gave up a checkout that was interrupted: {files} not replaced{more}; "
                 "see 'mvc status'"
             )
-        return opened
-
-    @cached_property
-    def repository(self) -> Repository:
-        """The repository of the working folder or the nearest one above it."""
-        from mvc.api.repository import Repository
-
-        return Repository(self.context)
 
     @property
     def config_file(self) -> Path:
         """The repository's own settings."""
-        return self.context.root / ".mvc" / "config.yaml"
+        return self.repository.root / ".mvc" / "config.yaml"
 
     def now_ns(self) -> int:
         """The clock's time, even one that cannot be recorded."""
-        return self.context.store.clock.now_ns()
+        return self.repository.context.store.clock.now_ns()
 
     def commit(self, id_: CommitId) -> Commit:
         """The commit with this id. Raises UnknownRevision, DamagedData."""
@@ -147,16 +144,15 @@ class Session:
 
     def close(self) -> None:
         """Closes the repository; warns if lost journal entries may be missing in the answer."""
-        self.__dict__.pop("repository", None)
-        context: Context | None = self.__dict__.pop("context", None)
-        if context is None:
+        repository: Repository | None = self.__dict__.pop("repository", None)
+        if repository is None:
             return
-        gaps = context.store.snapshot.gaps
+        gaps = repository.gaps
         if gaps and not self._told:
             self._told = True
             lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
             self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
-        context.store.close()
+        repository.close()
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:

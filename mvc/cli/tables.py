@@ -39,7 +39,7 @@ _END = {"about", "changes", "meaning", "message", "recorded", "type", "what it d
 _RIGHT = {"number", "shape"}
 
 
-def columns(*titles: str) -> list[Column]:
+def columns(titles: str) -> list[Column]:
     """Columns that look the same wherever the program prints one of this title."""
     return [
         Column(
@@ -48,13 +48,13 @@ def columns(*titles: str) -> list[Column]:
             "middle" if title in _MIDDLE else "end" if title in _END else "",
             _STYLES.get(title),
         )
-        for title in titles
+        for title in titles.split(", ")
     ]
 
 
-def numbers(*titles: str) -> list[Column]:
+def numbers(titles: str) -> list[Column]:
     """Columns of numbers."""
-    return [Column(title, right=True) for title in titles]
+    return [Column(title, right=True) for title in titles.split(", ")]
 
 
 def show(

@@ -102,7 +102,7 @@ class Exponent(DriftCodec):
 
     def encode(self, values: Vector, dtype: np.dtype[Any]) -> bytes:  # noqa: ARG002
         table, symbols = self._symbols(values)
-        coder = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_HUFFMAN_ONLY)
+        coder = zlib.compressobj(9, wbits=-15, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
         return table.tobytes() + coder.compress(symbols.tobytes()) + coder.flush()
 
     def decode(self, data: bytes, length: int, dtype: np.dtype[Any]) -> Vector:  # noqa: ARG002
@@ -135,7 +135,7 @@ class Exponent(DriftCodec):
         return signed[symbols]
 
 
-class TopK(DriftCodec):
+class LargestEntries(DriftCodec):
     """The share of numbers with the largest magnitudes, as float32, and zero for the others.
 
     Where they are is a bit for each number, compressed by zlib.
@@ -247,7 +247,7 @@ _BLOCK = 256
 _RANKS = 15
 
 CODECS: dict[str, type[DriftCodec]] = {
-    each.name: each for each in (Plain, Int8, Exponent, TopK, Lc)
+    each.name: each for each in (Plain, Int8, Exponent, LargestEntries, Lc)
 }
 
 
@@ -257,7 +257,7 @@ def codec_named(text: str) -> DriftCodec:
     made = CODECS.get(name)
     if made is None:
         raise WrongUsage(f"there is no codec {name}: it must be one of {', '.join(CODECS)}")
-    if parameter and made in (TopK, Lc):
+    if parameter and made in (LargestEntries, Lc):
         return made(parameter)
     if parameter:
         raise WrongUsage(f"the codec {name} takes no parameter")

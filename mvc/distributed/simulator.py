@@ -17,7 +17,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import Coordinator, Layout, Worker
+from mvc.distributed.protocols.base import Coordinator, VectorLayout, Worker
 from mvc.distributed.protocols.named import Protocol
 from mvc.errors import BadMessage, WrongUsage
 
@@ -86,11 +86,11 @@ class Simulation:
         model: Model,
         workers: int,
         *,
-        layout: Layout | None = None,
+        layout: VectorLayout | None = None,
         on_round: Callable[[Coordinator], object] | None = None,
         log: list[Event] | None = None,
     ) -> None:
-        self.layout = layout or Layout.of(model)
+        self.layout = layout or VectorLayout.of(model)
         self.models = np.tile(model, (workers, 1))
         self.coordinator = protocol.coordinator(model, range(workers), self.layout)
         self.workers = [

@@ -49,7 +49,15 @@ class FileIdentity(Struct, frozen=True):
 
     @classmethod
     def of(cls, s: os.stat_result) -> Self:
-        return cls(s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev, s.st_mode, s.st_uid)
+        return cls(
+            s.st_size,
+            s.st_mtime_ns,
+            s.st_ctime_ns,
+            s.st_ino,
+            device=s.st_dev,
+            mode=s.st_mode,
+            owner=s.st_uid,
+        )
 
     @property
     def is_dir(self) -> bool:

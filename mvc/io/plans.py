@@ -26,7 +26,7 @@ from mvc.control_folders import is_foreign
 from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
-__all__ = ["MOST", "Plan", "Pointer", "Step", "before", "is_own_file", "is_temporary"]
+__all__ = ["MOST", "Plan", "PlanStep", "Pointer", "before", "is_own_file", "is_temporary"]
 
 MOST = 1 << 26
 """Bytes of a plan; a replacement that would need a longer one has none."""
@@ -35,7 +35,7 @@ _TEMPORARY = re.compile(re.escape(TEMPORARY) + r"[0-9a-f]{16}")
 _FIELDS = ("folder", "device", "inode", "owner")
 
 
-class Step(Struct, frozen=True):
+class PlanStep(Struct, frozen=True):
     """One file. ``temporary`` is renamed to ``name``; if it is empty, ``name`` is deleted.
 
     ``before`` is what stood at ``name``: size, mtime and ctime in ns, inode; empty for nothing.
@@ -78,7 +78,7 @@ class Plan(Struct, frozen=True):
     mvc wrote there, so none of its steps may be done.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[PlanStep]
     then: Mapping[str, str]
     is_ready: bool = False
     outside: str = ""
@@ -105,7 +105,7 @@ class Plan(Struct, frozen=True):
             listed, then = found["steps"], found.get("then", {})
             checks = found.get("checks") or [""] * len(listed)  # earlier versions wrote none
             steps = [
-                Step(name, temporary, tuple(facts), check)
+                PlanStep(name, temporary, tuple(facts), check)
                 for (name, temporary, *facts), check in zip(listed, checks, strict=True)
             ]
             version = found.get("version", "")
@@ -117,7 +117,7 @@ class Plan(Struct, frozen=True):
         written = [step.temporary for step in steps if step.temporary]
         if not all(step.is_sound() for step in steps) or len({*written}) < len(written):
             return None
-        return cls(steps, then, rest == cls.ready(line + end), found["folder"], version)
+        return cls(steps, then, rest == cls.ready(line + end), found["folder"], version=version)
 
 
 class Pointer(Struct, frozen=True):

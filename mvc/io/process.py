@@ -8,10 +8,11 @@ import pwd
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 
 __all__ = [
-    "cpu_count", "host_name", "memory_bytes", "signal_at_end_of_parent", "trusted_owners",
-    "user_name", "without_collector",
+    "cpu_count", "host_name", "import_path", "memory_bytes", "signal_at_end_of_parent",
+    "trusted_owners", "user_name", "without_collector",
 ]  # fmt: skip
 
 _UID_DIGITS = 10
@@ -47,7 +48,13 @@ def signal_at_end_of_parent(signal: int) -> None:
     import ctypes  # a millisecond that other processes do not pay
 
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal, 0, 0, 0)
+        ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal)
+
+
+def import_path() -> str:
+    """The ``PYTHONPATH`` of a process that is to import this very package."""
+    kept = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[2]), *kept]))
 
 
 def host_name() -> str:

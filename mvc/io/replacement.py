@@ -26,7 +26,7 @@ from msgspec import Struct
 from mvc.errors import Busy, IoFailed, MvcError, ReadOnly, StorageFull, WouldOverwrite
 from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
 from mvc.io.patience import speaking
-from mvc.io.plans import MOST, Plan, Pointer, Step, before, is_own_file, is_temporary
+from mvc.io.plans import MOST, Plan, PlanStep, Pointer, before, is_own_file, is_temporary
 
 __all__ = [
     "Fill",
@@ -72,15 +72,15 @@ def replacing(
     written stays.
     """
     steps = [
-        Step(n, f"{TEMPORARY}{os.urandom(8).hex()}", before(fs, folder / n), checks[n])
+        PlanStep(n, f"{TEMPORARY}{os.urandom(8).hex()}", before(fs, folder / n), checks[n])
         for n in files
     ]
-    steps += [Step(name, "", before(fs, folder / name)) for name in deletes]
+    steps += [PlanStep(name, "", before(fs, folder / name)) for name in deletes]
     _refuse_temporary(steps)
     if not steps:
         yield []
         return
-    written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside)
+    written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside=inside)
     with written as plan:
         try:
             for step, fill in zip(steps, files.values(), strict=False):
@@ -188,7 +188,7 @@ def _finish_in(fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exac
         if not s.temporary and s.before and before(fs, s.place(folder))[:exact] == s.before[:exact]
     ]
     writes = _waiting(fs, plan, folder)
-    ours = [s for s in writes if _is_ours(fs, folder, s, plan, finish)]
+    ours = [s for s in writes if _is_ours(fs, folder, s, plan, finish=finish)]
     complete = False
     with suppress(MvcError), speaking(f"the end of an interrupted checkout in {folder}"):
         if (
@@ -214,13 +214,13 @@ def _finish_in(fs: FileSystem, folder: Path, plan: Plan, finish: Finish, *, exac
     )
 
 
-def _waiting(fs: FileSystem, plan: Plan, folder: Path) -> list[Step]:
+def _waiting(fs: FileSystem, plan: Plan, folder: Path) -> list[PlanStep]:
     """The steps whose temporary files are there."""
     writes = [step for step in plan.steps if step.temporary]
     return [s for s in writes if fs.stat(s.written(folder), follow=False) is not None]
 
 
-def _is_ours(fs: FileSystem, folder: Path, step: Step, plan: Plan, finish: Finish) -> bool:
+def _is_ours(fs: FileSystem, folder: Path, step: PlanStep, plan: Plan, finish: Finish) -> bool:
     """Whether a replacement can have written what stands at the temporary name; opens nothing."""
     path = step.written(folder)
     there = fs.stat(path, follow=False)
@@ -356,7 +356,7 @@ class _PlanFile:
         self._files = []
 
 
-def _refuse_temporary(steps: Sequence[Step]) -> None:
+def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
     """Raises WouldOverwrite for a name that plans and temporary files have.
 
     A version that brings such a file could forge the plan of the folder that it is written to.
@@ -375,9 +375,9 @@ def _file(fs: FileSystem, path: Path) -> tuple[int, int] | None:
     return None if found is None else (found.device, found.inode)
 
 
-def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> None:
+def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
     """Raises WouldOverwrite if two names that differ in case are one file on this file system."""
-    known: dict[str, Step] = {}
+    known: dict[str, PlanStep] = {}
     for step in steps:
         other = known.setdefault(step.name.casefold(), step)
         path = step.written(folder)
@@ -388,7 +388,7 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> None:
             )
 
 
-def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> list[str]:
+def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[str]:
     """Renames, then deletes; durable on return. The error of a failure says what was done.
 
     Returns the names that it deleted. Where case is not told apart, a name to delete may be that of
@@ -414,7 +414,7 @@ def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> list[str]
         raise _saying(error, text) from error
 
 
-def _listed(steps: Sequence[Step]) -> str:
+def _listed(steps: Sequence[PlanStep]) -> str:
     more = f" and {len(steps) - _NAMED} more" if len(steps) > _NAMED else ""
     return (", ".join(step.name for step in steps[:_NAMED]) or "nothing") + more
 
@@ -423,12 +423,12 @@ def _saying(error: MvcError, text: str) -> MvcError:
     return type(error)(f"{error.message}; {text}", hint=error.hint)
 
 
-def _sync(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> None:
+def _sync(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
     for parent in sorted({step.place(folder).parent for step in steps}):
         fs.sync_dir(parent, within=folder)
 
 
-def _drop(fs: FileSystem, folder: Path, steps: Sequence[Step]) -> None:
+def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
     """Deletes the temporary files; one that cannot be deleted stays."""
     for step in steps:
         if step.temporary:

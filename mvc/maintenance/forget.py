@@ -33,7 +33,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits, manifests, refs, weights
+from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import drop
@@ -153,7 +153,7 @@ def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
 
 def _needed(context: Context, going: set[CommitId]) -> dict[CommitId, CommitId]:
     """Versions among these that the recipe of another one, which gave up its weights, needs."""
-    gone = weights.all_dropped(context).keys()
+    gone = availability.all_dropped(context).keys()
     needs = {id_: commits.get(context, id_).needs for id_ in gone if _mark(context, id_) is None}
     stay: dict[CommitId, CommitId] = {}
     before = -1
@@ -173,7 +173,7 @@ def _kept_by(context: Context, going: Iterable[Commit]) -> list[Weights]:
     found: dict[CommitId, Weights] = {}
     ids = {commit.id for commit in going}
     for id_, holder in _needed(context, ids).items():
-        gone = weights.dropped(context, holder)
+        gone = availability.dropped(context, holder)
         if gone is None or not _another_has(context, gone, ids):
             raise RefConflict(
                 f"{id_.short} is needed to train {holder.short} again, whose weights were given up",
@@ -183,14 +183,13 @@ def _kept_by(context: Context, going: Iterable[Commit]) -> list[Weights]:
     return list(found.values())
 
 
-def _another_has(context: Context, gone: weights.Dropped, going: set[CommitId]) -> bool:
+def _another_has(context: Context, gone: availability.Dropped, going: set[CommitId]) -> bool:
     """Whether a version that stays has these weights, too, and has not given them up."""
     entry = manifests.of_commit(context, gone.commit).by_path.get(gone.path)
     if entry is None or not gone.stored:
         return False
     for id_, path in holders(context, entry):
-        other = weights.dropped(context, id_)
-        if id_ not in {gone.commit, *going} and (other is None or other.path != path):
+        if id_ not in {gone.commit, *going} and not availability.dropped(context, id_, path):
             return True
     return False
 
@@ -252,7 +251,7 @@ def _preview(
     collection: Collection | None = None
     try:
         cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
-        reach = reachable(context, found, contents, cutoff, forget=chosen.marks)
+        reach = reachable(found, contents, cutoff, forget=chosen.marks)
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
                 holders.setdefault(_content(commit), {})[commit.id] = None

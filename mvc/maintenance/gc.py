@@ -1,19 +1,14 @@
 """gc: delete what is unreachable and free its space.
 
 The plan is a value; executing it is a separate step. It says what stays (``reachable``),
-which codings that needs, which journal entries can be shortened, and which packs hold enough
-garbage to be rewritten.
-
-If the path to a needed object leads through unneeded ones, there are three choices: encode
-it against the next needed object (the deltas between become one), store it in full, or
-keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken.
-An object of a state forgotten by name is never kept as a phantom.
+which codings that needs (``keep_codings``), which journal entries can be shortened
+(``history.shortened``), and which packs hold enough garbage to be rewritten.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,11 +20,10 @@ from mvc.codecs.patch import encode_patch
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.history import names_of
+from mvc.maintenance.history import names_of, shortened
 from mvc.maintenance.inventory import Contents, Inventory, StoredCoding, inventory
-from mvc.maintenance.leftovers import clear_leftovers
 from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
-from mvc.maintenance.reachable import Reachable, reachable
+from mvc.maintenance.reachable import Reachable, Specs, reachable
 from mvc.maintenance.rewrite_plan import (
     EncodeRequest,
     RewritePlan,
@@ -41,28 +35,29 @@ from mvc.maintenance.rewrite_plan import (
 from mvc.maintenance.storage_graph import Flags, Piece, Reachability, column
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
-from mvc.repo.interrupted import finish_checkouts
-from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.lookup.refs import BRANCH
+from mvc.repo.lookup.manifests import objects
 from mvc.repo.queries import drop
 from mvc.repo.times import parse_duration
-from mvc.store.journal.entries import Entry, RefChange, Weights
+from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL, PACKS
-from mvc.store.writing.full_or_delta import BasePiece, choose
+from mvc.store.store import Store
+from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
 from mvc.types import Progress
 
-__all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection", "shortened"]
+__all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection"]
 
 DEFAULT_GRACE = timedelta(days=14)
+_LONGEST_GRACE = timedelta(days=36_500)
 _WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or weights given up
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
-class Collection(Struct, frozen=True):
+class Collection(Struct, frozen=True, kw_only=True):
     """What a collection deletes, or would delete. Sizes are bytes on disk.
 
     ``commits`` are unreachable versions, ``objects`` tensors and manifests that no version
@@ -86,9 +81,28 @@ class Collection(Struct, frozen=True):
     unquarantined: int
 
 
-class _Plan(Struct):
-    reach: Reachable
+def grace_of(context: Context, given: timedelta | str | None = None) -> timedelta:
+    """How long operations still count for gc. ``given``: ``14d``, ``36h``, ``0``, or a timedelta.
+
+    None takes the setting ``gc.grace_days``. Raises InvalidTime for anything else.
+    """
+    if given is None:
+        return timedelta(days=float(context.config.get("gc.grace_days")))
+    if isinstance(given, str):
+        seconds = 0.0 if given.strip() == "0" else parse_duration(given)
+        given = timedelta(seconds=min(seconds, 2 * _LONGEST_GRACE.total_seconds()))
+    if not timedelta(0) <= given <= _LONGEST_GRACE:
+        raise InvalidTime("a grace is a span from 0 to 36500 days")
+    return given
+
+
+# -- the plan, and its execution -----------------------------------------------------------
+
+
+class _Plan(Struct, kw_only=True):
     found: Inventory
+    contents: Contents
+    reach: Reachable
     rewrite: RewritePlan
     quarantine: list[Path]  # files to delete
     summary: Collection
@@ -105,7 +119,12 @@ def plan_collection(
 
     Raises Busy, and DamagedData if the repository is damaged.
     """
-    return retry_on_rewrite(context, lambda: _plan(context, grace, forget, progress).summary)
+    store, policy = context.store, encoding_policy(context)
+
+    def attempt() -> Collection:
+        return _plan(store, policy, grace, forget=forget, progress=progress).summary
+
+    return retry_on_rewrite(context, attempt)
 
 
 def collect(
@@ -117,348 +136,305 @@ def collect(
     that stays is damaged; then nothing is changed.
     """
     check_writable(context, "collected")
-    finish_checkouts(context)
-    clear_leftovers(context)
-    before = _size(context)
+    store, policy = context.store, encoding_policy(context)
+    before = _size(store)
 
-    def attempt() -> Collection:
-        plan = _plan(context, grace, None, progress)
-        gone = {*plan.summary.commits, *plan.reach.forgotten}
-        if not plan.rewrite:
-            delete(context.store.fs, plan.quarantine)
-            context.store.sweep()
-            drop(context, gone)
-            return plan.summary
-        note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
+    def attempt() -> _Plan:
+        plan = _plan(store, policy, grace, progress=progress)
+        if plan.rewrite:
+            execute(
+                context,
+                plan.found,
+                plan.rewrite,
+                lambda: _last_entry(plan, store),
+                admit=lambda recorded: _admit(plan, recorded, store),
+                progress=progress,
+            )
+        else:
+            delete(store.fs, plan.quarantine)
+            store.sweep()
+        return plan
 
-        def last() -> Entry:
-            # Delete before the journal records the collection: later ones do not look again.
-            delete(context.store.fs, plan.quarantine)
-            return Entry("gc", context.store.clock.now_ns(), note)
-
-        execute(
-            context,
-            plan.found,
-            plan.rewrite,
-            last,
-            admit=lambda recorded: _admit(plan, recorded, context),
-            progress=progress,
-        )
-        drop(context, gone)
-        return plan.summary
-
-    summary = retry_on_rewrite(context, attempt)
-    return replace(summary, before=before, freed=before - _size(context))
+    plan = retry_on_rewrite(context, attempt)
+    drop(context, {*plan.summary.commits, *plan.reach.forgotten})
+    return replace(plan.summary, before=before, freed=before - _size(store))
 
 
-def _plan(
-    context: Context,
-    grace: timedelta,
-    forget: Mapping[CommitId, bool] | None,
-    progress: Progress | None,
-) -> _Plan:
-    contents = Contents(ManifestStream(context.store))
-    found = inventory(context.store.snapshot, contents, progress=progress)
-    if found.damaged:
-        raise DamagedData(
-            f"nothing is collected from a damaged repository: {found.damaged[0].message}",
-            hint="run 'mvc fsck --repair' first",
-        )
-    cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
-    reach = reachable(context, found, contents, cutoff, forget=forget)
-    kept = _KeptCodings(context, found, reach)
-    graph = found.graph
-    leaves = graph.sound & ~kept.rows
-    # Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
-    # forgotten states: they go if the object has another coding, or no use.
-    leaves |= ~graph.sound & (kept.coded | ~kept.needed)[graph.object]
-    garbage = _Garbage(context, found, leaves)
-    moved = {n for n, (size, goes) in garbage.packs.items() if goes >= _WORTH * size}
-    moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
-    moved |= {
-        coding.record.pack
-        for id_ in reach.dropped
-        for coding in found.codings.get(id_, ())
-        if leaves[coding.row]
-    }
-    if reach.purge:
-        moved |= {n for n, (_, goes) in garbage.packs.items() if goes}
-    edits, shorter = shortened(found, reach, cutoff)
-    ids = list(found.history.numbers)
-    gone = tuple(ids[n] for n in found.history.published if n not in reach.numbers)
-    fs, folder = context.store.fs, context.store.folder
-    worth = max(_BLOCK, _WORTH * bytes_of(fs, [folder / JOURNAL]))
-    saved = shorter if gone or shorter >= worth else 0
-    # No object of a forgotten state may stay named, except as a base of others.
-    split = {
-        c.place[:2]
-        for id_ in reach.given_up - kept.phantoms
-        for c in found.codings.get(id_, ())
-        if c.record.pack not in moved
-    }
-    leave = set(found.places(np.flatnonzero(leaves).tolist()))
-    rewrite = RewritePlan(
-        leave, kept.add, moved, edits if saved else {}, reach.blobs, records=split
-    )
-    if not (moved or split or saved or kept.add):
-        rewrite = RewritePlan()
-    freed = saved + sum(garbage.packs[n][1] for n in moved if n in garbage.packs)
-    freed -= kept.added_bytes
-    lost = kept.coded & ~kept.needed & ~garbage.holding(kept.rows, moved, split)
-    lost[list(map(graph.number, kept.phantoms))] = False
-    quarantine = purged(fs, folder, reach)
-    summary = Collection(
-        commits=gone,
-        forgotten=len(reach.commits) - len(reach.states),
-        objects=int(lost.sum()) if rewrite else 0,
-        phantoms=len(kept.phantoms),
-        recoded=len(kept.add),
-        operations=sum(made is None for made in rewrite.edits.values()),
-        packs=len(moved),
-        before=_size(context),
-        freed=max(0, freed),
-        quarantined=bytes_of(fs, set(files_in(fs, folder)) - set(quarantine)),
-        unquarantined=bytes_of(fs, quarantine),
-    )
-    return _Plan(reach, found, rewrite, quarantine, summary)
+def _last_entry(plan: _Plan, store: Store) -> Entry:
+    """The entry that records the collection.
 
-
-class _Garbage:
-    """What becomes garbage in every record, if some rows are left out.
-
-    ``packs``: by pack that an entry names its bytes, and how many of them are garbage. Bytes
-    between records count as garbage.
+    Files of the quarantine are deleted before: later collections do not look again.
     """
-
-    def __init__(self, context: Context, found: Inventory, leaves: Flags) -> None:
-        self._found = found
-        self._record_of, count = found.records_by_row, len(found.packs)
-        stay = np.bincount(self._record_of, ~leaves, count)
-        going = np.bincount(self._record_of, column(found.payloads) * leaves, count)
-        going[column(found.groups) > 0] = 0  # its members share one payload
-        sizes = np.where(stay > 0, column(found.sizes) - going, 0)
-        self._packs = column(found.packs)
-        self.packs: dict[int, tuple[int, int]] = {}
-        for pack in np.unique(self._packs).tolist():
-            used = int(sizes[self._packs == pack].sum())
-            size = bytes_of(context.store.fs, [pack_path(context.store.folder / PACKS, pack)])
-            self.packs[pack] = size, max(0, size - used - len(PACK_HEADER))
-
-    def holding(self, kept: Flags, moved: set[int], split: set[tuple[int, int]]) -> Flags:
-        """By object: whether bytes of it stay, in a record that is neither moved nor taken apart.
-
-        ``kept``: rows to keep; ``moved``: packs; ``split``: records by pack and offset.
-        """
-        found = self._found
-        stays = np.bincount(self._record_of, kept, len(self._packs)) > 0
-        stays &= ~np.isin(self._packs, list(moved))
-        for record in np.flatnonzero(stays).tolist() if split else ():
-            stays[record] = (found.packs[record], found.offsets[record]) not in split
-        there = np.zeros(len(found.graph), np.bool_)
-        there[found.graph.object[found.graph.sound & stays[self._record_of]]] = True
-        return there
+    delete(store.fs, plan.quarantine)
+    note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
+    return Entry("gc", store.clock.now_ns(), note)
 
 
-def _admit(plan: _Plan, recorded: Recorded, context: Context) -> None:
+def _admit(plan: _Plan, recorded: Recorded, store: Store) -> None:
     """Raises ConcurrentRewrite if an operation published meanwhile needs what the plan deletes."""
-    if recorded.entry.forgotten:
+    entry, reach, found = recorded.entry, plan.reach, plan.found
+    if entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
-    if any(each.kind == "restored" for each in recorded.entry.weights):
+    if any(each.kind == "restored" for each in entry.weights):
         raise ConcurrentRewrite("weights that were to be collected are needed again")
-    reach = plan.reach
-    reach.commits.update(commit.id for commit in recorded.entry.commits)
-    named = names_of(recorded.entry) | {d.commit for d in recorded.entry.deployments}
-    for commit in recorded.entry.commits:
+    reach.commits.update(commit.id for commit in entry.commits)
+    named = names_of(entry) | {d.commit for d in entry.deployments}
+    for commit in entry.commits:
         named |= {*commit.parents, *commit.needs}
     if not named <= reach.commits:
         raise ConcurrentRewrite("an operation came to need a version that was to be collected")
 
     def goes(id_: bytes | None) -> bool:
-        return id_ in plan.found.codings and not reach.needs(id_ or b"")
+        return id_ in found.codings and not reach.needs(id_ or b"")
 
-    for commit in recorded.entry.commits:
-        manifest = manifests.load(context, commit.manifest)
-        if any(map(goes, (*manifests.objects(manifest), commit.manifest))):
+    for commit in entry.commits:
+        if any(map(goes, (*objects(plan.contents.load(commit.manifest)), commit.manifest))):
             raise ConcurrentRewrite("a commit came to need an object that was to be collected")
-    for _, _, header in context.store.snapshot.records(recorded.offset):
-        if any(goes(plan.found.base_of(member)) for member in header.members):
+    for _, _, header in store.snapshot.records(recorded.offset):
+        if any(goes(found.base_of(member)) for member in header.members):
             raise ConcurrentRewrite("a commit came to build on an object that was to be collected")
 
 
-def _size(context: Context) -> int:
+def _size(store: Store) -> int:
     """Bytes of journal and packs, without the index, which is derived."""
-    fs, folder = context.store.fs, context.store.folder
-    packs = [pack_path(folder / PACKS, number) for number in pack_numbers(fs, folder / PACKS)]
-    return bytes_of(fs, [folder / JOURNAL, *packs])
+    packs = store.folder / PACKS
+    paths = [pack_path(packs, number) for number in pack_numbers(store.fs, packs)]
+    return bytes_of(store.fs, [store.folder / JOURNAL, *paths])
 
 
-_MOST = timedelta(days=36_500)
-
-
-def grace_of(context: Context, given: timedelta | str | None = None) -> timedelta:
-    """How long operations still count for gc. ``given``: ``14d``, ``36h``, ``0``, or a timedelta.
-
-    None takes the setting ``gc.grace_days``. Raises InvalidTime for anything else.
-    """
-    if given is None:
-        return timedelta(days=float(context.config.get("gc.grace_days")))
-    if isinstance(given, str):
-        seconds = 0.0 if given.strip() == "0" else parse_duration(given)
-        given = timedelta(seconds=min(seconds, 2 * _MOST.total_seconds()))
-    if not timedelta(0) <= given <= _MOST:
-        raise InvalidTime("a grace is a span from 0 to 36500 days")
-    return given
-
-
-def shortened(
-    found: Inventory, reach: Reachable, cutoff_ns: int
-) -> tuple[dict[int, Entry | None], int]:
-    """What the journal need not say any more: the entries that change, and the bytes saved.
-
-    Keys are positions of entries in the inventory; None drops the entry. Regions are ignored.
-
-    Entries within the grace (from ``cutoff_ns`` on) stay, less what they say of the weights of
-    versions that go. Of older ones stay:
-    reachable versions, every deployment, retraction and corrected predecessor, what was
-    forgotten, each ref's present value, and the moves of branches between versions that are
-    still there. If all versions of an entry are there, it keeps all of its moves and can be
-    undone. Otherwise only the new values stay, without the old ones, so that no operation can be
-    undone in part or twice.
-    """
-    history = found.history
-    lists = _lists_of_removed(found, cutoff_ns)
-    edits: dict[int, Entry | None] = {}
-    moving: set[int] = set()
-    saved = 0
-    for entry_index in range(1, len(found.entries)):
-        if history.time_of(entry_index) >= cutoff_ns:
-            entry = found.entries[entry_index].entry if history.has_marks(entry_index) else None
-            if entry is not None and (marks := _there(entry, reach)) != entry.weights:
-                edits[entry_index] = made = replace(entry, weights=marks)
-                saved += 2 * (len(entry.encoded) - len(made.encoded))
-            continue
-        if history.is_plain(entry_index, reach.numbers):
-            moving.add(history.sequence_of(entry_index))
-            continue
-        recorded = found.entries[entry_index]
-        entry = recorded.entry
-        commits = tuple(commit for commit in entry.commits if commit.id in reach.commits)
-        refs = tuple(
-            change
-            for change in entry.refs
-            if history.is_newest(change.name, entry_index) or (commits and _still(change, reach))
+def _plan(
+    store: Store,
+    policy: Policy,
+    grace: timedelta,
+    *,
+    forget: Mapping[CommitId, bool] | None = None,
+    progress: Progress | None = None,
+) -> _Plan:
+    fs, folder = store.fs, store.folder
+    contents = Contents(ManifestStream(store))
+    found = inventory(store.snapshot, contents, progress=progress)
+    if found.damaged:
+        raise DamagedData(
+            f"nothing is collected from a damaged repository: {found.damaged[0].message}",
+            hint="run 'mvc fsck --repair' first",
         )
-        whole = (refs or entry.undoes in moving) and names_of(entry) <= reach.commits
-        if whole:
-            moving.add(recorded.sequence)
-            refs = entry.refs
-        made = replace(
-            entry,
-            commits=commits,
-            refs=refs if whole else tuple(replace(c, old=c.new) for c in refs),
-            removed=entry.removed if entry_index in lists else None,
-            marks=entry.marks if commits else (),
-            forgotten=tuple(each for each in entry.forgotten if each.commit in reach.commits),
-            weights=_there(entry, reach),
-            undoes=entry.undoes if whole else None,
+    cutoff = store.now_ns() - round(grace.total_seconds() * 1e9)
+    reach = reachable(found, contents, cutoff, forget=forget)
+    kept = keep_codings(found, reach, _Estimate(store.recovery, policy, reach.blobs))
+    leaves = _leaving(found, kept)
+    sizes = {n: bytes_of(fs, [pack_path(folder / PACKS, n)]) for n in set(found.packs)}
+    packs = _pack_uses(found, leaves, sizes)
+    moved = _packs_to_move(found, reach, leaves, packs)
+    split = _records_to_split(found, reach, kept, moved)
+    ids = list(found.history.numbers)
+    gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
+    edits, shorter = shortened(found.history, found.entries, reach.commits, cutoff)
+    worth_it = gone or shorter >= max(_BLOCK, _WORTH * bytes_of(fs, [folder / JOURNAL]))
+    saved = shorter if worth_it else 0
+    rewrite = RewritePlan()
+    if moved or split or saved or kept.add:
+        rewrite = RewritePlan(
+            leave=set(found.places(np.flatnonzero(leaves).tolist())),
+            add=kept.add,
+            packs=moved,
+            edits=edits if saved else {},
+            specs=reach.blobs,
+            records=split,
         )
-        said = (made.commits, made.refs, made.deployments, made.retractions, made.relinks)
-        if not (any(said) or made.forgotten or made.weights or made.removed is not None):
-            edits[entry_index] = None
-            saved += recorded.after.offset - recorded.offset
-        elif made != entry:
-            edits[entry_index] = made
-            saved += 2 * (len(entry.encoded) - len(made.encoded))
-    return edits, saved
+    quarantine = purged(fs, folder, reach)
+    summary = Collection(
+        commits=gone,
+        forgotten=len(reach.commits) - len(reach.states),
+        objects=_count_deleted(found, kept, moved, split) if rewrite else 0,
+        phantoms=len(kept.phantoms),
+        recoded=len(kept.add),
+        operations=sum(made is None for made in rewrite.edits.values()),
+        packs=len(moved),
+        before=_size(store),
+        freed=max(0, saved + sum(packs[n].garbage for n in moved) - kept.added_bytes),
+        quarantined=bytes_of(fs, set(files_in(fs, folder)) - set(quarantine)),
+        unquarantined=bytes_of(fs, quarantine),
+    )
+    return _Plan(
+        found=found,
+        contents=contents,
+        reach=reach,
+        rewrite=rewrite,
+        quarantine=quarantine,
+        summary=summary,
+    )
 
 
-def _there(entry: Entry, reach: Reachable) -> tuple[Weights, ...]:
-    """What an entry says of the weights of versions that stay."""
-    return tuple(each for each in entry.weights if each.commit in reach.commits)
+def _leaving(found: Inventory, kept: Kept) -> Flags:
+    """The rows to drop.
+
+    Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
+    forgotten states: they go if the object has another coding, or no use.
+    """
+    graph = found.graph
+    useless = ~graph.sound & (kept.coded | ~kept.needed)[graph.object]
+    return (graph.sound & ~kept.rows) | useless
 
 
-def _lists_of_removed(found: Inventory, cutoff_ns: int) -> set[int]:
-    """Entries with the present list of removed paths, and with lists that an undo restores."""
-    before: int | None = None
-    kept = set()
-    for entry_index in found.history.removals:
-        if before is not None and found.history.time_of(entry_index) >= cutoff_ns:
-            kept.add(before)
-        before = entry_index
-    return kept if before is None else kept | {before}
+class _PackUse(Struct, frozen=True):
+    """Bytes of a pack, and how many of them would be garbage."""
+
+    size: int
+    garbage: int
 
 
-def _still(change: RefChange, reach: Reachable) -> bool:
-    """Whether a branch's move can stay: both of its versions are reachable."""
-    values = [v for v in (change.old, change.new) if isinstance(v, CommitId)]
-    return change.name.startswith(BRANCH) and all(value in reach.commits for value in values)
+def _pack_uses(found: Inventory, leaves: Flags, sizes: Mapping[int, int]) -> dict[int, _PackUse]:
+    """By pack, of those in ``sizes``, what becomes garbage if rows are left out.
+
+    Bytes between records count as garbage.
+    """
+    record_of, count = found.records_by_row, len(found.packs)
+    stays = np.bincount(record_of, ~leaves, count)
+    going = np.bincount(record_of, column(found.payloads) * leaves, count)
+    going[column(found.groups) > 0] = 0  # its members share one payload
+    used = np.where(stays > 0, column(found.sizes) - going, 0)
+    pack_of = column(found.packs)
+    return {
+        pack: _PackUse(size, max(0, size - int(used[pack_of == pack].sum()) - len(PACK_HEADER)))
+        for pack, size in sizes.items()
+    }
 
 
-class _KeptCodings:
-    """The codings to keep, so that everything in ``reach`` can be recovered.
+def _packs_to_move(
+    found: Inventory, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
+) -> set[int]:
+    """Packs of which much is garbage, or any where every trace of an object has to go."""
+    moved = {n for n, use in packs.items() if use.garbage >= _WORTH * use.size}
+    if reach.purge:
+        moved |= {n for n, use in packs.items() if use.garbage}
+    moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}
+    given_up = (coding for id_ in reach.dropped for coding in found.codings.get(id_, ()))
+    return moved | {coding.record.pack for coding in given_up if leaves[coding.row]}
 
-    ``rows``: of the graph, those that stay. ``add``: codings to make, of ``added_bytes`` as
-    estimated. ``phantoms``: unneeded objects that stay. By object: ``needed``, and ``coded``: it
-    has a coding whose base is stored.
+
+def _records_to_split(
+    found: Inventory, reach: Reachable, kept: Kept, moved: set[int]
+) -> set[tuple[int, int]]:
+    """Records in packs that stay, which name an object of a forgotten state that is no base."""
+    return {
+        coding.place[:2]
+        for id_ in reach.given_up - kept.phantoms
+        for coding in found.codings.get(id_, ())
+        if coding.record.pack not in moved
+    }
+
+
+def _count_deleted(
+    found: Inventory, kept: Kept, moved: set[int], split: set[tuple[int, int]]
+) -> int:
+    """Unneeded objects of which no bytes stay, in a record that is neither moved nor split."""
+    graph, packs, record_of = found.graph, column(found.packs), found.records_by_row
+    stays = np.bincount(record_of, kept.rows, len(packs)) > 0
+    stays &= ~np.isin(packs, list(moved))
+    for record in np.flatnonzero(stays).tolist() if split else ():
+        stays[record] = (found.packs[record], found.offsets[record]) not in split
+    deleted = kept.coded & ~kept.needed
+    deleted[graph.object[graph.sound & stays[record_of]]] = False
+    deleted[[graph.number(id_) for id_ in kept.phantoms]] = False
+    return int(deleted.sum())
+
+
+# -- which codings stay --------------------------------------------------------------------
+
+
+class Kept(Struct):
+    """``rows``: of the graph, those that stay. By object: ``needed``, and ``coded``: it has a
+    coding whose base is stored.
+
+    ``add``: codings to make, of ``added_bytes`` as estimated. ``phantoms``: unneeded objects that
+    stay.
     """
 
-    def __init__(self, context: Context, found: Inventory, reach: Reachable) -> None:
-        self.add: list[EncodeRequest] = []
-        self.phantoms: set[bytes] = set()
-        self.added_bytes = 0
-        self._recovery = context.store.recovery
-        self._policy = encoding_policy(context)
+    rows: Flags
+    needed: Flags
+    coded: Flags
+    add: list[EncodeRequest]
+    added_bytes: int
+    phantoms: set[bytes]
+
+
+def keep_codings(found: Inventory, reach: Reachable, estimate: _Estimate) -> Kept:
+    """The codings to keep and to make, so that everything in ``reach`` can be recovered.
+
+    If the path to a needed object leads through unneeded ones, there are three choices: encode
+    it against the next needed object (the deltas between become one), store it in full, or
+    keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken.
+    An object of a state forgotten by name is never kept as a phantom.
+    """
+    graph = found.graph
+    needed = reach.blobs.objects.copy()
+    manifests = graph.numbers(b"".join(reach.manifests))
+    needed[manifests[manifests >= 0]] = True
+    coded = np.zeros(len(graph), np.bool_)
+    coded[graph.object[graph.sound]] = True
+    stays = needed | graph.ambiguous
+    rows = graph.sound & stays[graph.object]
+    rows &= ~graph.delta | stays[graph.base]
+    kept = Kept(rows, needed, coded, add=[], added_bytes=0, phantoms=set())
+    work = _Reconnecting(found, reach, kept, stays)
+    for id_, pieces in work.cut_off():
+        work.reconnect(id_, pieces, estimate)
+    return kept
+
+
+class _Reconnecting:
+    """Finds ways to needed objects that lost their own, and notes them in ``kept``.
+
+    ``named``: by object whether a coding of it is kept. One that is only the base of a kept delta
+    needs a coding as well: a delta names its base by 8 bytes, and only a coding gives the full id.
+    """
+
+    def __init__(self, found: Inventory, reach: Reachable, kept: Kept, stays: Flags) -> None:
+        graph = found.graph
         self._found = found
         self._reach = reach
-        graph = found.graph
-        self.needed = reach.blobs.objects.copy()
-        manifests = graph.numbers(b"".join(reach.manifests))
-        self.needed[manifests[manifests >= 0]] = True
-        self._stays = self.needed | graph.ambiguous
-        self.coded = np.zeros(len(graph), np.bool_)
-        self.coded[graph.object[graph.sound]] = True
-        self.rows = graph.sound & self._stays[graph.object]
-        self.rows &= ~graph.delta | self._stays[graph.base]
-        self._named = np.zeros(len(graph), np.bool_)  # objects with a coding of their own
-        self._named[graph.object[self.rows]] = True
-        nodes = graph.reached(self.rows)
-        self._reached = Reachability(lambda piece: graph.has(nodes, piece))
-        cut_off = self.rows & graph.delta & ~nodes[graph.node] & ~nodes[graph.base_node]
-        for row in np.flatnonzero(cut_off).tolist():
-            self._lead(found.coding(row))
-        # Find a path for every needed object that lost its own, oldest first. An object that is
-        # only the base of a kept delta needs a coding as well: a delta names its base by 8 bytes,
-        # and only a coding gives the full id.
-        astray = graph.sound & self._stays[graph.object]
-        astray &= ~nodes[graph.node] | ~self._named[graph.object]
-        for number in np.unique(graph.object[astray]).tolist():
+        self._kept = kept
+        self._stays = stays
+        self._named = np.zeros(len(graph), np.bool_)
+        self._named[graph.object[kept.rows]] = True
+        self._nodes = graph.reached(kept.rows)
+        self._reached = Reachability(lambda piece: graph.has(self._nodes, piece))
+
+    def cut_off(self) -> Iterator[tuple[bytes, set[Piece]]]:
+        """Objects that stay without a way or a coding of their own, oldest first."""
+        graph, kept, nodes = self._found.graph, self._kept, self._nodes
+        astray = kept.rows & graph.delta & ~nodes[graph.node] & ~nodes[graph.base_node]
+        for row in np.flatnonzero(astray).tolist():
+            self._follow(self._found.coding(row))
+        lost = graph.sound & self._stays[graph.object]
+        lost &= ~nodes[graph.node] | ~self._named[graph.object]
+        for number in np.unique(graph.object[lost]).tolist():
             id_ = graph.id_of(number)
-            pieces = {(id_, coding.member.start) for coding in found.codings[id_]}
+            pieces = {(id_, coding.member.start) for coding in self._found.codings[id_]}
             if not self._named[number] or not self._reached.has_all(pieces):
-                self._reconnect(id_, pieces)
+                yield id_, pieces
 
-    def _take(self, coding: StoredCoding) -> None:
-        self.rows[coding.row] = True
-        self._named[self._found.graph.object[coding.row]] = True
-        self._lead(coding)
-
-    def _lead(self, coding: StoredCoding) -> None:
-        member = coding.member
-        self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
-
-    def _reconnect(self, id_: bytes, pieces: set[Piece]) -> None:
+    def reconnect(self, id_: bytes, pieces: set[Piece], estimate: _Estimate) -> None:
+        """Keeps the codings behind an object if they take less than a new one; else adds that."""
+        kept = self._kept
         base, steps = self._way(id_) or (self._neighbour(id_), [])
-        size = self._estimate(id_, base)
+        size = estimate.stored(id_, base)
         if steps and sum(step.stored for step in steps) < size and self._are_fit(id_, steps):
             for step in steps:
-                self.phantoms |= {step.member.id, step.base or b""} - {id_, base}
-                self._take(step)
+                kept.phantoms |= {step.member.id, step.base or b""} - {id_, base}
+                kept.rows[step.row] = True
+                self._named[self._found.graph.object[step.row]] = True
+                self._follow(step)
             if self._reached.has_all(pieces):
                 return
-        self.added_bytes += size
-        self.add.append(EncodeRequest(id_, base))
+        kept.added_bytes += size
+        kept.add.append(EncodeRequest(id_, base))
         self._named[self._found.graph.number(id_)] = True
         self._reached.reach(pieces)
+
+    def _follow(self, coding: StoredCoding) -> None:
+        member = coding.member
+        self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
 
     def _are_fit(self, id_: bytes, steps: list[StoredCoding]) -> bool:
         """Whether codings can stay as they are: both ends have codings, none is banned."""
@@ -472,7 +448,7 @@ class _KeptCodings:
     def _neighbour(self, id_: bytes) -> bytes | None:
         """A needed object that has a kept delta from this one."""
         deltas = self._found.codings_from(id_)
-        kept = (coding.member.id for coding in deltas if self.rows[coding.row])
+        kept = (coding.member.id for coding in deltas if self._kept.rows[coding.row])
         return next(filter(self._is_base, kept), None)
 
     def _is_base(self, id_: bytes) -> bool:
@@ -480,39 +456,47 @@ class _KeptCodings:
 
     def _way(self, id_: bytes) -> tuple[bytes, list[StoredCoding]] | None:
         """The nearest needed object behind unneeded ones, and the codings that lead from it."""
-        seen = {id_}
+        found, seen = self._found, {id_}
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()
-            for coding in (*self._found.codings.get(at, ()), *self._found.codings_from(at)):
+            for coding in (*found.codings.get(at, ()), *found.codings_from(at)):
                 other = coding.base if coding.member.id == at else coding.member.id
-                if other is None or other in seen or self.rows[coding.row]:
+                if other is None or other in seen or self._kept.rows[coding.row]:
                     continue
                 seen.add(other)
-                if not self._stays[self._found.graph.number(other)]:
+                if not self._stays[found.graph.number(other)]:
                     waiting.append((other, [coding, *steps]))
                 elif self._is_base(other):
                     return other, [coding, *steps]
         return None
 
-    def _estimate(self, id_: bytes, base: bytes | None) -> int:
+
+class _Estimate(Struct):
+    """Estimates what new codings take. ``specs``: of the blobs that stay."""
+
+    recovery: Recovery
+    policy: Policy
+    specs: Specs
+
+    def stored(self, id_: bytes, base: bytes | None) -> int:
         """Bytes of a delta from ``base``, or of a full record if that is what would be stored.
 
         A blob's size is estimated from its first piece (at most 32 MiB).
         """
-        specs = self._reach.blobs
-        if id_ not in specs:
-            old = self._recovery.manifest(base) if base is not None else b""
-            return len(encode_patch(memoryview(self._recovery.manifest(id_)), memoryview(old)))
-        spec, base_spec = specs[id_], specs.get(base or b"")
+        if id_ not in self.specs:
+            old = self.recovery.manifest(base) if base is not None else b""
+            return len(encode_patch(memoryview(self.recovery.manifest(id_)), memoryview(old)))
+        spec, base_spec = self.specs[id_], self.specs.get(base or b"")
         piece = None
         if base is not None and base_spec is not None and base_spec.dtype == spec.dtype:
             piece = BasePiece(base, self._piece(base, base_spec))
         new = self._piece(id_, spec)
-        choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
+        base_spec = base_spec if piece else None
+        choice = choose(spec, new, base_spec, piece, policy=self.policy)[0]
         return round(choice.share * spec.nbytes)
 
     def _piece(self, id_: bytes, spec: TensorSpec) -> memoryview:
         out = memoryview(bytearray(min(PIECE, spec.nbytes)))
-        self._recovery.piece(id_, 0, out)
+        self.recovery.piece(id_, 0, out)
         return out

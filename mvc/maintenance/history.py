@@ -1,20 +1,23 @@
-"""What the journal says of versions and names, in some hundred bytes for each operation.
+"""What the journal says of versions and names, and what of it can be left out.
 
-For verbs that weigh the whole history at once: an entry itself takes ten times as much.
+For verbs that weigh the whole history at once: ``History`` takes some hundred bytes for each
+operation, an entry itself ten times as much.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+
+from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId
+from mvc.repo.lookup.availability import given_up
 from mvc.repo.lookup.refs import BRANCH
-from mvc.repo.lookup.weights import given_up
-from mvc.store.journal.entries import Entry
+from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["History", "names_of"]
+__all__ = ["History", "names_of", "shortened"]
 
 
 class History:
@@ -122,6 +125,19 @@ class History:
         """Whether an entry is the last that changed a ref."""
         return self._refs[name][1] == position
 
+    def needed_removals(self, cutoff_ns: int) -> set[int]:
+        """Entries with the present list of removed paths, or with one that an undo restores.
+
+        Operations from ``cutoff_ns`` on can be undone.
+        """
+        before: int | None = None
+        needed = set()
+        for position in self.removals:
+            if before is not None and self._times[position] >= cutoff_ns:
+                needed.add(before)
+            before = position
+        return needed if before is None else needed | {before}
+
     def manifest(self, id_: CommitId) -> ManifestId | None:
         """The manifest of a version; None if no entry publishes the version."""
         number = self.numbers.get(id_)
@@ -173,3 +189,91 @@ def names_of(entry: Entry) -> set[CommitId]:
     for change in entry.refs:
         named.update(v for v in (change.old, change.new) if isinstance(v, CommitId))
     return named
+
+
+def shortened(
+    history: History, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
+) -> tuple[dict[int, Entry | None], int]:
+    """The entries that a collection drops or shortens, and the bytes that this saves.
+
+    By position among ``entries``, of which ``history`` took every one; None drops the entry.
+    ``stay``: the versions that are not collected. Regions are ignored.
+
+    Entries from ``cutoff_ns`` on stay, without what they say of the weights of versions that go.
+    See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of refs, and
+    can be undone; any other keeps new values only, so that no operation can be undone in part or
+    twice.
+    """
+    numbers = {history.numbers[id_] for id_ in stay}
+    needed_removals = history.needed_removals(cutoff_ns)
+    undoable: set[int] = set()  # sequence numbers of older entries
+    edits: dict[int, Entry | None] = {}
+    saved = 0
+    for position in range(1, len(entries)):
+        recent = history.time_of(position) >= cutoff_ns
+        if recent and not history.has_marks(position):
+            continue
+        if not recent and history.is_plain(position, numbers):
+            undoable.add(history.sequence_of(position))
+            continue
+        recorded = entries[position]
+        old = recorded.entry
+        new = replace(old, weights=tuple(each for each in old.weights if each.commit in stay))
+        if not recent:
+            refs = _refs_left(history, position, old, stay)
+            if (refs or old.undoes in undoable) and names_of(old) <= stay:
+                undoable.add(recorded.sequence)
+            else:
+                new = replace(new, refs=tuple(replace(c, old=c.new) for c in refs), undoes=None)
+            new = _aged(new, stay, keep_removed=position in needed_removals)
+            if not _says_anything(new):
+                edits[position] = None
+                saved += recorded.after.offset - recorded.offset
+                continue
+        if new != old:
+            edits[position] = new
+            saved += 2 * (len(old.encoded) - len(new.encoded))
+    return edits, saved
+
+
+def _refs_left(
+    history: History, position: int, entry: Entry, stay: Set[CommitId]
+) -> tuple[RefChange, ...]:
+    """The changes that set a ref's present value, or move a branch between versions that stay."""
+    keeps_moves = any(commit.id in stay for commit in entry.commits)
+    return tuple(
+        change
+        for change in entry.refs
+        if history.is_newest(change.name, position) or (keeps_moves and _moves_among(stay, change))
+    )
+
+
+def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:
+    values = [value for value in (change.old, change.new) if isinstance(value, CommitId)]
+    return change.name.startswith(BRANCH) and all(value in stay for value in values)
+
+
+def _aged(entry: Entry, stay: Set[CommitId], *, keep_removed: bool) -> Entry:
+    """What an entry says of versions that stay; every deployment, retraction and correction."""
+    commits = tuple(commit for commit in entry.commits if commit.id in stay)
+    return replace(
+        entry,
+        commits=commits,
+        removed=entry.removed if keep_removed else None,
+        marks=entry.marks if commits else (),
+        forgotten=tuple(each for each in entry.forgotten if each.commit in stay),
+    )
+
+
+def _says_anything(entry: Entry) -> bool:
+    return entry.removed is not None or any(
+        (
+            entry.commits,
+            entry.refs,
+            entry.deployments,
+            entry.retractions,
+            entry.relinks,
+            entry.forgotten,
+            entry.weights,
+        )
+    )

@@ -22,10 +22,10 @@ from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
 from mvc.maintenance.history import History
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
-from mvc.model.manifest import Shape
+from mvc.model.manifest import Manifest, Shape
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
@@ -89,9 +89,10 @@ class StoredCoding(Struct, frozen=True):
     reversible: bool
 
     @property
-    def step(self) -> Step:
+    def step(self) -> PathStep:
         """The coding as a step of a path."""
-        return Step(self.record.pack, self.record.offset, self.record.header, self.member, False)
+        record = self.record
+        return PathStep(record.pack, record.offset, record.header, self.member, reverse=False)
 
 
 class Inventory:
@@ -320,15 +321,22 @@ class Contents:
         for pack, offset, header in records:
             for member in header.members:
                 if member.kind == MANIFEST and member.id not in self.manifests:
-                    id_, step = ManifestId(member.id), Step(pack, offset, header, member, False)
+                    id_, step = (
+                        ManifestId(member.id),
+                        PathStep(pack, offset, header, member, reverse=False),
+                    )
                     data = self._stream.near(id_, [step], packs)
                     if data is not None:
                         self.add(id_, data)
 
-    def require(self, id_: ManifestId, codings: Iterable[Step] | None = None) -> None:
+    def require(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> None:
         """Reads a manifest if that was not done; DamagedData if it cannot be recovered."""
         if id_ not in self.manifests:
             self.add(id_, self._stream.read(id_, codings))
+
+    def load(self, id_: ManifestId) -> Manifest:
+        """A manifest itself; DamagedData if it cannot be recovered."""
+        return self._stream.load(id_)
 
     def add(self, id_: ManifestId, data: bytes) -> None:
         shape = self._shapes.get(len(data))
@@ -446,12 +454,13 @@ def _end(region: Region) -> int:
 
 
 def damaged_payloads(
-    packs: PackReader, pack: int, at: int, header: RecordHeader, catch: type[MvcError] = DamagedData
+    packs: PackReader, record: Placed, catch: type[MvcError] = DamagedData
 ) -> Iterator[tuple[range, MvcError]]:
     """Reads all payloads of a record; yields the members of each damaged one, and the error.
 
     Raises IoFailed if the disk cannot be read, unless ``catch`` covers that error as well.
     """
+    pack, at, header = record
     for i, member in enumerate(header.members[:1] if header.group else header.members):
         try:
             packs.payload(pack, at, header, member)

@@ -19,7 +19,6 @@ from mvc.ids import CommitId, ManifestId
 from mvc.maintenance.inventory import Contents, Inventory
 from mvc.maintenance.storage_graph import Flags, StorageGraph, column
 from mvc.model.tensor import TensorSpec
-from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 
 __all__ = ["Reachable", "Specs", "reachable"]
@@ -71,12 +70,6 @@ class Specs(Mapping[bytes, TensorSpec]):
         spec = -1 if number < 0 else int(self._by_object[number])
         return self.lost[id_] if spec < 0 else self._specs[spec]
 
-    def __contains__(self, id_: object) -> bool:
-        if not isinstance(id_, bytes):
-            return False
-        number = self._graph.number(id_)
-        return id_ in self.lost if number < 0 else bool(self._by_object[number] >= 0)
-
     def __iter__(self) -> Iterator[bytes]:
         yield from map(self._graph.id_of, np.flatnonzero(self.objects).tolist())
         yield from self.lost
@@ -89,8 +82,7 @@ class Reachable(Struct):
     """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
     whose state does not, by name (True) or by rule.
 
-    ``blobs`` and ``manifests`` are the objects of these states. ``numbers``: of the ``commits``
-    in the history. ``given_up`` are objects that
+    ``blobs`` and ``manifests`` are the objects of these states. ``given_up`` are objects that
     only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
     may stay, not even as a base. ``dropped`` are weights that were given up, for which no state
     that stays has a use. ``purge``: a state was forgotten by name since the last
@@ -103,7 +95,6 @@ class Reachable(Struct):
     purge: bool
     manifests: set[ManifestId]
     blobs: Specs
-    numbers: set[int]
     given_up: set[bytes] = field(default_factory=set)
     banned: set[bytes] = field(default_factory=set)
     dropped: set[bytes] = field(default_factory=set)
@@ -114,7 +105,6 @@ class Reachable(Struct):
 
 
 def reachable(
-    context: Context,
     found: Inventory,
     contents: Contents,
     cutoff_ns: int,
@@ -138,38 +128,30 @@ def reachable(
     late = sorted(needed - contents.manifests.keys(), key=found.graph.number)
     for id_ in late:
         contents.require(id_, [coding.step for coding in found.codings.get(id_, ())])
-    given_up, dropped = dict[ManifestId, list[int]](), set[bytes]()
+    positions, dropped = dict[ManifestId, list[int]](), set[bytes]()
     for id_, paths in history.given_up(states).items():
-        manifest = manifests.load(context, id_)
-        given_up[id_] = manifests.positions(manifest, paths)
+        manifest = contents.load(id_)
+        positions[id_] = manifests.positions(manifest, paths)
         dropped.update(c.id for e in manifest.all_entries if e.path in paths for c in e.contents)
-    blobs = Specs(found.graph, contents, needed, given_up)
-    reach = Reachable(commits, states, forgotten, bool(fresh), needed, blobs, numbers)
-    _give_up(context, found, reach, fresh)
+    blobs = Specs(found.graph, contents, needed, positions)
+    reach = Reachable(commits, states, forgotten, purge=bool(fresh), manifests=needed, blobs=blobs)
     reach.dropped = {id_ for id_ in dropped if not reach.needs(id_)}
-    return reach
-
-
-def _give_up(
-    context: Context,
-    found: Inventory,
-    reach: Reachable,
-    fresh: set[CommitId],
-) -> None:
-    """Finds the objects that only forgotten states have.
-
-    If the manifest of a state forgotten by name is gone (it was forgotten by rule first, and
-    collected) or damaged, its objects may be among the phantoms: then every object that no
-    version needs is banned.
-    """
-    for id_, named in reach.forgotten.items():
-        manifest_id, objects = found.history.manifest(id_), set[bytes]()
-        if manifest_id is not None and manifest_id in found.codings:
-            with suppress(DamagedData):
-                manifest = manifests.load(context, manifest_id)
-                objects = {*manifests.objects(manifest), manifest_id}
-        if named and not objects and id_ in fresh:
+    for commit_id, named in forgotten.items():
+        objects = _objects_of(found, contents, commit_id)
+        if named and not objects and commit_id in fresh:
+            # Its manifest is gone (it was forgotten by rule first, and collected) or damaged:
+            # its objects may be among those that no version needs.
             objects = set(found.codings)
         alone = {each for each in objects if not reach.needs(each)}
         reach.given_up |= alone
         reach.banned |= alone if named else set()
+    return reach
+
+
+def _objects_of(found: Inventory, contents: Contents, commit: CommitId) -> set[bytes]:
+    """A version's blobs and its manifest; none if the manifest is not stored or damaged."""
+    id_ = found.history.manifest(commit)
+    if id_ is not None and id_ in found.codings:
+        with suppress(DamagedData):
+            return {*manifests.objects(contents.load(id_)), id_}
+    return set()

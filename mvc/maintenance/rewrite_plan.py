@@ -22,9 +22,8 @@ from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
+from mvc.model.hashing import verify_pieces
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import verify_pieces
-from mvc.repo.content.predecessors import Recovers, StoredBase
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
@@ -33,8 +32,9 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
+from mvc.store.writing.bases import Recovers, StoredBase
 from mvc.store.writing.full_or_delta import Policy, exactly
-from mvc.store.writing.object_writer import ObjectWriter
+from mvc.store.writing.pieces import Piece
 from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes, Progress
 
@@ -317,7 +317,7 @@ class _Encoder:
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
         self._taken = 0
         store.require(policy.pipeline.features)
-        self._writer = ObjectWriter(store.graph, rewrite.packs, store.pool, policy, store.arenas)
+        self._writer = store.object_writer(rewrite.packs, policy)
 
     def encode(self, requests: list[EncodeRequest]) -> None:
         """Appends codings to the pack: blobs first, each manifest in a record of its own.
@@ -359,7 +359,7 @@ class _Encoder:
             hint="run 'mvc fsck --full --repair' first",
         )
         for start, part in verify_pieces(request.id, spec, read, wrong):
-            self._writer.put(request.id, spec, start, part, base)
+            self._writer.put(Piece(request.id, spec, start, part), base)
 
     def _drain(self) -> None:
         self._writer.drain()

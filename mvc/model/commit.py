@@ -135,8 +135,9 @@ class Commit(Struct, frozen=True, dict=True):
             attached = tuple(_names(reader, MAX_ATTACHED))
         reader.end()
         commit = cls(
-            manifest, root, parents, author, time_ns, zone, message, metrics, pipeline, code,
-            params, needs, attached,
+            manifest, root, parents, author, time_ns=time_ns, zone_minutes=zone, message=message,
+            metrics=metrics, pipeline=pipeline, code=code, params=params, needs=needs,
+            attached=attached,
         )  # fmt: skip
         if commit.version != version or any(a >= b for a, b in pairwise(needs)):
             raise reader.fail(_OTHER_FORM)
@@ -154,15 +155,15 @@ def _like(known: Commit, fields: Sequence[bytes]) -> Commit:
         Root(field()),
         tuple([CommitId(field()) for _ in known.parents]),
         known.author,
-        signed(number(field())),
-        known.zone_minutes,
-        _text(field()),
-        {name: _FLOAT.unpack(field())[0] for name in known.metrics},
-        known.pipeline,
-        known.code,
-        {name: _text(field()) for name in known.params},
-        known.needs,
-        known.attached,
+        time_ns=signed(number(field())),
+        zone_minutes=known.zone_minutes,
+        message=_text(field()),
+        metrics={name: _FLOAT.unpack(field())[0] for name in known.metrics},
+        pipeline=known.pipeline,
+        code=known.code,
+        params={name: _text(field()) for name in known.params},
+        needs=known.needs,
+        attached=known.attached,
     )
 
 

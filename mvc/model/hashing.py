@@ -6,17 +6,22 @@ the lengths keep parts apart (docs/format.md, "Identities").
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from blake3 import blake3
 
+from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.canonical import Writer, encode_uint
 from mvc.model.tensor import TensorSpec
 from mvc.types import Bytes
 
-__all__ = ["BlobHasher", "blob_id", "digest", "raw_blob_id", "zero_blob_id", "zeros"]
+__all__ = [
+    "BlobHasher", "blob_id", "digest", "pieces", "raw_blob_id", "verify_pieces", "zero_blob_id",
+    "zeros",
+]  # fmt: skip
 
 _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts its own threads; below this size they cost more than they save.
@@ -86,3 +91,26 @@ def zero_blob_id(spec: TensorSpec) -> BlobId:
     for start in range(0, spec.nbytes, PIECE):
         hasher.update(zeros(min(PIECE, spec.nbytes - start)))
     return hasher.done()
+
+
+def pieces(spec: TensorSpec) -> Iterator[tuple[int, int]]:
+    """(start, length) of every piece of a blob; one empty piece for an empty blob."""
+    for start in range(0, max(spec.nbytes, 1), PIECE):
+        yield start, min(PIECE, spec.nbytes - start)
+
+
+def verify_pieces(
+    id_: bytes, spec: TensorSpec, read: Callable[[int, int], memoryview], wrong: MvcError
+) -> Iterator[tuple[int, memoryview]]:
+    """Yields (start, bytes) of every piece of a blob, hashing them on the way.
+
+    ``read(start, length)`` returns a piece. After the last one ``wrong`` is raised if the hash
+    is not ``id_``; until then the bytes are not verified.
+    """
+    hasher = BlobHasher(spec, parallel=True)
+    for start, length in pieces(spec):
+        part = read(start, length)
+        hasher.update(part)
+        yield start, part
+    if hasher.done() != id_:
+        raise wrong

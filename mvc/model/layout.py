@@ -12,7 +12,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Generic, TypeVar
 
-__all__ = ["Field", "Forms", "Layout", "number"]
+__all__ = ["Field", "FormLayout", "Forms", "number"]
 
 _V = TypeVar("_V")
 
@@ -20,7 +20,7 @@ Field = tuple[int, int, bool]
 """First byte and end; whether it is a number, of which every value is as good."""
 
 
-class Layout:
+class FormLayout:
     """Where the fields lie that may differ."""
 
     def __init__(self, data: bytes, fields: Sequence[Field]) -> None:
@@ -54,7 +54,7 @@ class Forms(Generic[_V]):
 
     def __init__(self, make: Callable[[_V, Sequence[bytes]], _V]) -> None:
         self._make = make
-        self._known: dict[int, tuple[Layout, _V]] = {}
+        self._known: dict[int, tuple[FormLayout, _V]] = {}
         self._credit = float(_MOST)  # layouts to learn; more for each that is of use
 
     def read(self, data: bytes) -> _V | None:
@@ -77,7 +77,7 @@ class Forms(Generic[_V]):
             self._credit -= 1
             if len(self._known) >= _MOST:
                 self._known.clear()
-            self._known[len(data)] = Layout(data, fields), value
+            self._known[len(data)] = FormLayout(data, fields), value
 
 
 _LONGEST, _MOST = 1 << 16, 64

@@ -30,7 +30,7 @@ from mvc.limits import (
 )
 from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
-from mvc.model.layout import Layout
+from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import ATTACHED, attached_path, check_key, check_path
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
@@ -237,7 +237,7 @@ class Shape:
         self.specs, self.skeletons = tuple(specs), tuple(skeletons)
         self.raw = sum(entry.size for entry in manifest.all_entries)
         self.files = len(manifest.all_entries)
-        self._layout = Layout(data, [(begin, end, False) for begin, end, _ in spans])
+        self._layout = FormLayout(data, [(begin, end, False) for begin, end, _ in spans])
         self._objects = [is_object for _, _, is_object in spans]
 
     def ids(self, data: bytes) -> bytes | None:
@@ -324,7 +324,13 @@ def _read_entry(reader: Reader, spans: list[_Span], check: Callable[[str], str])
     )
     tensors = _read_tensors(reader, contents, spans)
     entry = FileEntry(
-        path, format_, size, contents, BlobId(skeleton) if skeleton else None, checks, tensors
+        path,
+        format_,
+        size,
+        contents,
+        skeleton=BlobId(skeleton) if skeleton else None,
+        checks=checks,
+        tensors=tensors,
     )
     if entry.skeleton_size > MAX_SKELETON:
         raise reader.fail(f"{path} has {entry.skeleton_size} bytes outside its contents")
@@ -357,7 +363,7 @@ def _read_tensors(
         end = (view.offset + sum(moves) + 1) * DTYPES[spec.dtype].itemsize
         if spec.elements and end > content.spec.nbytes:
             raise reader.fail(f"{key} reaches outside its storage")
-        tensors.append(LogicalTensor(key, spec, id_, at, view))
+        tensors.append(LogicalTensor(key, spec, id_, at, view=view))
     if len({t.key for t in tensors}) != len(tensors):
         raise reader.fail("two tensors have one name")
     return tuple(tensors)

@@ -11,6 +11,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import chain
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -50,24 +51,19 @@ class Definitions:
 
     def changed_value(self, module: ModuleType) -> str | None:
         """A constant or function of the module, or of a class in it, that is not the file's."""
-        changed = self._scope.changed(vars(module), module, "")
-        return changed or self._replaced(self._scope, vars(module), module, "")
+        scopes = list(self._scope.nested(vars(module), module, ""))
+        values = (text for scope, live, at in scopes for text in scope.changed(live, module, at))
+        functions = (text for scope, live, at in scopes for text in self._replaced(scope, live, at))
+        return next(chain(values, functions), None)
 
-    def _replaced(
-        self, scope: _Scope, live: Mapping[str, Any], module: ModuleType, where: str
-    ) -> str | None:
-        """The first undecorated function in whose place another one runs, as a text."""
+    def _replaced(self, scope: _Scope, live: Mapping[str, Any], where: str) -> Iterator[str]:
+        """The undecorated functions in whose place other ones run, as texts."""
         for name in scope.functions():
             if name in live:
                 code = getattr(_unwrapped(live[name]), "__code__", None)
                 known = [bare for bare, _ in self._code.get(f"{where}{name}", ())]
                 if not isinstance(code, CodeType) or _bare(code) not in known:
-                    return f"{where}{name} was replaced by another function"
-        for name, cls, inner in scope.live_classes(live, module):
-            replaced = self._replaced(inner, vars(cls), module, f"{where}{name}.")
-            if replaced is not None:
-                return replaced
-        return None
+                    yield f"{where}{name} was replaced by another function"
 
     def _of_function(self, function: FunctionType, module: ModuleType) -> str | None:
         code = function.__code__
@@ -153,33 +149,32 @@ class _Scope:
         finally:
             self._open -= {name} if first else set()
 
-    def changed(self, live: Mapping[str, Any], module: ModuleType, where: str) -> str | None:
-        """The first plain value that is another one than the text says, as a text."""
-        for name, (node, *more) in self._bound.items():
-            if more or self._by_star or name in self._changed or not isinstance(node, ast.expr):
-                continue
-            written, here = self.value(node, module), live.get(name, _NONE)
-            if _is_plain(written) and _is_plain(here) and not _same(written, here):
-                return _differs(f"{where}{name} is", here, written)
-        for name, cls, inner in self.live_classes(live, module):
-            found = inner.changed(vars(cls), module, f"{where}{name}.")
-            if found is not None:
-                return found
-        return None
-
-    def live_classes(
-        self, live: Mapping[str, Any], module: ModuleType
-    ) -> Iterator[tuple[str, type, _Scope]]:
+    def nested(
+        self, live: Mapping[str, Any], module: ModuleType, where: str
+    ) -> Iterator[tuple[_Scope, Mapping[str, Any], str]]:
+        """The scope and those of the classes in it, with what runs under their names."""
+        yield self, live, where
         for statement, inner in self.classes.items():
             cls = live.get(statement.name)
             if isinstance(cls, type) and cls.__module__ == module.__name__:
-                yield statement.name, cls, inner
+                yield from inner.nested(vars(cls), module, f"{where}{statement.name}.")
+
+    def _bound_once(self) -> Iterator[tuple[str, ast.AST | None]]:
+        for name, (node, *more) in self._bound.items():
+            if not (more or self._by_star or name in self._changed):
+                yield name, node
+
+    def changed(self, live: Mapping[str, Any], module: ModuleType, where: str) -> Iterator[str]:
+        """The plain values that are other ones than the text says, as texts."""
+        for name, node in self._bound_once():
+            if isinstance(node, ast.expr):
+                written, here = self.value(node, module), live.get(name, _NONE)
+                if _is_plain(written) and _is_plain(here) and not _same(written, here):
+                    yield _differs(f"{where}{name} is", here, written)
 
     def functions(self) -> Iterator[str]:
         """Names that the text binds once, to a function without decorators."""
-        for name, (node, *more) in self._bound.items():
-            if more or self._by_star or name in self._changed:
-                continue
+        for name, node in self._bound_once():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.decorator_list:
                 yield name
 

@@ -12,28 +12,24 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import starmap
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from mvc.errors import DamagedData, MvcError, UnsupportedFormat
+from mvc.errors import DamagedData, MvcError
 from mvc.io.files import FileSystem
 from mvc.io.process import host_name
 from mvc.limits import MIB
+from mvc.model.documents import OtherSchema, decoded
 
 __all__ = [
-    "NAME",
-    "Comparison",
-    "Difference",
-    "Environment",
-    "Grade",
-    "capture",
-    "chooses_kernels",
-    "distribution_name",
-]
+    "NAME", "SETTINGS", "Comparison", "Environment", "EnvironmentDifference", "Grade", "capture",
+    "chooses_kernels", "distribution_name",
+]  # fmt: skip
 
 NAME = "environment.json"
 """The name under which a version carries its environment."""
@@ -44,6 +40,7 @@ _PROC = 1 << 16  # bytes read of a file in /proc
 
 Grade: TypeAlias = Literal["exact", "compatible", "ignored"]
 Value: TypeAlias = str | int | float | bool | list[str] | None
+_Sections: TypeAlias = dict[str, dict[str, Value]]
 
 _EXACT = (
     "python.implementation", "python.language", "torch", "cpu.machine", "cpu.capability",
@@ -74,7 +71,18 @@ _VARIABLES = re.compile(
 """Variables that choose kernels, threads or precision. No other variable is ever stored."""
 
 
-class Difference(Struct, frozen=True):
+SETTINGS = {
+    "fill_uninitialized_memory": "utils.deterministic.fill_uninitialized_memory",
+    "cudnn_deterministic": "backends.cudnn.deterministic",
+    "cudnn_benchmark": "backends.cudnn.benchmark",
+    "cudnn_tf32": "backends.cudnn.allow_tf32",
+    "matmul_tf32": "backends.cuda.matmul.allow_tf32",
+    "mkldnn": "backends.mkldnn.enabled",
+}
+"""Where torch has a setting that is on or off."""
+
+
+class EnvironmentDifference(Struct, frozen=True):
     """A field that differs, as text; None where a side lacks it."""
 
     field: str
@@ -86,7 +94,7 @@ class Difference(Struct, frozen=True):
 class Comparison(Struct, frozen=True):
     """What differs between two environments, by grade and field."""
 
-    differences: tuple[Difference, ...]
+    differences: tuple[EnvironmentDifference, ...]
 
     @property
     def verdict(self) -> Literal["exact", "compatible", "different"]:
@@ -120,16 +128,17 @@ class Environment(Struct, frozen=True):
     @classmethod
     def decode(cls, data: bytes, used: Collection[str] = ()) -> Environment:
         """Raises DamagedData for what is no environment, UnsupportedFormat for a newer form."""
+        damaged = DamagedData(f"the stored {NAME} is not an environment")
+        if len(data) > _MOST:
+            raise damaged
         try:
-            found: Any = json.loads(data) if len(data) <= _MOST else None
-        except (ValueError, RecursionError):
-            found = None
-        schema = found.pop("schema", None) if isinstance(found, dict) else None
-        if isinstance(schema, str) and schema != _SCHEMA:
-            raise UnsupportedFormat(f"the environment has the form {schema[:60]!r}, not {_SCHEMA}")
-        sound = schema == _SCHEMA and all(map(_is_section, found.values()))
-        if not sound or not all(starmap(_is_variable, found.get("variables", {}).items())):
-            raise DamagedData(f"the stored {NAME} is not an environment")
+            found = decoded(data, _Sections, _SCHEMA)
+        except OtherSchema as error:
+            raise error.unsupported("the environment") or damaged from None
+        except ValueError:
+            raise damaged from None
+        if not all(starmap(_is_variable, found.get("variables", {}).items())):
+            raise damaged
         return cls(found, used)
 
     def fields(self) -> dict[str, str]:
@@ -146,20 +155,12 @@ class Environment(Struct, frozen=True):
         mine, theirs = self.fields(), other.fields()
         used = {distribution_name(name) for name in (*self.used, *other.used)}
         found = [
-            Difference(name, _grade(name, used), mine.get(name), theirs.get(name))
+            EnvironmentDifference(name, _grade(name, used), mine.get(name), theirs.get(name))
             for name in {**mine, **theirs}
             if mine.get(name) != theirs.get(name)
         ]
         order = ("exact", "compatible", "ignored")
         return Comparison(tuple(sorted(found, key=lambda d: (order.index(d.grade), d.field))))
-
-
-def _is_section(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(each, str | int | float | None)
-        or (isinstance(each, list) and all(isinstance(item, str) for item in each))
-        for each in value.values()
-    )
 
 
 def _is_variable(name: str, value: Value) -> bool:
@@ -310,15 +311,8 @@ def _of_torch(torch: Any) -> dict[str, dict[str, Value]]:
         "settings": {
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "deterministic_warns_only": torch.is_deterministic_algorithms_warn_only_enabled(),
-            "fill_uninitialized_memory": _told(
-                lambda: torch.utils.deterministic.fill_uninitialized_memory
-            ),
-            "cudnn_deterministic": torch.backends.cudnn.deterministic,
-            "cudnn_benchmark": torch.backends.cudnn.benchmark,
-            "cudnn_tf32": _told(lambda: torch.backends.cudnn.allow_tf32),
-            "matmul_tf32": _told(lambda: torch.backends.cuda.matmul.allow_tf32),
             "matmul_precision": _told(torch.get_float32_matmul_precision),
-            "mkldnn": _told(lambda: torch.backends.mkldnn.enabled),
+            **{name: _told(partial(attrgetter(place), torch)) for name, place in SETTINGS.items()},
             "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         },
     }

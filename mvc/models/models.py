@@ -10,12 +10,12 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.errors import (
     CannotBuild,
@@ -25,12 +25,12 @@ from mvc.errors import (
     InvalidName,
     NotTrusted,
     UnknownPath,
-    UnsupportedFormat,
     WrongUsage,
 )
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_ARGUMENTS
+from mvc.model.documents import OtherSchema, decoded, encoded
 from mvc.model.names import check_path, printable
 from mvc.models.sources import place_of, sources_of
 from mvc.models.stored_code import StoredCode, is_code
@@ -42,15 +42,9 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "NAME",
-    "Architecture",
-    "StoredModel",
-    "attachments",
-    "code_of",
-    "live_model",
-    "read_model",
+    "NAME", "Architecture", "StoredModel", "attachments", "code_of", "live_model", "read_model",
     "used_packages",
-]
+]  # fmt: skip
 
 NAME = "model.json"
 """The name under which a version says how its model is built."""
@@ -109,34 +103,26 @@ class StoredModel(Struct, frozen=True):
 
     @property
     def encoded(self) -> bytes:
-        fields = {"schema": _SCHEMA, **{name: getattr(self, name) for name in _FIELDS}}
-        fields["arguments"] = _packed(self.arguments, "", 0)
-        return json.dumps(fields, sort_keys=True, indent=1).encode() + b"\n"
+        packed = replace(self, arguments=_packed(self.arguments, "", 0))
+        return encoded(packed, _SCHEMA, sort_keys=True)
 
     @classmethod
     def decode(cls, data: bytes) -> StoredModel:
         """Raises DamagedData for what is no such record, UnsupportedFormat for a newer form."""
+        damaged = DamagedData(f"the stored {NAME} does not say how a model is built")
         try:
-            found = json.loads(data)
-            schema = found.get("schema")
-            if isinstance(schema, str) and schema != _SCHEMA:
-                raise UnsupportedFormat(f"{NAME} has the form {schema[:60]!r}, not {_SCHEMA}")
-            made = cls(**{name: found[name] for name in _FIELDS})
-            names = [*made.module.split("."), *made.name.split(".")]
-            texts = [*made.files.items(), *made.packages.items(), *((n, "") for n in names)]
-            sound = schema == _SCHEMA and all(isinstance(t, str) for pair in texts for t in pair)
-            sound = sound and all(n.isidentifier() for n in names) and all(map(is_code, made.files))
-            check_path(made.weights)
-            arguments = _unpacked(made.arguments)
-            sound = sound and isinstance(arguments, dict)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidName):
-            sound = False
-        if not sound:
-            raise DamagedData(f"the stored {NAME} does not say how a model is built")
-        return cls(made.module, made.name, arguments, made.weights, made.files, made.packages)
-
-
-_FIELDS = ("module", "name", "arguments", "weights", "files", "packages")
+            found = decoded(data, cls, _SCHEMA)
+            check_path(found.weights)
+            arguments = _unpacked(found.arguments)
+        except OtherSchema as error:
+            raise error.unsupported(NAME) or damaged from None
+        except (ValueError, RecursionError, InvalidName):
+            raise damaged from None
+        names = [*found.module.split("."), *found.name.split(".")]
+        sound = isinstance(arguments, dict) and all(map(is_code, found.files))
+        if not sound or not all(name.isidentifier() for name in names):
+            raise damaged
+        return replace(found, arguments=arguments)
 
 
 # -- recording -------------------------------------------------------------------------
@@ -186,7 +172,9 @@ def attachments(
     _check_fit(target, arguments, packed, state)
     module, name = place_of(target)
     hashes = {file: hashlib.sha256(data).hexdigest() for file, data in sources.files.items()}
-    stored = StoredModel(module, name, arguments, path, hashes, sources.packages)
+    stored = StoredModel(
+        module, name, arguments, weights=path, files=hashes, packages=sources.packages
+    )
     return {NAME: stored.encoded, **sources.files}
 
 
@@ -279,11 +267,13 @@ def _check_fit(target: Any, arguments: Any, packed: str, state: Mapping[str, Any
     """
     import torch
 
+    from mvc.training.state.rng import same_rng
+
     shapes = _shapes(state)
     key = (packed, hash(tuple(shapes.items())))
     if key in _FITS.setdefault(target, set()):
         return
-    with _same_random_numbers():
+    with same_rng():
         try:
             with torch.device("meta"):
                 made = target(**arguments)
@@ -325,17 +315,6 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 def _shape(shape: tuple[int, ...] | None) -> str:
     return "absent" if shape is None else str(shape)
-
-
-@contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    from mvc.training.state.rng import rng_state, set_rng_state
-
-    before = rng_state()
-    try:
-        yield
-    finally:
-        set_rng_state(before)
 
 
 # -- reading, which runs nothing -------------------------------------------------------
@@ -391,6 +370,7 @@ def build(
     import torch
 
     from mvc.training.resume import load
+    from mvc.training.state.rng import same_rng
 
     if not trust:
         files = sorted(code.files)
@@ -402,7 +382,7 @@ def build(
             hint=f"read it with 'mvc show --code {version}'; if you trust it: load_model(..., "
             "trust=True), or --trust-code",
         )
-    with _same_random_numbers():
+    with same_rng():
         target = code.take(stored.module, stored.name)
         try:
             made = target(**stored.arguments)

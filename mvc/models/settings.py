@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from mvc.errors import CannotRetrain
-from mvc.models.environment import Environment, chooses_kernels
+from mvc.models.environment import SETTINGS, Environment, chooses_kernels
 
 __all__ = ["apply_settings", "deterministic", "variables"]
 
@@ -38,10 +39,14 @@ def apply_settings(recorded: Environment) -> None:
         torch.set_num_threads(_number(threads.get("torch")))
     warn = bool(settings.get("deterministic_warns_only"))
     torch.use_deterministic_algorithms(bool(settings.get("deterministic")), warn_only=warn)
-    for name, act in _SETTERS.items():
+    for name, place in SETTINGS.items():
         if settings.get(name) is not None:
+            owner, _, attribute = place.rpartition(".")
             with suppress(RuntimeError, AttributeError):
-                act(settings[name])
+                setattr(attrgetter(owner)(torch), attribute, bool(settings[name]))
+    if settings.get("matmul_precision") is not None:
+        with suppress(RuntimeError):
+            torch.set_float32_matmul_precision(str(settings["matmul_precision"]))
     dtype = getattr(torch, str(settings.get("default_dtype", "float32")), None)
     if not isinstance(dtype, torch.dtype):
         raise CannotRetrain(f"torch has no dtype {settings.get('default_dtype')}")
@@ -52,21 +57,6 @@ def _number(value: Any) -> int:
     if type(value) is not int or not 1 <= value <= 4096:
         raise CannotRetrain(f"the recorded environment has {value!r} threads")
     return value
-
-
-def _fill(value: Any) -> None:
-    setattr(torch.utils.deterministic, "fill_uninitialized_memory", bool(value))  # noqa: B010
-
-
-_SETTERS: dict[str, Callable[[Any], object]] = {
-    "fill_uninitialized_memory": _fill,
-    "cudnn_deterministic": lambda v: setattr(torch.backends.cudnn, "deterministic", bool(v)),
-    "cudnn_benchmark": lambda v: setattr(torch.backends.cudnn, "benchmark", bool(v)),
-    "cudnn_tf32": lambda v: setattr(torch.backends.cudnn, "allow_tf32", bool(v)),
-    "matmul_tf32": lambda v: setattr(torch.backends.cuda.matmul, "allow_tf32", bool(v)),
-    "matmul_precision": lambda v: torch.set_float32_matmul_precision(str(v)),
-    "mkldnn": lambda v: setattr(torch.backends.mkldnn, "enabled", bool(v)),
-}
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def sources_of(
     known = _KNOWN.setdefault(targets[0], {}).get(key)
     if known is not None and known.is_current(values):
         return known.sources
-    search = _Search(fs or FileSystem(), values)
+    search = _ImportSearch(fs or FileSystem(), values)
     for target in targets:
         search.add(target.__module__)
     for name in more:
@@ -113,7 +113,7 @@ def sources_of(
     return search.sources
 
 
-class _Search:
+class _ImportSearch:
     """Follows imports from file to file."""
 
     def __init__(self, fs: FileSystem, values: bool) -> None:
@@ -214,13 +214,13 @@ def _difference(name: str, file: Definitions, values: bool) -> str:
     return "" if changed is None else f"is not what runs: {changed}"
 
 
-_KNOWN: WeakKeyDictionary[Any, dict[tuple[object, ...], _Search]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Any, dict[tuple[object, ...], _ImportSearch]] = WeakKeyDictionary()
 
 
 # -- where modules lie -----------------------------------------------------------------
 
 
-class _Found(Struct, frozen=True):
+class _ModulePlace(Struct, frozen=True):
     """``kind``: standard, installed or project. ``folders``: where a package's modules lie."""
 
     kind: str
@@ -228,13 +228,13 @@ class _Found(Struct, frozen=True):
     folders: Sequence[str] | None = None
 
 
-def _find(name: str) -> _Found | None:
+def _find(name: str) -> _ModulePlace | None:
     """Where a module lies, without importing anything; None if it is no module."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names or top == "__future__":
-        return _Found("standard")
+        return _ModulePlace("standard")
     if top == "mvc":
-        return _Found("installed")
+        return _ModulePlace("installed")
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is None:
@@ -251,12 +251,12 @@ def _find(name: str) -> _Found | None:
     folders = getattr(spec, "submodule_search_locations", None)
     folders = None if folders is None else list(folders)
     if origin in {"built-in", "frozen"}:
-        return _Found("standard")
+        return _ModulePlace("standard")
     place = origin or next(iter(folders or ()), None)
     if place is None:
-        return _Found("project", None, folders)
+        return _ModulePlace("project", None, folders)
     kind = "installed" if _is_installed(Path(place)) else "project"
-    return _Found(kind, Path(origin) if origin else None, folders)
+    return _ModulePlace(kind, Path(origin) if origin else None, folders)
 
 
 def _spec(name: str, path: Sequence[str] | None) -> Any:

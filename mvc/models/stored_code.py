@@ -153,9 +153,11 @@ class StoredCode:
         """``__import__`` of stored modules: what is stored goes before what is installed."""
         top = name.partition(".")[0]
         if level or top not in self._tops:
-            found = builtins.__import__(name, globals, locals, fromlist or (), level)
+            found = builtins.__import__(name, globals, locals, fromlist=fromlist or (), level=level)
             return self._importlib if found is importlib else found
-        found = builtins.__import__(f"{self.root}.{name}", globals, locals, fromlist or (), 0)
+        found = builtins.__import__(
+            f"{self.root}.{name}", globals, locals, fromlist=fromlist or (), level=0
+        )
         return found if fromlist else sys.modules[f"{self.root}.{top}"]
 
     def import_module(self, name: str, package: str | None = None) -> ModuleType:

@@ -14,7 +14,7 @@ from mvc.io.process import cpu_count
 from mvc.model.names import printable
 from mvc.probing.compare import FirstDifference, compare
 from mvc.probing.run import NoDeterministicKernel, Subject
-from mvc.probing.summary import Conditions, Selection, Summary
+from mvc.probing.summary import Conditions, LayerSelection, Summary
 
 __all__ = ["Cause", "causes"]
 
@@ -38,7 +38,7 @@ class Cause(Struct, frozen=True):
         return self.text
 
 
-class _Trial(Struct, frozen=True):
+class _Attempt(Struct, frozen=True):
     """Conditions with one thing changed, and what it means if that helps."""
 
     conditions: Conditions
@@ -59,7 +59,7 @@ def causes(
     are of this process, one after the other.
     """
     if not stored:
-        selection = Selection(second.only)
+        selection = LayerSelection(second.only)
         return tuple(_of_a_pair(subject, second.conditions, selection, difference))
     given = tuple(_of_what_was_given(first, second))
     return given or tuple(_of_a_file(subject, first, second, difference))
@@ -89,7 +89,7 @@ def _of_what_was_given(first: Summary, second: Summary) -> Iterator[Cause]:
 
 
 def _of_a_pair(
-    subject: Subject, conditions: Conditions, selection: Selection, difference: FirstDifference
+    subject: Subject, conditions: Conditions, selection: LayerSelection, difference: FirstDifference
 ) -> Iterator[Cause]:
     """Why two runs of this process differ, whose weights and inputs are equal."""
     trials = []
@@ -97,54 +97,60 @@ def _of_a_pair(
         conditions = replace(conditions, seed=_SEED)
         text = f"random numbers without a seed: two runs with seed {_SEED} agree there"
         hint = "seed all generators before the run: torch.manual_seed, numpy, random"
-        trials.append(_Trial(conditions, Cause("randomness", text, hint)))
+        trials.append(_Attempt(conditions, Cause("randomness", text, hint)))
     if not conditions.deterministic:
         conditions = replace(conditions, deterministic=True)
         text = "a kernel that is not deterministic: with deterministic ones two runs agree there"
         hint = "call torch.use_deterministic_algorithms(True)"
-        trials.append(_Trial(conditions, Cause("kernel", text, hint)))
+        trials.append(_Attempt(conditions, Cause("kernel", text, hint)))
     if conditions.threads > 1:
         conditions = replace(conditions, threads=1)
         text = "the order in which threads finish: with one thread two runs agree there"
-        trials.append(_Trial(conditions, Cause("threads", text, "call torch.set_num_threads(1)")))
-    found: list[Cause] = []
-    left: FirstDifference | None = difference
-    for trial in trials:
-        try:
-            pair = [subject.run(trial.conditions, selection) for _ in range(2)]
-        except NoDeterministicKernel as error:
-            yield from found
-            yield Cause("kernel", error.text, _NO_KERNEL)
-            return
-        now = compare(*pair)[1]
-        if left is not None and (now is None or now.order > left.order):
-            found.append(trial.cause)
-        left = now
-        if left is None:
-            break
+        trials.append(_Attempt(conditions, Cause("threads", text, "call torch.set_num_threads(1)")))
+    found, left = _tried(subject, trials, selection, difference)
     yield from found
     if left is not None:
         text = "not found: two runs also differ with a seed, deterministic kernels and one thread"
         yield Cause("unknown", text, _STATE)
 
 
+def _tried(
+    subject: Subject,
+    trials: Sequence[_Attempt],
+    selection: LayerSelection,
+    difference: FirstDifference,
+    *,
+    first: Summary | None = None,
+) -> tuple[list[Cause], FirstDifference | None]:
+    """The trials that help, and the difference that is left after all of them; None if none is.
+
+    ``first`` is compared with a run of each trial, or else two such runs with each other.
+    """
+    found: list[Cause] = []
+    for trial in trials:
+        try:
+            one = first or subject.run(trial.conditions, selection)
+            now = compare(one, subject.run(trial.conditions, selection))[1]
+        except NoDeterministicKernel as error:
+            return [*found, Cause("kernel", error.text, _NO_KERNEL)], None
+        if now is None or now.order > difference.order:
+            found.append(trial.cause)
+        if now is None:
+            return found, None
+        difference = now
+    return found, difference
+
+
 def _of_a_file(
     subject: Subject, first: Summary, second: Summary, difference: FirstDifference
 ) -> Iterator[Cause]:
     """Why a run here differs from one of a file, with equal weights and inputs."""
-    selection = Selection(second.only)
-    left = difference
-    for trial in _towards(first.conditions, second.conditions):
-        try:
-            now = compare(first, subject.run(trial.conditions, selection))[1]
-        except NoDeterministicKernel as error:
-            yield Cause("kernel", error.text, _NO_KERNEL)
-            return
-        if now is None or now.order > left.order:
-            yield trial.cause
-        if now is None:
-            return
-        left = now
+    selection = LayerSelection(second.only)
+    trials = _towards(first.conditions, second.conditions)
+    found, left = _tried(subject, trials, selection, difference, first=first)
+    yield from found
+    if left is None:
+        return
     again = compare(second, subject.run(second.conditions, selection))[1]
     if again is not None:
         yield from _of_a_pair(subject, second.conditions, selection, again)
@@ -169,23 +175,23 @@ def _most_threads() -> int:
     return max(_MANY_THREADS, 4 * cpu_count())
 
 
-def _towards(there: Conditions, here: Conditions) -> Sequence[_Trial]:
+def _towards(there: Conditions, here: Conditions) -> Sequence[_Attempt]:
     """The conditions of the other run, taken over one after the other."""
     trials = []
     if there.seed is not None and there.seed != here.seed:
         mine = "no seed" if here.seed is None else f"seed {here.seed}"
         here = replace(here, seed=there.seed)
         text = f"the seed: {there.seed} there, {mine} here"
-        trials.append(_Trial(here, Cause("seed", text, f"use seed {there.seed}")))
+        trials.append(_Attempt(here, Cause("seed", text, f"use seed {there.seed}")))
     if there.threads != here.threads and there.threads <= _most_threads():
         text = f"the number of threads: {there.threads} there, {here.threads} here"
         here = replace(here, threads=there.threads)
         hint = f"call torch.set_num_threads({there.threads}) in both"
-        trials.append(_Trial(here, Cause("threads", text, hint)))
+        trials.append(_Attempt(here, Cause("threads", text, hint)))
     if there.deterministic != here.deterministic:
         here = replace(here, deterministic=there.deterministic)
         where = "there" if there.deterministic else "here"
         text = f"the kernels: only deterministic ones {where}"
         hint = "call torch.use_deterministic_algorithms(True) in both"
-        trials.append(_Trial(here, Cause("kernel", text, hint)))
+        trials.append(_Attempt(here, Cause("kernel", text, hint)))
     return trials

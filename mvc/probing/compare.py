@@ -149,12 +149,12 @@ def _distance(
     a: Summary, b: Summary, p: TensorPrint | None, q: TensorPrint | None
 ) -> Distance | None:
     """How far two tensors are apart, if they have one shape and both were kept."""
-    if p is None or q is None or p.id == q.id or p.spec.shape != q.spec.shape:
+    if p is None or q is None or p.id == q.id or p.shape != q.shape:
         return None
     if p.id not in a.kept or q.id not in b.kept:
         return None
     x, y = (memoryview(content(run.kept[t.id])) for run, t in ((a, p), (b, q)))
-    return measure(p.spec.dtype, [x], q.spec.dtype, [y])
+    return measure(p.dtype, [x], q.dtype, [y])
 
 
 def _differing_gradients(a: Summary, b: Summary) -> dict[str, bool]:

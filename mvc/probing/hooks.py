@@ -17,12 +17,13 @@ from typing import Any, Self
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 from torch.utils.hooks import RemovableHandle
 
 from mvc.adapters.python.arrays import contiguous
 from mvc.ids import BlobId
 from mvc.probing.prints import mapped, print_of, tensors_in
-from mvc.probing.summary import WHOLE, LayerCall, Selection, TensorPrint
+from mvc.probing.summary import WHOLE, LayerCall, LayerSelection, TensorPrint
 
 __all__ = ["Hooks", "layers_of"]
 
@@ -71,7 +72,7 @@ class Hooks:
     ``kept`` are the tensors of the selected calls by their ids, if layers were selected.
     """
 
-    def __init__(self, model: torch.nn.Module, selection: Selection) -> None:
+    def __init__(self, model: torch.nn.Module, selection: LayerSelection) -> None:
         self._layers = layers_of(model)
         self._selection = selection
         self._clock, self._gradients, self._forward = count(), count(), count()
@@ -173,8 +174,7 @@ class Hooks:
 
         def record(gradient: torch.Tensor) -> None:
             found = self._print(call, gradient, place)
-            at = next(self._gradients)
-            call.prints[part].append(TensorPrint(place, found.spec, found.id, at))
+            call.prints[part].append(replace(found, at=next(self._gradients)))
 
         return record
 

@@ -73,4 +73,5 @@ def print_of(tensor: torch.Tensor, place: str, of: str = "") -> TensorPrint:
     except UnsupportedTensor as error:
         message = error.message.replace("cannot be kept exactly", "cannot be compared bit by bit")
         raise UnsupportedTensor(message) from error
-    return TensorPrint(place, spec, blob_id(spec, content(tensor), parallel=True))
+    id_ = blob_id(spec, content(tensor), parallel=True)
+    return TensorPrint(place, spec.dtype, spec.shape, id_, at=0)

@@ -15,9 +15,9 @@ from mvc.probing.cause import Cause, causes
 from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
 from mvc.probing.json_file import load_summary, save_summary
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
-from mvc.probing.summary import Conditions, Selection, Summary
+from mvc.probing.summary import Conditions, LayerSelection, Summary
 from mvc.repo.display import html_table, text_table
-from mvc.training.state.rng import rng_state, set_rng_state
+from mvc.training.state.rng import same_rng
 
 __all__ = ["Probe", "probe"]
 
@@ -144,16 +144,19 @@ def probe(
             f"the saved run is in {there} mode, this one in {here} mode",
             hint="pass training=False (--eval), or training=True (--training)",
         )
-    generators = rng_state()
-    try:
+    with same_rng():
         if seed is not None:
             seed_all(seed)
         module, given = _made(model, inputs)
         subject = Subject(
             module, given, training=training, loss=loss, target=target, optimizer=optimizer
         )  # fmt: skip
-        first = stored.selected(selection) if stored else subject.run(conditions, selection)
-        second = subject.run(conditions, selection)
+        try:
+            first = stored.selected(selection) if stored else subject.run(conditions, selection)
+            second = subject.run(conditions, selection)
+        except NoDeterministicKernel as error:
+            hint = "probe without 'deterministic' to compare"
+            raise WrongUsage(error.text, hint=hint) from error
         if not (selection.every or first.calls or second.calls):
             raise WrongUsage(
                 f"no layer that runs is named {', '.join(selection.patterns or ())}",
@@ -163,11 +166,7 @@ def probe(
         found: tuple[Cause, ...] = ()
         if difference is not None:
             found = causes(subject, first, second, difference, stored=stored is not None)
-    except NoDeterministicKernel as error:
-        raise WrongUsage(error.text, hint="probe without 'deterministic' to compare") from error
-    finally:
-        set_rng_state(generators)
-    return Probe(first, second, rows, difference, found)
+    return Probe(first, second, rows, difference=difference, causes=found)
 
 
 def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | None:
@@ -180,12 +179,12 @@ def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | 
     raise WrongUsage(f"against is of type {type(against).__name__}: pass a file or a Probe")
 
 
-def _selection(only: Iterable[str] | None, stored: Summary | None) -> Selection:
+def _selection(only: Iterable[str] | None, stored: Summary | None) -> LayerSelection:
     """What was asked for; without that, what the saved run has."""
     saved = None if stored is None else stored.only
     if only is None:
-        return Selection(saved)
-    wanted = Selection(map(str, only))
+        return LayerSelection(saved)
+    wanted = LayerSelection(map(str, only))
     if saved is not None and wanted.patterns != saved:
         raise WrongUsage(
             f"the saved run has only the layers {', '.join(saved)}", hint="ask for the same ones"

@@ -19,7 +19,7 @@ from mvc.probing.hooks import Hooks
 from mvc.probing.prints import mapped, print_of, tensors_in
 from mvc.probing.summary import (
     Conditions,
-    Selection,
+    LayerSelection,
     Summary,
     TensorPrint,
     WeightPrint,
@@ -83,7 +83,7 @@ class Subject:
         yield from self.model.named_parameters()
         yield from self.model.named_buffers()
 
-    def run(self, conditions: Conditions, selection: Selection) -> Summary:
+    def run(self, conditions: Conditions, selection: LayerSelection) -> Summary:
         """One run: forward, and in training mode backward and one step of the optimizer.
 
         Raises UnsupportedTensor for tensors without comparable bits, NoDeterministicKernel.

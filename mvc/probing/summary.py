@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Annotated, Any, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
 from mvc.ids import BlobId
+from mvc.limits import MAX_NAME_BYTES
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
 
-if TYPE_CHECKING:
-    import torch
-
 __all__ = [
-    "PARTS", "WHOLE", "Conditions", "LayerCall", "Selection", "Summary", "TensorPrint",
+    "PARTS", "WHOLE", "Conditions", "LayerCall", "LayerSelection", "Summary", "TensorPrint",
     "WeightPrint",
 ]  # fmt: skip
 
@@ -35,18 +33,25 @@ WHOLE = "(model)"
 
 _MOST_SEED = 1 << 32  # numpy's generator takes no more
 _MOST_THREADS = 1024
+_Name: TypeAlias = Annotated[str, Meta(max_length=MAX_NAME_BYTES)]
+_Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 53)]
 
 
-class TensorPrint(Struct, frozen=True):
+class TensorPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One tensor: its place in the value it was part of (empty if it was the value itself).
 
     ``at`` is the position among all gradients of the run, 0 for other tensors.
     """
 
-    place: str
-    spec: TensorSpec
+    place: _Name
+    dtype: str
+    shape: tuple[int, ...]
     id: BlobId
-    at: int = 0
+    at: _Number
+
+    def __post_init__(self) -> None:
+        """Raises DamagedData for what no tensor can be."""
+        TensorSpec(self.dtype, self.shape)
 
 
 class LayerCall(Struct, frozen=True):
@@ -56,16 +61,20 @@ class LayerCall(Struct, frozen=True):
     on one clock, so that calls can be seen to contain others.
     """
 
-    layer: str
-    type: str
-    call: int
-    forward: int
-    began: int
-    ended: int
-    input: tuple[TensorPrint, ...] = ()
-    output: tuple[TensorPrint, ...] = ()
-    grad_input: tuple[TensorPrint, ...] = ()
-    grad_output: tuple[TensorPrint, ...] = ()
+    layer: _Name
+    type: _Name
+    call: Annotated[int, Meta(ge=1, lt=1 << 53)]
+    forward: _Number
+    began: _Number
+    ended: _Number
+    input: tuple[TensorPrint, ...]
+    output: tuple[TensorPrint, ...]
+    grad_input: tuple[TensorPrint, ...]
+    grad_output: tuple[TensorPrint, ...]
+
+    def __post_init__(self) -> None:
+        if self.began >= self.ended:
+            raise ValueError("a call of a layer ends before it begins")
 
     @property
     def key(self) -> tuple[str, int]:
@@ -78,12 +87,12 @@ class LayerCall(Struct, frozen=True):
         )
 
 
-class WeightPrint(Struct, frozen=True):
+class WeightPrint(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A parameter or buffer before the run, and after it with its gradient in training."""
 
     before: BlobId
-    gradient: BlobId | None = None
-    after: BlobId | None = None
+    gradient: BlobId | None
+    after: BlobId | None
 
 
 class Conditions(Struct, frozen=True):
@@ -106,7 +115,7 @@ class Conditions(Struct, frozen=True):
             raise WrongUsage(f"deterministic is {self.deterministic!r}: it must be True or False")
 
 
-class Selection:
+class LayerSelection:
     """Which layers are recorded: names with wildcards, forward indices (7) and ranges (7-12).
 
     Without patterns all are.
@@ -148,15 +157,15 @@ class Summary(Struct, frozen=True, dict=True):
 
     training: bool
     conditions: Conditions
-    environment: Mapping[str, str]
-    only: tuple[str, ...] | None
+    environment: Mapping[_Name, _Name]
+    only: tuple[_Name, ...] | None
     inputs: tuple[TensorPrint, ...]
     target: tuple[TensorPrint, ...]
     calls: tuple[LayerCall, ...]
     output: tuple[TensorPrint, ...]
     loss: tuple[TensorPrint, ...]
-    weights: Mapping[str, WeightPrint]
-    kept: Mapping[BlobId, torch.Tensor] = field(default_factory=dict)
+    weights: Mapping[_Name, WeightPrint]
+    kept: Mapping[BlobId, Any] = field(default_factory=dict)
 
     @cached_property
     def by_key(self) -> Mapping[tuple[str, int], LayerCall]:
@@ -176,7 +185,7 @@ class Summary(Struct, frozen=True, dict=True):
         mode = "training" if self.training else "evaluation"
         return f"<Summary of a run in {mode} mode: {len(self.calls):,} calls of layers>"
 
-    def selected(self, selection: Selection) -> Summary:
+    def selected(self, selection: LayerSelection) -> Summary:
         """The same run with the calls that are selected."""
         calls = tuple(c for c in self.calls if selection.has(c.layer, c.forward))
         return replace(self, calls=calls, only=selection.patterns)

@@ -7,17 +7,16 @@ the size and hash of every file there.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from blake3 import blake3
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mvc.errors import (
     CannotRecord,
@@ -29,9 +28,10 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem
+from mvc.io.files import FileSystem, WriteFile
 from mvc.io.handles import FileIdentity
 from mvc.limits import MAX_NEEDS, MIB
+from mvc.model.documents import decoded, encoded
 from mvc.model.names import DATA, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
 from mvc.repo.checkout.checkout import write_files
@@ -55,7 +55,6 @@ _SCHEMA = "mvc.reference/1"
 _KIND = "mvc.data"  # the param of a data set's version
 _MOST = 64 * MIB  # bytes of a reference
 _URL = re.compile(r"https?://[!-~]{1,2000}")
-_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class DataSet(Struct, frozen=True):
@@ -68,9 +67,32 @@ class DataSet(Struct, frozen=True):
     source: str | None = None
 
 
-class _File(Struct, frozen=True):
-    size: int
-    hash: str
+class _File(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    size: Annotated[int, Meta(ge=0)]
+    hash: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class _Reference(Struct, frozen=True, forbid_unknown_fields=True):
+    """``reference.json``: where the files lie, and what each was by its name there."""
+
+    source: str
+    files: dict[str, _File]
+
+    @property
+    def url(self) -> str | None:
+        return self.source if _URL.fullmatch(self.source) else None
+
+    @classmethod
+    def decode(cls, data: bytes) -> _Reference:
+        """Raises ValueError, InvalidName."""
+        found = decoded(data, cls, _SCHEMA)
+        for name in found.files:
+            check_path(name)
+        if not found.files or (found.url and len(found.files) != 1):
+            raise ValueError("it names no files, or several by one URL")
+        if not (found.url or Path(found.source).is_absolute()):
+            raise ValueError("its place is not absolute")
+        return found
 
 
 # -- adding and showing ------------------------------------------------------------------------
@@ -85,13 +107,8 @@ def add(
     message: str = "",
     progress: Progress | None = None,
 ) -> DataSet:
-    """Stores a file or the files of a folder as the newest version of a data set.
-
-    ``name`` is by default that of the file or folder. With ``reference`` only the place and the
-    hashes are kept; a URL (http, https) can only be referred to. Nothing is stored if the data set
-    has not changed. Raises InvalidName, UnknownPath, WrongUsage.
-    """
-    url = isinstance(source, str) and _URL.fullmatch(source) is not None
+    """``Repository.recipes.add_data``."""
+    url = source if isinstance(source, str) and _URL.fullmatch(source) else None
     path = Path(str(source).partition("?")[0])
     name = path.name if name is None else name
     if not is_data_name(name):
@@ -102,35 +119,34 @@ def add(
     if url and not reference:
         raise WrongUsage("a URL can only be added by reference", hint="add --reference")
     fs = context.store.fs
-    if reference:
-        place = str(source) if url else str(fs.realpath(path))
-        found = _of_url(place, path.name) if url else _hashed(fs, Path(place), progress)
-        document = {
-            "schema": _SCHEMA,
-            "source": place,
-            "files": {n: [each.size, each.hash] for n, each in sorted(found.items())},
-        }
-        data = json.dumps(document, indent=1).encode() + b"\n"
-        with fs.temporary_folder() as folder:
-            fs.write_atomic(folder / _REFERENCE, data)
-            return _publish(context, name, {_REFERENCE: folder / _REFERENCE}, message, True, None)
-    return _publish(context, name, _files(fs, path), message, False, progress)
+    if not reference:
+        return _publish(context, name, _files(fs, path), message=message, progress=progress)
+    if url:
+        found = _Reference(url, {check_path(path.name or "data"): _digest(_downloaded(url))})
+    else:
+        place = fs.realpath(path)
+        found = _Reference(str(place), dict(sorted(_hashed(fs, place, progress).items())))
+    with fs.temporary_folder() as folder:
+        fs.write_atomic(folder / _REFERENCE, encoded(found, _SCHEMA))
+        files = {_REFERENCE: folder / _REFERENCE}
+        return _publish(context, name, files, message=message, kind="reference")
 
 
 def _publish(
     context: Context,
     name: str,
     files: Mapping[str, Path],
-    message: str,
-    reference: bool,
-    progress: Progress | None,
+    *,
+    message: str = "",
+    kind: str = "stored",
+    progress: Progress | None = None,
 ) -> DataSet:
-    tag, fs = DATA + name, context.store.fs
+    fs = context.store.fs
     request = CommitRequest(
         [Change(n, partial(open_file, fs, path, n)) for n, path in files.items()],
         message or f"data set {name}",
-        params={_KIND: "reference" if reference else "stored"},
-        tag=tag,
+        params={_KIND: kind},
+        tag=DATA + name,
     )
     with suppress(NothingToCommit):
         commit(context, request, progress)
@@ -161,11 +177,14 @@ def _tags(context: Context) -> list[Any]:
 
 def of_version(context: Context, name: str, version: CommitId) -> DataSet:
     """What a version of a data set holds. Raises StateForgotten, DamagedData."""
-    if not _is_reference(context, version):
+    found = _reference(context, version)
+    if found is None:
         entries = manifests.of_commit(context, version).entries
-        return DataSet(name, version, tuple(e.path for e in entries), sum(e.size for e in entries))
-    source, files = _reference(context, version)
-    return DataSet(name, version, tuple(files), sum(f.size for f in files.values()), source)
+        files, sizes = [e.path for e in entries], [e.size for e in entries]
+    else:
+        files, sizes = list(found.files), [f.size for f in found.files.values()]
+    source = None if found is None else found.source
+    return DataSet(name, version, tuple(files), nbytes=sum(sizes), source=source)
 
 
 # -- in a training -----------------------------------------------------------------------------
@@ -216,20 +235,20 @@ def used(context: Context, given: Given) -> Used:
             )
         files = _files(fs, path)
         seen.update((file, before) for file in files.values() if (before := fs.stat(file)))
-        old = data_set(context, name) if DATA + name in tagged else None
-        if old is not None and old.source is not None:
+        version = data_set(context, name).version if DATA + name in tagged else None
+        reference = None if version is None else _reference(context, version)
+        if version is None or reference is None:
+            version = _publish(context, name, files).version
+        else:
             try:
-                _compare(fs, name, _reference(context, old.version)[1], files)
+                _compare(fs, name, reference.files, files)
             except CannotRetrain as error:
                 hint = f"mvc data add --reference --name {name} {path}"
                 raise CannotRecord(error.message, hint=hint) from error
-            version = old.version
-        else:
-            version = _publish(context, name, files, "", False, None).version
         file = path.name if set(files.values()) == {path} else ""
         data.append(Data(name, version, file))
     argument: Any = named if isinstance(given, Mapping) else next(iter(named.values()), None)
-    return Used(tuple(data), named, argument, seen, fs)
+    return Used(tuple(data), named, argument, seen=seen, fs=fs)
 
 
 def place(context: Context, data: Data, folder: Path) -> Path:
@@ -238,27 +257,24 @@ def place(context: Context, data: Data, folder: Path) -> Path:
     Everything is compared with its hash. Raises CannotRetrain, which names the file that is gone or
     has changed.
     """
-    fs = context.store.fs
-    if not _is_reference(context, data.version):
-        manifest = manifests.of_commit(context, data.version)
+    fs, reference = context.store.fs, _reference(context, data.version)
+    if reference is None or reference.url:
         fs.make_dirs(folder)
-        write_files(
-            context, None, folder, {e.path: e for e in manifest.entries}, None, planned=False
-        )
-        return folder / data.file if data.file else folder
-    source, files = _reference(context, data.version)
-    if _URL.fullmatch(source):
-        fs.make_dirs(folder)
-        ((file, wanted),) = files.items()
-        _download(fs, data.name, source, folder / file, wanted)
-        return folder / data.file if data.file else folder
-    if fs.stat(Path(source)) is None:
-        raise CannotRetrain(
-            f"the data set {data.name} is gone: there is no {printable(source)}",
-            hint="put it back there",
-        )
-    _compare(fs, data.name, files, _files(fs, Path(source)))
-    return Path(source)
+    if reference is None:
+        entries = {e.path: e for e in manifests.of_commit(context, data.version).entries}
+        write_files(context, None, folder, entries, progress=None, planned=False)
+    elif reference.url:
+        _download(fs, data.name, reference, folder)
+    else:
+        source = Path(reference.source)
+        if fs.stat(source) is None:
+            raise CannotRetrain(
+                f"the data set {data.name} is gone: there is no {printable(str(source))}",
+                hint="put it back there",
+            )
+        _compare(fs, data.name, reference.files, _files(fs, source))
+        return source
+    return folder / data.file if data.file else folder
 
 
 # -- files and their hashes --------------------------------------------------------------------
@@ -290,15 +306,16 @@ def _hashed(fs: FileSystem, path: Path, progress: Progress | None) -> dict[str, 
 
 def _hash(fs: FileSystem, path: Path) -> _File:
     with fs.open_read(path) as file:
-        return _digest(lambda at: file.read(at, min(MIB, max(file.size() - at, 0))))
+        size = file.size()
+        return _digest(file.read(at, min(MIB, size - at)) for at in range(0, size, MIB))
 
 
-def _digest(read: Callable[[int], bytes]) -> _File:
-    hasher, at = blake3(), 0
-    while part := read(at):
+def _digest(parts: Iterable[bytes]) -> _File:
+    hasher, size = blake3(), 0
+    for part in parts:
         hasher.update(part)
-        at += len(part)
-    return _File(at, hasher.hexdigest())
+        size += len(part)
+    return _File(size, hasher.hexdigest())
 
 
 def _compare(
@@ -319,28 +336,28 @@ def _compare(
         raise changed(file, "is new")
 
 
-def _of_url(url: str, name: str) -> dict[str, _File]:
-    parts = _parts(url)
-    return {check_path(name or "data"): _digest(lambda _: next(parts, b""))}
-
-
-def _download(fs: FileSystem, name: str, url: str, path: Path, wanted: _File) -> None:
-    hasher, size = blake3(), 0
-    with fs.open_write(path, create=True) as file:
-        for part in _parts(url):
-            size += len(part)
-            if size > wanted.size:
-                break
-            hasher.update(part)
-            file.write(part)
-    if size != wanted.size or hasher.hexdigest() != wanted.hash:
+def _download(fs: FileSystem, name: str, reference: _Reference, folder: Path) -> None:
+    ((file, wanted),) = reference.files.items()
+    with fs.open_write(folder / file, create=True) as out:
+        found = _digest(_written(_downloaded(reference.source), out, wanted.size))
+    if found != wanted:
         raise CannotRetrain(
-            f"the data set {name} has changed: {url} is another file",
+            f"the data set {name} has changed: {reference.source} is another file",
             hint="find the file as it was, and add it again",
         )
 
 
-def _parts(url: str) -> Iterator[bytes]:
+def _written(parts: Iterable[bytes], out: WriteFile, most: int) -> Iterator[bytes]:
+    """The parts as they are written, until they are more than ``most`` bytes."""
+    for part in parts:
+        yield part
+        most -= len(part)
+        if most < 0:
+            return
+        out.write(part)
+
+
+def _downloaded(url: str) -> Iterator[bytes]:
     from urllib.error import URLError
     from urllib.request import urlopen
 
@@ -361,25 +378,14 @@ def _is_reference(context: Context, version: CommitId) -> bool:
     return commits.get(context, version).params.get(_KIND) == "reference"
 
 
-def _reference(context: Context, version: CommitId) -> tuple[str, dict[str, _File]]:
-    """Where a reference leads, and the files there."""
+def _reference(context: Context, version: CommitId) -> _Reference | None:
+    """Where a reference leads; None for a data set that is stored. Raises DamagedData."""
+    if not _is_reference(context, version):
+        return None
     entry = manifests.of_commit(context, version).by_path.get(_REFERENCE)
-    wrong = DamagedData(f"the version {version.short} is no reference to a data set")
-    if entry is None or entry.format != "opaque" or entry.size > _MOST:
-        raise wrong
     try:
-        found = json.loads(b"".join(in_memory(context, entry).values()))
-        if set(found) != {"schema", "source", "files"} or found["schema"] != _SCHEMA:
-            raise wrong
-        files = {check_path(name): _File(*each) for name, each in found["files"].items()}
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError, InvalidName):
-        raise wrong from None
-    sound = all(
-        type(f.size) is int and f.size >= 0 and isinstance(f.hash, str) and _HEX.fullmatch(f.hash)
-        for f in files.values()
-    )
-    source = found["source"]
-    absolute = isinstance(source, str) and (_URL.fullmatch(source) or Path(source).is_absolute())
-    if not (sound and files and absolute) or (_URL.fullmatch(source) and len(files) != 1):
-        raise wrong
-    return source, files
+        if entry is None or entry.format != "opaque" or entry.size > _MOST:
+            raise ValueError("it has no such file")
+        return _Reference.decode(b"".join(in_memory(context, entry).values()))
+    except (ValueError, InvalidName):
+        raise DamagedData(f"the version {version.short} is no reference to a data set") from None

@@ -20,16 +20,16 @@ null are themselves; everything else is an object with one tag:
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Struct
+from msgspec import Meta, Struct, convert
 
 from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
+from mvc.model.documents import OtherSchema, decoded, encoded
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path, printable
 from mvc.models.stored_code import file_of, is_code
@@ -38,8 +38,8 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 
 __all__ = [
-    "RECIPE", "SERVICE", "Call", "Data", "Made", "Model", "Recipe", "is_data_name",
-    "is_made_whole", "recipe_of",
+    "RECIPE", "SERVICE", "BaseState", "Call", "Data", "Made", "Model", "Recipe", "Result",
+    "is_data_name", "is_made_whole", "recipe_of",
 ]  # fmt: skip
 
 RECIPE = "recipe.json"
@@ -48,42 +48,51 @@ SERVICE = "service/"
 
 _LONGEST = 16 << 20  # bytes
 _SCHEMA = "mvc.recipe/1"
-_MOST = 100_000  # objects, files, names
-_DEPTH = 60
-_HEX = re.compile(r"[0-9a-f]{64}")
-_NAME = re.compile(r"[A-Za-z_][\w.\[\]#]{0,200}", re.ASCII)
+_DEPTH = 180  # of lists and objects in a value
 _DATA = re.compile(r"[A-Za-z0-9_][\w.+-]{0,150}", re.ASCII)
-_QUALIFIED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-_KINDS = ("made", "optimizer", "torch.Generator", "numpy.Generator", "numpy.RandomState", "Random")
-_NUMBER = re.compile(r"-?inf|nan")
-_ANY = re.compile(r"[ -~]{1,200}")
+_QUALIFIED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_Text: TypeAlias = Annotated[str, Meta(max_length=1 << 16)]
+_Name: TypeAlias = Annotated[str, Meta(pattern=r"(?a)\A[A-Za-z_][\w.\[\]#]{0,200}\Z")]
+_Short: TypeAlias = Annotated[str, Meta(pattern=r"\A[ -~]{1,200}\Z")]
+
+_FORMS: dict[str, Any] = {
+    "object": _Name,
+    "code": Annotated[str, Meta(pattern=rf"\A{_QUALIFIED}\Z")],
+    "partial": tuple[Any, list[Any], list[tuple[_Text, Any]]],
+    "method": tuple[Any, Annotated[str, Meta(pattern=r"\A[^\W\d]\w*\Z")]],
+    "tuple": list[Any],
+    "dict": list[tuple[Any, Any]],
+    "number": Annotated[str, Meta(pattern=r"\A(-?inf|nan)\Z")],
+    "array": _Short,
+    "dtype": _Short,
+    "device": _Short,
+}
+"""What each tag of a value holds, but ``data``; what lies in a list is a value again."""
 
 
-class Made(Struct, frozen=True):
-    """An object that the service uses: how to build it, and whether it has a state.
+class Result(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a recipe makes: the file at ``path`` of its version, and the root of its state."""
 
-    ``kind``: ``made`` for a class or function that is called with its arguments; the others are
-    the types whose arguments mvc knows by itself. ``state``: whether ``service/NAME.safetensors``
-    holds its state.
-    """
-
-    name: str
-    kind: str
-    call: str
-    args: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-    state: bool
+    path: str
+    root: Root
 
 
-class Data(Struct, frozen=True):
+class BaseState(Struct, frozen=True, forbid_unknown_fields=True):
+    """The state that training begins with: the file at ``path`` of a version."""
+
+    version: CommitId
+    path: str
+
+
+class Data(Struct, frozen=True, forbid_unknown_fields=True):
     """A data set: ``name``, the version that holds it, and its only file (empty for a folder)."""
 
-    name: str
+    name: Annotated[str, Meta(pattern=rf"(?a)\A{_DATA.pattern}\Z")]
     version: CommitId
-    file: str = ""
+    file: str
 
 
-class Model(Struct, frozen=True):
+class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """The model beside its weights.
 
     ``made``: the value that builds it. ``frozen``: parameters without gradient; ``evaluating``:
@@ -91,9 +100,27 @@ class Model(Struct, frozen=True):
     """
 
     made: Any
-    frozen: tuple[str, ...] = ()
-    evaluating: tuple[str, ...] = ()
-    device: str = "cpu"
+    frozen: tuple[_Text, ...]
+    evaluating: tuple[_Text, ...]
+    device: _Text
+
+
+class Made(Struct, frozen=True, forbid_unknown_fields=True):
+    """An object that the service uses: how to build it, and whether it has a state.
+
+    ``kind``: ``made`` for a class or function that is called with its arguments; the others are
+    the types whose arguments mvc knows by itself. ``state``: whether ``service/NAME.safetensors``
+    holds its state.
+    """
+
+    name: _Name
+    kind: Literal[
+        "made", "optimizer", "torch.Generator", "numpy.Generator", "numpy.RandomState", "Random"
+    ]
+    call: Annotated[str, Meta(pattern=rf"\A({_QUALIFIED})?\Z")]
+    args: tuple[Any, ...]
+    keywords: Mapping[_Name, Any]
+    state: bool
 
 
 class Call(Struct, frozen=True):
@@ -106,34 +133,31 @@ class Call(Struct, frozen=True):
     stored: bool
 
 
-class Recipe(Struct, frozen=True):
-    """How the state at ``path`` of a version is made.
+class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
+    """How a state of a version is made; its fields are those of ``recipe.json``.
 
-    ``base`` and ``base_path``: the state that training begins with. ``service`` is
-    the value that is called, with the model and ``arguments``; ``objects`` come before those that
-    refer to them. ``packages``: versions of the
+    ``service`` is the value that is called, with the model and ``arguments``; ``objects`` come
+    before those that refer to them. ``packages``: versions of the
     installed packages that the code imports. ``code``: the BLAKE3 of each attached source file.
     ``seconds`` and ``steps`` (of optimizers) are those of the training.
     """
 
-    path: str
-    root: Root
-    base: CommitId
-    base_path: str
+    makes: Result
+    base: BaseState
     data: tuple[Data, ...]
     model: Model
     objects: tuple[Made, ...]
     service: Any
-    arguments: Mapping[str, Any]
-    packages: Mapping[str, str]
-    code: Mapping[str, str]
-    seconds: float
-    steps: int
+    arguments: Mapping[_Name, Any]
+    packages: Mapping[_Text, _Text]
+    code: Mapping[str, Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]]
+    seconds: Annotated[float, Meta(ge=0, lt=1e12)]
+    steps: Annotated[int, Meta(ge=0, lt=1 << 60)]
 
     @property
     def needs(self) -> tuple[CommitId, ...]:
         """The versions without which the recipe is worth nothing."""
-        return tuple(sorted({self.base, *(data.version for data in self.data)}))
+        return tuple(sorted({self.base.version, *(data.version for data in self.data)}))
 
     @property
     def calls(self) -> list[Call]:
@@ -167,64 +191,25 @@ class Recipe(Struct, frozen=True):
 
     def encoded(self) -> bytes:
         """The bytes of ``recipe.json``."""
-        document = {
-            "schema": _SCHEMA,
-            "makes": {"path": self.path, "root": self.root.hex()},
-            "base": {"version": self.base.hex(), "path": self.base_path},
-            "data": [
-                {"name": d.name, "version": d.version.hex(), "file": d.file} for d in self.data
-            ],
-            "model": {
-                "made": self.model.made,
-                "frozen": list(self.model.frozen),
-                "evaluating": list(self.model.evaluating),
-                "device": self.model.device,
-            },
-            "objects": [
-                {
-                    "name": each.name,
-                    "kind": each.kind,
-                    "call": each.call,
-                    "args": list(each.args),
-                    "keywords": dict(each.keywords),
-                    "state": each.state,
-                }
-                for each in self.objects
-            ],
-            "service": self.service,
-            "arguments": dict(self.arguments),
-            "packages": dict(sorted(self.packages.items())),
-            "code": dict(sorted(self.code.items())),
-            "seconds": self.seconds,
-            "steps": self.steps,
-        }
-        return json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
+        return encoded(self, _SCHEMA)
 
     @classmethod
     def decode(cls, data: bytes) -> Recipe:
         """Raises DamagedData unless ``data`` is a recipe in every detail."""
-        if len(data) > _LONGEST:
-            raise _damaged(f"it is longer than {_LONGEST} bytes")
         try:
-            document = json.loads(data, parse_constant=_no_constant)
-        except (ValueError, RecursionError):
-            raise _damaged("it is no JSON") from None
-        if not isinstance(document, dict) or document.get("schema") != _SCHEMA:
-            raise _damaged("its schema is unknown; a newer mvc may read it")
-        try:
-            top = _fields(document, "recipe", _RECIPE)
-        except InvalidName as error:
-            raise _damaged(error.message) from None
-        makes, base = top.pop("makes"), top.pop("base")
-        del top["schema"]
-        recipe = cls(
-            path=makes["path"],
-            root=Root(makes["root"]),
-            base=CommitId(base["version"]),
-            base_path=base["path"],
-            **top,
-        )
-        _check_references(recipe)
+            if len(data) > _LONGEST:
+                raise ValueError(f"it is longer than {_LONGEST} bytes")
+            recipe = decoded(data, cls, _SCHEMA)
+            files = (each.file for each in recipe.data if each.file)
+            for path in (recipe.makes.path, recipe.base.path, *files):
+                check_path(path)
+            if not all(map(is_code, recipe.code)):
+                raise ValueError("it names a file of code that cannot be imported")
+            _check_values(recipe)
+        except OtherSchema:
+            raise _damaged("its schema is unknown; a newer mvc may read it") from None
+        except (ValueError, InvalidName) as error:
+            raise _damaged(str(error)) from None
         return recipe
 
 
@@ -237,8 +222,8 @@ def recipe_of(context: Context, commit: CommitId) -> Recipe:
             hint="repo.recipes.record(...) records one",
         )
     recipe = Recipe.decode(attached.read(context, commit, RECIPE))
-    entry = found.by_path.get(recipe.path)
-    if entry is None or not is_made_whole(entry) or entry.state.root != recipe.root:
+    entry = found.by_path.get(recipe.makes.path)
+    if entry is None or not is_made_whole(entry) or entry.state.root != recipe.makes.root:
         raise DamagedData(f"the recipe of {commit.short} makes something that it does not hold")
     if set(recipe.needs) != set(commits.get(context, commit).needs):
         raise DamagedData(f"the recipe of {commit.short} needs other versions than its commit says")
@@ -259,179 +244,34 @@ def is_data_name(name: Any) -> bool:
 
 
 def _damaged(why: str) -> DamagedData:
+    why = printable(why)[:300]
     return DamagedData(f"a recipe cannot be read: {why}", hint="run 'mvc fsck' to check the store")
 
 
-def _no_constant(text: str) -> Any:
-    raise ValueError(text)
+# -- values ------------------------------------------------------------------------------------
 
 
-# -- the form of the document: each check returns the value that is kept, or raises ------------
+def _check_values(recipe: Recipe) -> None:
+    """Every value has one of the forms of the table above, and leads to what comes before it.
 
-_Check = Callable[[Any, str], Any]
-
-
-def _fields(value: Any, place: str, checks: Mapping[str, _Check]) -> dict[str, Any]:
-    """An object with exactly these fields."""
-    if not isinstance(value, dict):
-        raise _damaged(f"{place} is no object")
-    for name in set(value) ^ set(checks):
-        raise _damaged(f"{place} {'has the unknown' if name in value else 'lacks the'} {name!r}")
-    return {name: check(value[name], f"{place}.{name}") for name, check in checks.items()}
-
-
-def _if(holds: Callable[[Any], object]) -> _Check:
-    def check(value: Any, place: str) -> Any:
-        if not holds(value):
-            raise _damaged(f"{place} has a wrong value")
-        return value
-
-    return check
-
-
-def _each(check: _Check) -> _Check:
-    def checked(value: Any, place: str) -> tuple[Any, ...]:
-        _list(value, place)
-        return tuple(check(item, f"{place}[{i}]") for i, item in enumerate(value))
-
-    return checked
-
-
-def _by_name(check: _Check, key: _Check) -> _Check:
-    def checked(value: Any, place: str) -> dict[str, Any]:
-        _dict(value, place)
-        return {key(k, place): check(item, f"{place}.{k[:80]}") for k, item in value.items()}
-
-    return checked
-
-
-def _of(make: Callable[..., Any], checks: Mapping[str, _Check]) -> _Check:
-    """An object with these fields, as what ``make`` makes of them."""
-    return lambda value, place: make(**_fields(value, place, checks))
-
-
-_text = _if(lambda v: isinstance(v, str) and len(v) <= 1 << 16)
-_flag = _if(lambda v: isinstance(v, bool))
-_list = _if(lambda v: isinstance(v, list) and len(v) <= _MOST)
-_dict = _if(lambda v: isinstance(v, dict) and len(v) <= _MOST)
-_name = _if(lambda v: isinstance(v, str) and _NAME.fullmatch(v))
-_hex = _if(lambda v: isinstance(v, str) and _HEX.fullmatch(v))
-_count = _if(lambda v: type(v) is int and 0 <= v < 1 << 60)
-_seconds = _if(lambda v: type(v) in {int, float} and 0 <= v < 1e12)
-
-
-def _id(value: Any, place: str) -> bytes:
-    return bytes.fromhex(_hex(value, place))
-
-
-def _path(value: Any, place: str) -> str:
-    return check_path(_text(value, place))
-
-
-def _path_or_none(value: Any, place: str) -> str:
-    return value if value == "" else _path(value, place)
-
-
-def _value(value: Any, place: str, depth: int = 0) -> Any:
-    """One of the forms of the table above."""
-    if depth > _DEPTH:
-        raise _damaged(f"{place} is nested too deep")
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    inner: list[Any] | None = None
-    if isinstance(value, list):
-        inner = value
-    elif isinstance(value, dict) and set(value) == {"data", "path"}:
-        _if(is_data_name)(value["data"], place)
-        _path_or_none(value["path"], place)
-        inner = []
-    elif isinstance(value, dict) and len(value) == 1:
-        inner = _tagged(*next(iter(value.items())))
-    if inner is None:
-        raise _damaged(f"{place} has a value of an unknown form")
-    for each in inner:
-        _value(each, place, depth + 1)
-    return value
-
-
-def _tagged(tag: str, held: Any) -> list[Any] | None:
-    """The values inside a tagged one; None if what it holds does not fit the tag."""
-    good, inner = False, list[Any]()
-    if tag in {"object", "code", "array", "dtype", "device", "number"}:
-        forms = {"object": _NAME, "code": _QUALIFIED, "number": _NUMBER}
-        good = isinstance(held, str) and bool(forms.get(tag, _ANY).fullmatch(held))
-    elif not isinstance(held, list):
-        return None
-    elif tag == "tuple":
-        good, inner = True, held
-    elif tag == "dict":
-        good = all(isinstance(pair, list) and len(pair) == 2 for pair in held)
-        inner = [each for pair in held for each in pair] if good else []
-    elif tag == "method" and len(held) == 2:
-        good, inner = isinstance(held[1], str) and held[1].isidentifier(), held[:1]
-    elif tag == "partial" and len(held) == 3:
-        good = isinstance(held[1], list) and isinstance(held[2], list)
-        good = good and all(isinstance(p, list) and len(p) == 2 for p in held[2])
-        inner = [held[0], *held[1], *held[2]] if good else []
-    return inner if good else None
-
-
-_RECIPE: dict[str, _Check] = {
-    "schema": _text,
-    "makes": lambda v, at: _fields(v, at, {"path": _path, "root": _id}),
-    "base": lambda v, at: _fields(v, at, {"version": _id, "path": _path}),
-    "data": _each(
-        _of(
-            lambda name, version, file: Data(name, CommitId(version), file),
-            {"name": _if(is_data_name), "version": _id, "file": _path_or_none},
-        )
-    ),
-    "model": _of(
-        Model,
-        {"made": _value, "frozen": _each(_text), "evaluating": _each(_text), "device": _text},
-    ),
-    "objects": _each(
-        _of(
-            Made,
-            {
-                "name": _name,
-                "kind": _if(lambda v: v in _KINDS),
-                "call": _if(lambda v: v == "" or (isinstance(v, str) and _QUALIFIED.fullmatch(v))),
-                "args": _each(_value),
-                "keywords": _by_name(_value, _name),
-                "state": _flag,
-            },
-        )
-    ),
-    "service": _value,
-    "arguments": _by_name(_value, _name),
-    "packages": _by_name(_text, _text),
-    "code": _by_name(_hex, _if(is_code)),
-    "seconds": _seconds,
-    "steps": _count,
-}
-
-
-def _check_references(recipe: Recipe) -> None:
-    """Every reference leads to an object before it, every path into a data set of the recipe."""
+    Raises ValueError, InvalidName.
+    """
     known, data = set[str](), {each.name for each in recipe.data}
     if len(data) != len(recipe.data):
-        raise _damaged("it names a data set twice")
+        raise ValueError("it names a data set twice")
     of_model = {held for tag, held in _tags(recipe.model.made) if tag == "object"}
 
     def look(value: Any) -> None:
         for tag, held in _tags(value):
             if tag == "object" and held not in known:
-                raise _damaged(f"it refers to {held}, which is not there before")
+                raise ValueError(f"it refers to {held}, which is not there before")
             if tag == "data" and held not in data:
-                raise _damaged(f"it has no data set {held}")
+                raise ValueError(f"it has no data set {held}")
 
     for each in (None, *recipe.objects):
         if each is not None:
             if each.name in {*known, "model"}:
-                raise _damaged(f"it names two objects {each.name}")
+                raise ValueError(f"it names two objects {each.name}")
             look([*each.args, *each.keywords.values()])
             known.add(each.name)
         if of_model <= known:
@@ -439,16 +279,30 @@ def _check_references(recipe: Recipe) -> None:
     look([recipe.model.made, {"object": "model"}, recipe.service, *recipe.arguments.values()])
 
 
-def _tags(value: Any) -> Iterator[tuple[str, Any]]:
-    """Every tag in a value with what it holds."""
-    waiting = [value]
-    while waiting:
-        at = waiting.pop()
-        if isinstance(at, list):
-            waiting.extend(at)
-        elif isinstance(at, dict):
-            yield from at.items()
-            waiting.extend(held for held in at.values() if isinstance(held, list))
+def _tags(value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Every tag in a value with what it holds. Raises ValueError for what is no value."""
+    if depth > _DEPTH:
+        raise ValueError("a value is nested too deep")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number of a value is out of range")
+    if isinstance(value, dict):
+        tag, held = _tagged(value)
+        yield tag, held
+        value = held
+    for each in value if isinstance(value, list) else ():
+        yield from _tags(each, depth + 1)
+
+
+def _tagged(value: dict[str, Any]) -> tuple[str, Any]:
+    if value.keys() == {"data", "path"}:
+        if value["path"] != "":
+            check_path(convert(value["path"], _Text))
+        return "data", value["data"]
+    if len(value) != 1 or not value.keys() <= _FORMS.keys():
+        raise ValueError("a value has an unknown form")
+    ((tag, held),) = value.items()
+    convert(held, _FORMS[tag])
+    return tag, held
 
 
 def _called(function: Any, args: list[Any], keywords: list[Any]) -> str:

@@ -19,10 +19,11 @@ from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
-from mvc.ids import CommitId, Root
+from mvc.ids import Root
 from mvc.maintenance.repack.goal import Proven
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
@@ -32,12 +33,11 @@ from mvc.models.settings import deterministic
 from mvc.models.sources import Sources, sources_of
 from mvc.models.stored_code import is_code
 from mvc.recipes import dataset
-from mvc.recipes.price import is_cheaper
-from mvc.recipes.recipe import RECIPE, Model, Recipe, is_made_whole
+from mvc.recipes.making import making_of
+from mvc.recipes.recipe import RECIPE, BaseState, Model, Recipe, Result, is_made_whole
 from mvc.recipes.replay import ReplayOptions
-from mvc.recipes.service import START, Describer, making_of
-from mvc.recipes.steps import CountSteps
-from mvc.recipes.weights import drop, prove, unproven_base
+from mvc.recipes.service import START, Describer, counting_steps
+from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base
 from mvc.repo.arguments import check_seconds
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_files, of_state
@@ -49,10 +49,9 @@ from mvc.repo.commit.request import (
     params_from,
 )
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.refs import tip
-from mvc.repo.lookup.weights import dropped
 from mvc.repo.worktree.identify import earlier
 from mvc.training.state.parts import passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
@@ -64,12 +63,9 @@ __all__ = ["Run", "RunOptions"]
 
 
 class RunOptions(Struct, frozen=True):
-    """``path`` is the model's in its versions; the others as for ``Repository.commit``.
+    """What ``repo.recipes.record`` takes by name.
 
-    ``deterministic``: torch uses deterministic kernels alone while the service runs. ``verify``:
-    the recipe is proven by one replay after the commit. ``drop_weights`` then gives up the
-    weights. If it is None, a proven recipe that is cheaper does. ``timeout``: seconds after which
-    the replay is ended.
+    ``deterministic``: torch uses deterministic kernels alone while the service runs.
     """
 
     path: str
@@ -134,8 +130,8 @@ class Run:
             )
         _refuse_model(self._model)
         _refuse_process_group()
-        self._base, self._base_path = _base(self._repo, self._model, self._options)
-        if self._options.verify and dropped(self._repo.context, self._base) is not None:
+        self._base = _base(self._repo, self._model, self._options)
+        if self._options.verify and dropped(self._repo.context, self._base.version) is not None:
             start = self._model.state_dict().items()
             self._start = {name: value.detach().clone() for name, value in start}
         self._data = dataset.used(self._repo.context, self._given)
@@ -161,13 +157,8 @@ class Run:
         if made is None:
             carried = attachments(self._architecture, state, path, fs)
             stored = StoredModel.decode(carried[NAME])
-            keywords = [
-                [name, describer.value(value, f"model.{name}")]
-                for name, value in stored.arguments.items()
-            ]
-            code = {"code": f"{stored.module}:{stored.name}"}
-            return describer.model({"partial": [code, [], keywords]}), carried
-        value = describer.model(None)
+            return describer.model(f"{stored.module}:{stored.name}", stored.arguments), carried
+        value = describer.made_model()
         try:
             bound = inspect.signature(made.call).bind(*made.args, **made.keywords)
             given = Architecture(made.call, bound.arguments)
@@ -220,19 +211,22 @@ class Run:
             recipe = self._prepare(keywords)
             self._model.zero_grad(set_to_none=True)
             began = time.monotonic()
-            with CountSteps() as counted:
+            with counting_steps() as steps:
                 done = self._function(self._model, **keywords)
             self.seconds = time.monotonic() - began
         self._data.check_unchanged()
         self._state, path = dict(self._model.state_dict()), self._options.path
-        self.recipe = recipe(_entry(self._state, path).state.root, self.seconds, counted.steps)
+        root = _entry(self._state, path).state.root
+        self.recipe = replace(
+            recipe, makes=Result(path, root), seconds=self.seconds, steps=steps.count
+        )
         self._change = of_state(self._state, path, None)
         return done
 
     def trained(self, file: str | PathLike[str], **arguments: Any) -> None:
         """Takes a file as what the service made of the model, elsewhere, in place of calling it.
 
-        The file is committed, at the ``path`` that ``provenance`` was given. ``arguments`` are
+        The file is committed, at the ``path`` that ``record`` was given. ``arguments`` are
         those of ``train``. Objects and random generators are recorded as they are now, so a
         service that draws random numbers has to seed the generators itself. Whether all this makes
         the file is not known before the proof. Raises CannotRecord for a file with other tensors
@@ -250,7 +244,8 @@ class Run:
         entry = _file_entry(change)
         _refuse_other_tensors(entry, self._model)
         with deterministic(self._options.deterministic):
-            self.recipe = self._prepare(keywords)(entry.state.root, 0.0, 0)
+            recipe = self._prepare(keywords)
+        self.recipe = replace(recipe, makes=Result(change.path, entry.state.root))
         self._change = Change(change.path, lambda: _unchanged(change, entry))
 
     def _keywords(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,11 +268,10 @@ class Run:
         self._called = True
         return keywords
 
-    def _prepare(self, keywords: Mapping[str, Any]) -> Callable[[Root, float, int], Recipe]:
-        """Everything that the recipe needs to know before training, and the random state last."""
+    def _prepare(self, keywords: Mapping[str, Any]) -> Recipe:
+        """The recipe without its result; the random state is read last."""
         describer, model = self._describer, self._model
         described = {name: describer.value(value, name) for name, value in keywords.items()}
-        describer.states[START] = {"rng": None, "buffers": passing_buffers(model)}
         code = self._sources()
         here = environment.capture()
         describer.states[START] = {"rng": rng_state(), "buffers": passing_buffers(model)}
@@ -288,38 +282,31 @@ class Run:
             **code.files,
             **describer.states,
         }
-        made = Model(
-            self._model_value,
-            tuple(n for n, p in model.named_parameters() if not p.requires_grad),
-            tuple(n for n, m in model.named_modules() if not m.training),
-            str(next((p.device for p in model.parameters()), torch.device("cpu"))),
+        return Recipe(
+            makes=Result(self._options.path, Root(bytes(32))),
+            base=self._base,
+            data=self._data.data,
+            model=Model(
+                self._model_value,
+                frozen=tuple(n for n, p in model.named_parameters() if not p.requires_grad),
+                evaluating=tuple(n for n, m in model.named_modules() if not m.training),
+                device=str(next((p.device for p in model.parameters()), torch.device("cpu"))),
+            ),
+            objects=tuple(describer.objects),
+            service=self._call,
+            arguments=described,
+            packages=dict(sorted(code.packages.items())),
+            code={name: blake3(data).hexdigest() for name, data in sorted(code.files.items())},
+            seconds=0.0,
+            steps=0,
         )
-
-        def recipe(root: Root, seconds: float, steps: int) -> Recipe:
-            return Recipe(
-                path=self._options.path,
-                root=root,
-                base=self._base,
-                base_path=self._base_path,
-                data=self._data.data,
-                model=made,
-                objects=tuple(describer.objects),
-                service=self._call,
-                arguments=described,
-                packages=code.packages,
-                code={name: blake3(data).hexdigest() for name, data in code.files.items()},
-                seconds=seconds,
-                steps=steps,
-            )
-
-        return recipe
 
     def _sources(self) -> Sources:
         """The source files of everything that the recipe names, the model's own included."""
         files = {name: data for name, data in self._carried.items() if is_code(name)}
         told = NAME in self._carried
         packages = StoredModel.decode(self._carried[NAME]).packages if told else {}
-        found = sources_of(self._describer.code, values=True)
+        found = sources_of(self._describer.classes, values=True)
         return Sources({**files, **found.files}, {**packages, **found.packages})
 
     def __exit__(
@@ -335,7 +322,7 @@ class Run:
             raise WrongUsage("nothing was trained in this block", hint="call run.train(...) in it")
         options, recipe = self._options, self.recipe
         now = dict(self._model.state_dict())
-        if self._state and _entry(now, options.path).state.root != recipe.root:
+        if self._state and _entry(now, options.path).state.root != recipe.makes.root:
             raise CannotRecord(
                 "the model was changed after run.train, which a replay would not do",
                 hint="change it within the service, or in a version of its own",
@@ -350,9 +337,9 @@ class Run:
                 )
                 seconds = prove(self._repo.context, self.result.id, replay).seconds
             self.proof_seconds = time.monotonic() - began
-            rests = not self._outside and unproven_base(self._repo.context, recipe) is None
+            rests = not self._outside and unproven_base(self._repo.context, self.result.id) is None
             if options.drop_weights is None and rests:
-                proven = Proven(recipe.base, recipe.path, seconds)
+                proven = Proven(recipe.base.version, recipe.makes.path, seconds)
                 gives_up = is_cheaper(self._repo.context, self.result.id, proven)
         if gives_up:
             with _kept(self.result):
@@ -431,7 +418,7 @@ def _entry(state: Mapping[str, Any], path: str) -> FileEntry:
         raise CannotRecord(f"the model cannot be kept: {error.message}", hint=error.hint) from error
 
 
-def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> tuple[CommitId, str]:
+def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> BaseState:
     """The version and path that hold the model's weights as they are now, HEAD preferred."""
     entry = _entry(dict(model.state_dict()), options.path)
     if not entry.tensors:
@@ -440,14 +427,14 @@ def _base(repo: Repository, model: torch.nn.Module, options: RunOptions) -> tupl
     if at is not None:
         for there in manifests.of_commit(repo.context, at).entries:
             if there.tensors and there.state.root == entry.state.root:
-                return at, there.path
+                return BaseState(at, there.path)
     found = earlier(repo.context, entry)
     if found is None:
         raise CannotRecord(
             "the model's weights are those of no version, so there is nothing to train them from",
             hint="commit them first: repo.commit(model.state_dict())",
         )
-    return found, options.path
+    return BaseState(found, options.path)
 
 
 def _refuse_model(model: Any) -> None:

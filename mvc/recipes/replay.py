@@ -7,14 +7,13 @@ replay and by ``gc``.
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,53 +22,55 @@ import torch
 from blake3 import blake3
 from msgspec import Struct
 
+from mvc.adapters.hashing import hash_file, whole
+from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.python.state import to_state
 from mvc.adapters.views import extract
 from mvc.errors import (
     CannotBuild,
     CannotRetrain,
     DamagedData,
+    MvcError,
     NotTrusted,
     RetrainingDiffers,
     UnknownPath,
 )
 from mvc.ids import CommitId
+from mvc.io.process import import_path
 from mvc.maintenance.leftovers import work_folder
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import LogicalTensor
 from mvc.model.names import printable
 from mvc.models import environment
 from mvc.models.environment import Environment
 from mvc.models.settings import variables
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Recipe, recipe_of
+from mvc.recipes.worker import Begun, Compared, Ended, Failed, Job, Stepped, event_in
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
-from mvc.repo.content.hashing import hash_file, whole
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.weights import is_stored
+from mvc.repo.lookup.availability import is_stored
 from mvc.store.journal.entries import Entry, Weights
 from mvc.types import Progress
 
-__all__ = ["Difference", "ReplayOptions", "Retrained", "made_again"]
+__all__ = ["ReplayOptions", "Retrained", "TensorDifference", "made_again"]
 
 _LOG = 1 << 16  # bytes of the training's output that are looked at
 _SHOWN = 5
 _CALL = 200  # characters of a call
 _ENDING = 10  # seconds in which a process that is done may end its own children
 _SILENT = 5.0  # seconds without an event after which it is said what is waited for
+_FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}
 
 
 class ReplayOptions(Struct, frozen=True):
-    """How versions are made again.
+    """How versions are made again: what ``repo.recipes.retrain`` takes by name.
 
-    ``trusted``: the versions whose stored code may run, and no others. ``anyway`` begins although
-    the environment differs in what the bits depend on. ``threads`` takes the place of the recorded
-    number, which is such a difference. ``timeout``: seconds after which the replay of a version is
-    ended. ``progress`` is called with steps done, steps in total and a text. ``start``: the weights
+    ``trusted``: the versions whose stored code may run, and no others. ``start``: the weights
     of the base; without them a base that is not stored is trained first.
     """
 
@@ -86,13 +87,19 @@ class ReplayOptions(Struct, frozen=True):
             check_seconds("timeout", self.timeout)
 
 
-class Difference(Struct, frozen=True):
+class TensorDifference(Struct, frozen=True):
     """A tensor that a replay made otherwise. ``distance`` is None if the right one is not stored,
     or if its dtype or shape differs, too.
     """
 
     name: str
     distance: Distance | None
+
+    def __str__(self) -> str:
+        if self.distance is None:
+            return self.name
+        share, most = self.distance.changed_share, self.distance.max_abs
+        return f"{self.name} ({share:.1%} of it, by at most {most:.3g})"
 
 
 class Retrained(Struct, frozen=True):
@@ -129,24 +136,25 @@ def _order(context: Context, commit: CommitId) -> list[CommitId]:
     order = [commit]
     while True:
         recipe = recipe_of(context, order[-1])
-        base = manifests.of_commit(context, recipe.base).by_path.get(recipe.base_path)
-        if base is None:
-            raise DamagedData(f"the base of {order[-1].short} has no {recipe.base_path}")
-        if is_stored(context, base):
+        base = recipe.base.version
+        entry = manifests.of_commit(context, base).by_path.get(recipe.base.path)
+        if entry is None:
+            raise DamagedData(f"the base of {order[-1].short} has no {recipe.base.path}")
+        if is_stored(context, entry):
             return order[::-1]
-        if recipe.base in order:
-            raise DamagedData(f"the recipe of {recipe.base.short} needs its own result")
+        if base in order:
+            raise DamagedData(f"the recipe of {base.short} needs its own result")
         try:
-            made = recipe_of(context, recipe.base).path
+            made = recipe_of(context, base).makes.path
         except UnknownPath:
             made = ""
-        if made != recipe.base_path:
+        if made != recipe.base.path:
             raise CannotRetrain(
-                f"the base {recipe.base.short} of {order[-1].short} is not stored, and has no "
+                f"the base {base.short} of {order[-1].short} is not stored, and has no "
                 "recipe that makes it",
                 hint="'mvc fsck' says what is damaged",
             )
-        order.append(recipe.base)
+        order.append(base)
 
 
 @contextmanager
@@ -170,7 +178,7 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
         for number, (each, recipe) in enumerate(recipes.items()):
             place = folder / str(number)
             context.store.fs.make_dirs(place)
-            replay = _Replay(context, each, recipe, place, options)
+            replay = _Replay(context, each, recipe, folder=place, options=options)
             if len(order) > 1:
                 replay.what += f" ({number + 1} of {len(order)})"
             replay.run(base)
@@ -186,13 +194,13 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
             yield Retrained(
                 commit,
                 entry.path,
-                to_state(entry, skeleton_of(context, entry), lambda i: contents[i]),
-                tuple(order),
-                replay.seconds,
-                replay.steps,
-                tuple(replay.differences),
-                replay.where,
-                replay.not_finite,
+                to_state(entry, skeleton_of(context, entry), contents.__getitem__),
+                replayed=tuple(order),
+                seconds=replay.seconds,
+                steps=replay.steps,
+                differences=tuple(replay.differences),
+                where=replay.where,
+                not_finite=replay.not_finite,
             )
 
 
@@ -246,7 +254,7 @@ class _Replay:
         self._context, self._commit, self._recipe = context, commit, recipe
         self._folder, self._options = folder, options
         self.what = f"retraining {commit.short}"
-        self.entry = manifests.of_commit(context, commit).by_path[recipe.path]
+        self.entry = manifests.of_commit(context, commit).by_path[recipe.makes.path]
         self.result = folder / "result.pt"
         self.seconds, self.steps = 0.0, 0
         self.differences: list[str] = []
@@ -287,23 +295,19 @@ class _Replay:
             each.name: str(dataset.place(context, each, self._folder / "data" / each.name))
             for each in recipe.data
         }
-        job = {
-            "repository": str(context.root),
-            "version": commit.hex(),
-            "base": base,
-            "data": data,
-            "anyway": self._options.anyway,
-            "threads": self._options.threads,
-            "parent": os.getpid(),
-            "result": str(self.result),
-        }
+        job = Job(
+            repository=str(context.root),
+            version=commit.hex(),
+            base=base,
+            data=data,
+            anyway=self._options.anyway,
+            threads=self._options.threads,
+            parent=os.getpid(),
+            result=str(self.result),
+        )
         path = self._folder / "job.json"
-        path.write_text(json.dumps(job), encoding="utf-8")
-        home = str(Path(__file__).parents[2])
-        present = dict(os.environ)
-        kept = [part for part in present.get("PYTHONPATH", "").split(os.pathsep) if part]
-        present["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([home, *kept]))
-        return path, variables(recorded, present)
+        job.write(path)
+        return path, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
         """Reads the process's events until the last one, or until it ends."""
@@ -315,37 +319,24 @@ class _Replay:
             if line is None:
                 self._tell(done, total, f"waits for process {process.pid}, at step {done}")
                 continue
-            try:
-                event = json.loads(line)
-                kind = event["event"]
-            except (ValueError, TypeError, KeyError):
-                continue
-            if kind == "environment":
+            event = event_in(line)
+            if isinstance(event, Compared):
                 self._compared(event)
-            elif kind == "begin":
-                began = time.monotonic()
-                known = (
-                    f"takes about {self._recipe.seconds:.3g} s"
-                    if self._recipe.seconds
-                    else "trains"
-                )
-                self._tell(0, total, known)
-            elif kind == "step":
-                passed = time.monotonic() - began
-                done = int(event["step"])
+            elif isinstance(event, Begun):
+                began, seconds = time.monotonic(), self._recipe.seconds
+                self._tell(0, total, f"takes about {seconds:.3g} s" if seconds else "trains")
+            elif isinstance(event, Stepped):
+                done, passed = event.step, time.monotonic() - began
                 left = passed / max(done, 1) * max(total - done, 0)
                 self._tell(done, total, f"{left:.0f} s left" if total else f"{passed:.0f} s")
-            elif kind == "end":
-                self.seconds, self.steps = float(event["seconds"]), int(event["steps"])
-                self.not_finite = tuple(map(str, event["not_finite"]))
+            elif isinstance(event, Ended):
+                self.seconds, self.steps = event.seconds, event.steps
+                self.not_finite = event.not_finite
                 return  # a child of the service may keep the pipe open for longer
-            elif kind == "failed":
-                failure = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}.get(
-                    str(event["kind"]), CannotRetrain
-                )
-                what = f"{self._commit.short} cannot be made again: {event['message']}"
-                raise failure(what, hint=event.get("hint"))
-
+            elif isinstance(event, Failed):
+                failure = _FAILURES.get(event.kind, CannotRetrain)
+                what = f"{self._commit.short} cannot be made again: {event.message}"
+                raise failure(what, hint=event.hint)
         if deadline is not None and time.monotonic() >= deadline:
             raise CannotRetrain(
                 f"{self._commit.short} was not made again within {limit:g} s: its process was "
@@ -357,12 +348,12 @@ class _Replay:
         if self._options.progress is not None:
             self._options.progress(done, max(total, done), f"{self.what}, {text}")
 
-    def _compared(self, event: Mapping[str, Any]) -> None:
-        self.where = str(event["where"])
+    def _compared(self, event: Compared) -> None:
+        self.where = event.where
         found = [
-            (f"{field}: {recorded}, here {here}", grade)
-            for field, grade, recorded, here in event["differences"]
-            if grade != "ignored"
+            (f"{each.field}: {each.recorded}, here {each.other}", each.grade)
+            for each in event.differences
+            if each.grade != "ignored"
         ]
         exact = [text for text, grade in found if grade == "exact"]
         self.differences = [*exact, *(text for text, grade in found if grade != "exact")]
@@ -386,17 +377,10 @@ class _Replay:
         """
         with open_file(self._context.store.fs, self.result, "result.pt") as parsed:
             made = hash_file(parsed, "result.pt")
-            if made.state.root != self._recipe.root:
-                raise self._differs(made, lambda i: whole(parsed, i))
-            by_key = {tensor.key: tensor for tensor in made.tensors}
-            found: dict[bytes, memoryview] = {}
-            for tensor in self.entry.tensors:
-                again = by_key[tensor.key]
-                data = whole(parsed, again.content)
-                if again.view is not None:
-                    data = extract(data, again.spec, again.view)
-                found[tensor.id] = data
-            yield found
+            tensors = {tensor.key: tensor for tensor in made.tensors}
+            if made.state.root != self._recipe.makes.root:
+                raise self._differs(tensors, parsed)
+            yield {t.id: _bytes_of(parsed, tensors[t.key]) for t in self.entry.tensors}
 
     def record_proof(self) -> None:
         """Records that this version's recipe made its weights, and where.
@@ -410,13 +394,11 @@ class _Replay:
             warnings.warn(f"{text}finite: {names}", RuntimeWarning, 2)
         if not store.writable or self._options.threads is not None:
             return
-        mark = Weights(
-            self._commit, "proven", self.entry.path, round(self.seconds * 1000), self.where
-        )
+        taken = round(self.seconds * 1000)
+        mark = Weights(self._commit, "proven", self.entry.path, taken, where=self.where)
         store.publish(lambda: Entry("prove", store.clock.now_ns(), self.where, weights=(mark,)))
 
-    def _differs(self, made: FileEntry, content: Callable[[int], memoryview]) -> RetrainingDiffers:
-        here = {tensor.key: tensor for tensor in made.tensors}
+    def _differs(self, here: Mapping[str, LogicalTensor], parsed: ParsedFile) -> RetrainingDiffers:
         there = {tensor.key: tensor for tensor in self.entry.tensors}
         right: dict[int, memoryview] = {}
         if is_stored(self._context, self.entry):
@@ -428,21 +410,14 @@ class _Replay:
                 continue
             distance = None
             if right and a is not None and b is not None and a.spec == b.spec:
-                data = content(b.content)
-                data = data if b.view is None else extract(data, b.spec, b.view)
-                distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, [data])
-            found.append(Difference(key, distance))
-        texts = [
-            d.name
-            if d.distance is None
-            else f"{d.name} ({d.distance.changed_share:.1%} of it, by at most "
-            f"{d.distance.max_abs:.3g})"
-            for d in sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
-        ]
+                data = [_bytes_of(parsed, b)]
+                distance = measure(a.spec.dtype, [right[a.content]], b.spec.dtype, data)
+            found.append(TensorDifference(key, distance))
+        furthest = sorted(found, key=lambda d: -(d.distance.max_abs if d.distance else 0))
         why = "; ".join(self.differences[:_SHOWN])
         error = RetrainingDiffers(
             f"retraining {self._commit.short} made other weights, which are not used: "
-            f"{len(found)} of {len(there)} tensors differ" + _among(": ", texts),
+            f"{len(found)} of {len(there)} tensors differ" + _among(": ", [*map(str, furthest)]),
             hint=f"the environment differs: {why}"
             if why
             else "the environment is the same: something in the training is not determined by "
@@ -450,6 +425,11 @@ class _Replay:
         )
         error.tensors = tuple(found)
         return error
+
+
+def _bytes_of(parsed: ParsedFile, tensor: LogicalTensor) -> memoryview:
+    data = whole(parsed, tensor.content)
+    return data if tensor.view is None else extract(data, tensor.spec, tensor.view)
 
 
 def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:

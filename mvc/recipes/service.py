@@ -1,8 +1,8 @@
 """The objects of a training: how each was made, its state, and what it refers to.
 
-``made(Class, *args, **keywords)`` makes an object and remembers how. ``describe`` turns objects
-into values of a recipe, and refuses by its place whatever cannot be made again. ``Rebuilt`` is the
-way back. mvc knows by itself how to make optimizers of torch and random generators.
+``Describer`` turns objects into values of a recipe, and refuses by its place whatever cannot be
+made again. ``Rebuilt`` is the way back. ``_VALUES`` states every kind of argument once, with both
+directions, and ``_GENERATORS`` every kind of random generator that mvc can make by itself.
 """
 
 from __future__ import annotations
@@ -14,25 +14,30 @@ import math
 import os
 import random
 import re
-import sys
-import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from msgspec import Struct
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from mvc.adapters.python.state import from_state
-from mvc.errors import CannotRecord, CannotRetrain, MvcError, WrongUsage
+from mvc.errors import CannotRecord, CannotRetrain, MvcError
+from mvc.ids import CommitId
 from mvc.model.names import an
 from mvc.models.sources import place_of
+from mvc.models.stored_code import StoredCode
+from mvc.recipes.making import Making, making_of
 from mvc.recipes.recipe import SERVICE, Made, Recipe
+from mvc.repo import attached
+from mvc.repo.context import Context
 from mvc.training.state.optimizers import Placement, optimizer_state
 
-__all__ = ["START", "VALUES", "Describer", "Making", "Rebuilt", "made", "making_of"]
+__all__ = ["START", "VALUES", "Describer", "Rebuilt", "counting_steps"]
 
 VALUES = f"{SERVICE}values.safetensors"
 """The attached file with the tensors and arrays among the arguments."""
@@ -40,89 +45,81 @@ VALUES = f"{SERVICE}values.safetensors"
 START = f"{SERVICE}start.safetensors"
 """The attached file with the random generators and the buffers outside of ``state_dict``."""
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-_SCALARS = (bool, int, float, str)
+_ARRAYS = torch.Tensor | np.ndarray
+
+
+# -- random generators --------------------------------------------------------------------------
+
+
+class _Generator(Struct, frozen=True):
+    """A kind of random generator: what it is made again from, and its state."""
+
+    kind: type
+    make: Callable[..., Any]
+    state: Callable[[Any], dict[str, Any]]
+    set_state: Callable[[Any, Mapping[str, Any]], object]
+    args: Callable[[Any], tuple[Any, ...]] = lambda _: ()
+
+
+def _numpy_generator(name: str = "") -> np.random.Generator:
+    bits = getattr(np.random, name, None)
+    if not (isinstance(bits, type) and issubclass(bits, np.random.BitGenerator)):
+        raise CannotRetrain(f"numpy has no bit generator {name}")
+    return np.random.Generator(bits(0))
+
+
+def _random_state(obj: random.Random) -> dict[str, Any]:
+    version, words, gauss = obj.getstate()
+    return {"version": version, "words": list(words), "gauss": gauss}
+
+
+_GENERATORS = {
+    "torch.Generator": _Generator(
+        torch.Generator,
+        torch.Generator,
+        lambda obj: {"state": obj.get_state()},
+        lambda obj, state: obj.set_state(state["state"]),
+        args=lambda obj: (str(obj.device),),
+    ),
+    "numpy.Generator": _Generator(
+        np.random.Generator,
+        _numpy_generator,
+        lambda obj: {"state": obj.bit_generator.state},
+        lambda obj, state: setattr(obj.bit_generator, "state", state["state"]),
+        args=lambda obj: (type(obj.bit_generator).__name__,),
+    ),
+    "numpy.RandomState": _Generator(
+        np.random.RandomState,
+        np.random.RandomState,
+        lambda obj: {"state": list(obj.get_state(legacy=True))},
+        lambda obj, state: obj.set_state(tuple(state["state"])),
+    ),
+    "Random": _Generator(
+        random.Random,
+        random.Random,
+        _random_state,
+        lambda obj, state: obj.setstate((state["version"], tuple(state["words"]), state["gauss"])),
+    ),
+}
+
+
+def _kind(obj: object) -> str:
+    """The kind of an object that mvc knows how to make; empty for others."""
+    if isinstance(obj, torch.optim.Optimizer):
+        return "optimizer"
+    return next((name for name, each in _GENERATORS.items() if type(obj) is each.kind), "")
+
+
+def _is_object(obj: object) -> bool:
+    return making_of(obj) is not None or bool(_kind(obj))
+
+
+def _is_method(obj: object) -> bool:
+    return inspect.ismethod(obj) and not inspect.isclass(obj.__self__)
 
 
 def _state_name(name: str) -> str:
     return f"{SERVICE}{name}.safetensors"
-
-
-class Making(Struct, frozen=True):
-    """How an object was made. ``seen``: its plain attributes right after that."""
-
-    call: Callable[..., Any]
-    args: tuple[Any, ...]
-    keywords: Mapping[str, Any]
-    seen: Mapping[str, Any]
-
-
-_makings: dict[int, Making] = {}
-
-
-def made(call: Callable[_P, _T], /, *args: _P.args, **keywords: _P.kwargs) -> _T:
-    """``call(*args, **keywords)``, remembered: ``Repository.provenance`` can record the result.
-
-    ``call`` is a class or a function of a module. Its arguments are plain values, paths inside of
-    a data set, tensors, functions of modules, and other objects that were made like this.
-    Raises WrongUsage for arguments that ``call`` does not take, and for a result whose type cannot
-    be remembered.
-    """
-    making_args, making_keywords = _copied(args), _copied(keywords)
-    try:
-        obj = call(*args, **keywords)
-    except TypeError:
-        _refuse_arguments(call, args, keywords)
-        raise
-    try:
-        weakref.finalize(obj, _makings.pop, id(obj), None)
-    except TypeError:
-        raise WrongUsage(
-            f"made() cannot remember {an(type(obj).__qualname__)}",
-            hint="plain values need no made(); a class with __slots__ needs __weakref__",
-        ) from None
-    _makings[id(obj)] = Making(call, making_args, making_keywords, _plain_attributes(obj))
-    return obj
-
-
-def _refuse_arguments(call: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
-    """Raises WrongUsage if it is the call itself that does not fit."""
-    name = getattr(call, "__qualname__", type(call).__qualname__)
-    if not callable(call):
-        raise WrongUsage(
-            f"made() cannot call {an(name)}",
-            hint="pass the class or function, and its arguments after it: mvc.made(Net, width=64)",
-        )
-    try:
-        inspect.signature(call).bind(*args, **keywords)
-    except ValueError:  # it has no signature
-        return
-    except TypeError as error:
-        raise WrongUsage(f"{name} cannot be made so: {error}") from None
-
-
-def making_of(obj: Any) -> Making | None:
-    """How an object was made, if ``made`` made it."""
-    return _makings.get(id(obj))
-
-
-def _copied(value: Any) -> Any:
-    """Containers are copied, so that later changes of them are not recorded as arguments."""
-    if type(value) in {list, tuple}:
-        return type(value)(_copied(each) for each in value)
-    if type(value) is dict:
-        return {key: _copied(each) for key, each in value.items()}
-    return value
-
-
-def _plain_attributes(obj: Any) -> dict[str, Any]:
-    """Those of a class of the project; what an installed package changes is its own business."""
-    home = getattr(sys.modules.get(type(obj).__module__), "__file__", None) or ""
-    if {"site-packages", "dist-packages"} & set(Path(home).parts):
-        return {}
-    found = getattr(obj, "__dict__", {})
-    return {k: v for k, v in found.items() if v is None or type(v) in _SCALARS}
 
 
 # -- from objects to a recipe ------------------------------------------------------------------
@@ -131,16 +128,15 @@ def _plain_attributes(obj: Any) -> dict[str, Any]:
 class Describer:
     """Turns objects into values; ``objects`` and ``states`` are what the recipe then holds.
 
-    ``code``: every class and function that was met. ``states``: attached files by name.
+    ``classes``: every class and function that was met. ``states``: attached files by name.
     """
 
     def __init__(self, model: torch.nn.Module, data: Mapping[str, Path]) -> None:
         """``data``: by name the folder or file of each data set on this machine."""
         self._model, self._data = model, {name: path.resolve() for name, path in data.items()}
-        self._relative = {name: str(path) for name, path in data.items()}
         self.objects: list[Made] = []
         self.states: dict[str, dict[str, Any]] = {}
-        self.code: list[Any] = []
+        self.classes: list[Any] = []
         self._names: dict[int, str] = {}
         self._held: list[Any] = []  # so that no id is used again
         self._arrays: dict[str, Any] = {}
@@ -150,52 +146,53 @@ class Describer:
         """Whether an object is among those that were described."""
         return id(obj) in self._names
 
-    def model(self, value: Any) -> Any:
-        """Takes ``value`` as what builds the model; None: what ``made`` remembers of it."""
-        if value is None:
-            value = self._making(self._model, "model")
+    def model(self, call: str, keywords: Mapping[str, Any]) -> Any:
+        """The value that builds the model: by a class or function and its arguments."""
+        named = [[name, self.value(value, f"model.{name}")] for name, value in keywords.items()]
         self._names[id(self._model)] = "model"
-        return value
+        return {"partial": [{"code": call}, [], named]}
+
+    def made_model(self) -> Any:
+        """The value that builds the model as ``made`` remembers it."""
+        call, args, keywords = self._making(self._model, "model")
+        self._names[id(self._model)] = "model"
+        return {"partial": [{"code": call}, args, [list(pair) for pair in keywords.items()]]}
 
     def value(self, obj: Any, place: str) -> Any:
         """An argument as a value of a recipe. Raises CannotRecord, which names the place."""
-        if obj is None or type(obj) in {bool, int}:
+        if obj is None or type(obj) in {bool, int} or (type(obj) is float and math.isfinite(obj)):
             return obj
         if type(obj) is str:
             return self._text(obj, place)
-        if type(obj) is float:
-            return obj if math.isfinite(obj) else {"number": str(obj)}
         if type(obj) is list:
-            return [self.value(each, f"{place}[{i}]") for i, each in enumerate(obj)]
-        if type(obj) is tuple:
-            return {"tuple": [self.value(each, f"{place}[{i}]") for i, each in enumerate(obj)]}
-        if type(obj) is dict:
-            pairs = [
-                [self.value(k, f"a key of {place}"), self.value(v, f"{place}[{k!r}]")]
-                for k, v in obj.items()
-            ]
-            return {"dict": pairs}
-        if isinstance(obj, Path):
-            return self._path(obj, place)
-        if isinstance(obj, torch.dtype):
-            return {"dtype": str(obj).removeprefix("torch.")}
-        if isinstance(obj, torch.device):
-            return {"device": str(obj)}
+            return self.items(obj, place)
         if isinstance(obj, np.generic):
             return self.value(obj.item(), place)
-        if id(obj) in self._names:
+        if self.knows(obj):
             return {"object": self._names[id(obj)]}
-        if id(obj) in _makings or _kind(obj):
-            return {"object": self._object(obj, place)}
-        if isinstance(obj, torch.Tensor | np.ndarray):
-            return self._array(obj, place)
-        if type(obj) is functools.partial:
-            keywords = [[k, self.value(v, f"{place}.{k}")] for k, v in obj.keywords.items()]
-            args = [self.value(v, f"{place}[{i}]") for i, v in enumerate(obj.args)]
-            return {"partial": [self.value(obj.func, place), args, keywords]}
-        if inspect.ismethod(obj) and not inspect.isclass(obj.__self__):
-            return {"method": [self.value(obj.__self__, place), obj.__name__]}
-        return {"code": self._code(obj, place)}
+        kind = next(kind for kind in _VALUES if kind.holds(obj))
+        held = kind.describe(self, obj, place)
+        return held if kind.tag == "data" else {kind.tag: held}
+
+    def items(self, obj: Sequence[Any], place: str) -> list[Any]:
+        """The items of a list or tuple."""
+        return [self.value(each, f"{place}[{i}]") for i, each in enumerate(obj)]
+
+    def pairs(self, obj: Mapping[Any, Any], place: str) -> list[list[Any]]:
+        """The keys and values of a dictionary."""
+        return [
+            [self.value(key, f"a key of {place}"), self.value(each, f"{place}[{key!r}]")]
+            for key, each in obj.items()
+        ]
+
+    def partial(self, obj: functools.partial[Any], place: str) -> list[Any]:
+        """A function with its first and its named arguments."""
+        named = [[key, self.value(each, f"{place}.{key}")] for key, each in obj.keywords.items()]
+        return [self.value(obj.func, place), self.items(obj.args, place), named]
+
+    def method(self, obj: Any, place: str) -> list[Any]:
+        """The object of a method, and its name."""
+        return [self.value(obj.__self__, place), obj.__name__]
 
     def finish(self) -> None:
         """Adds the arrays among the arguments to ``states``, and checks that all can be kept."""
@@ -211,15 +208,13 @@ class Describer:
                     f"the state of {owner} cannot be kept: {error.message}", hint=error.hint
                 ) from error
 
-    # -- one kind each ---------------------------------------------------------------------
-
     def _text(self, text: str, place: str) -> Any:
         """A text; one that names a file of a data set must be a path, to be found again."""
         path = Path(text)
         if not path.is_absolute() and "/" not in text:
             return text
         if path.is_absolute() and self._inside(path) is not None:
-            return self._path(path, place)
+            return self.path(path, place)
         there = os.path.lexists(text)  # a text may be too long to be a path
         inside = None if path.is_absolute() or not there else self._inside(path)
         if inside is not None:
@@ -231,7 +226,8 @@ class Describer:
             raise self._outside(path, place)
         return text
 
-    def _path(self, path: Path, place: str) -> dict[str, str]:
+    def path(self, path: Path, place: str) -> dict[str, str]:
+        """A path inside of a data set."""
         found = self._inside(path)
         if found is None:
             raise self._outside(path, place)
@@ -251,7 +247,8 @@ class Describer:
             hint="name its folder in data=",
         )
 
-    def _array(self, obj: Any, place: str) -> dict[str, str]:
+    def array(self, obj: Any, place: str) -> str:
+        """Keeps a tensor or an array, under a key."""
         if isinstance(obj, torch.nn.Parameter) or getattr(obj, "requires_grad", False):
             raise CannotRecord(
                 f"{place} is a parameter, which a recipe cannot keep apart from its model",
@@ -259,9 +256,10 @@ class Describer:
             )
         key = f"{place}#{len(self._arrays)}"
         self._arrays[key] = obj
-        return {"array": key}
+        return key
 
-    def _code(self, obj: Any, place: str) -> str:
+    def code(self, obj: Any, place: str) -> str:
+        """``module:name`` of a class, a function or a member of an enum."""
         if isinstance(obj, io.IOBase):
             raise CannotRecord(
                 f"{place} is an open file", hint="pass its path, and name its folder in data="
@@ -286,34 +284,36 @@ class Describer:
         )
 
     def _place(self, obj: Any, place: str) -> str:
-        """``module:name`` of a class or function, which is added to ``code``."""
+        """``module:name`` of a class or function, which is added to ``classes``."""
         try:
             module, name = place_of(obj)
         except CannotRecord as error:
             raise CannotRecord(f"{place}: {error.message}", hint=error.hint) from error
-        self.code.append(obj)
+        self.classes.append(obj)
         return f"{module}:{name}"
 
-    def _object(self, obj: Any, place: str) -> str:
-        name = self._free_name(place)
-        kind = _kind(obj)
+    def object(self, obj: Any, place: str) -> str:
+        """Adds an object with its arguments and its state to ``objects``; returns its name."""
+        name, kind = self._free_name(place), _kind(obj)
         if id(obj) in self._open:
             raise CannotRecord(f"{place} refers to itself")
         self._open.add(id(obj))
-        if id(obj) in _makings:
-            making = self._making(obj, name)
-            each = Made(name, "made", *_split(making), self._state(obj, name))
+        if making_of(obj) is not None:
+            call, args, keywords = self._making(obj, name)
+            made = Made(
+                name, "made", call, tuple(args), keywords=keywords, state=self._state(obj, name)
+            )
         elif kind == "optimizer":
-            each = self._optimizer(obj, name)
+            made = self._optimizer(obj, name)
         else:
-            args = (str(obj.device),) if kind == "torch.Generator" else ()
-            args = (type(obj.bit_generator).__name__,) if kind == "numpy.Generator" else args
-            self.states[_state_name(name)] = _generator_state(obj, kind)
-            each = Made(name, kind, "", args, {}, True)
+            generator = _GENERATORS[kind]
+            self.states[_state_name(name)] = generator.state(obj)
+            made_from = generator.args(obj)
+            made = Made(name, kind, "", made_from, keywords={}, state=True)  # type: ignore[arg-type]
         self._open.discard(id(obj))
         self._names[id(obj)] = name
         self._held.append(obj)
-        self.objects.append(each)
+        self.objects.append(made)
         return name
 
     def _free_name(self, place: str) -> str:
@@ -327,20 +327,21 @@ class Describer:
             name = f"{first}#{number}"
         return name
 
-    def _making(self, obj: Any, place: str) -> dict[str, Any]:
-        """``{"partial": [code, args, keywords]}`` of an object that ``made`` made."""
-        making = _makings[id(obj)]
-        call = self._code(making.call, place)
-        names = _parameter_names(making)
-        args = [self.value(v, f"{place}.{n}") for v, n in zip(making.args, names, strict=True)]
-        keywords = [[k, self.value(v, f"{place}.{k}")] for k, v in making.keywords.items()]
+    def _making(self, obj: Any, place: str) -> tuple[str, list[Any], dict[str, Any]]:
+        """The class or function that made an object, and its arguments as values."""
+        making = making_of(obj)
+        assert making is not None
+        call = self.code(making.call, place)
+        named = zip(making.names, making.args, strict=True)
+        args = [self.value(value, f"{place}.{name}") for name, value in named]
+        keywords = {name: self.value(v, f"{place}.{name}") for name, v in making.keywords.items()}
         if obj is not self._model:
             self._refuse_hidden_state(obj, making, place)
-        return {"partial": [{"code": call}, args, keywords]}
+        return call, args, keywords
 
     def _optimizer(self, obj: torch.optim.Optimizer, name: str) -> Made:
         """An optimizer is made from the defaults that it holds, over parameters by their names."""
-        call = self._code(type(obj), name)
+        call = self.code(type(obj), name)
         accepted = inspect.signature(type(obj)).parameters
         keywords = {
             key: self.value(value, f"{name}.{key}")
@@ -359,7 +360,7 @@ class Describer:
         except MvcError as error:
             raise CannotRecord(f"{name}: {error.message}", hint=error.hint) from error
         self.states[_state_name(name)] = state
-        return Made(name, "optimizer", call, (), keywords, True)
+        return Made(name, "optimizer", call, (), keywords=keywords, state=True)
 
     def _state(self, obj: Any, name: str) -> bool:
         """Adds the state of a made object to ``states``; False if it has none."""
@@ -386,38 +387,21 @@ class Describer:
         hint = (
             f"write state_dict and load_state_dict for {kind}, or pass what holds the state to it"
         )
+        changed = making.changed(obj)
+        if changed is not None:
+            raise CannotRecord(
+                f"{place} has changed since it was made ({changed}), and has no state_dict",
+                hint=hint,
+            )
         for name, value in vars(obj).items() if hasattr(obj, "__dict__") else ():
-            if name in making.seen and type(value) in _SCALARS and value != making.seen[name]:
-                raise CannotRecord(
-                    f"{place} has changed since it was made ({name}: {making.seen[name]!r}, now "
-                    f"{value!r}), and has no state_dict",
-                    hint=hint,
-                )
-            if self.knows(value):
+            if self.knows(value) or isinstance(value, type):
                 continue
-            stateful = _kind(value) or isinstance(value, io.IOBase | Iterator) or _state_of(value)
-            if stateful and not isinstance(value, type):
+            if _kind(value) or isinstance(value, io.IOBase | Iterator) or _state_of(value):
                 raise CannotRecord(
                     f"{place} holds a {type(value).__qualname__} in its attribute {name}, whose "
                     f"state is needed, and has no state_dict",
                     hint=hint,
                 )
-
-
-def _split(making: dict[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    code, args, keywords = making["partial"]
-    return code["code"], tuple(args), dict(keywords)
-
-
-def _parameter_names(making: Making) -> list[str]:
-    """Names for the positional arguments: those of the parameters, or their numbers."""
-    try:
-        parameters = list(inspect.signature(making.call).parameters.values())
-    except (ValueError, TypeError):
-        parameters = []
-    plain = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    names = [p.name for p in parameters if p.kind in plain]
-    return [names[i] if i < len(names) else f"_{i}" for i in range(len(making.args))]
 
 
 def _apart(value: Any) -> Any:
@@ -439,41 +423,6 @@ def _state_of(obj: Any) -> Any:
     return method() if callable(method) else None
 
 
-def _kind(obj: Any) -> str:
-    """The kind of an object that mvc knows how to make; empty for others."""
-    if isinstance(obj, torch.optim.Optimizer):
-        return "optimizer"
-    if type(obj) is torch.Generator:
-        return "torch.Generator"
-    if type(obj) is np.random.Generator:
-        return "numpy.Generator"
-    if type(obj) is np.random.RandomState:
-        return "numpy.RandomState"
-    return "Random" if type(obj) is random.Random else ""
-
-
-def _generator_state(obj: Any, kind: str) -> dict[str, Any]:
-    if kind == "torch.Generator":
-        return {"state": obj.get_state()}
-    if kind == "numpy.Generator":
-        return {"state": obj.bit_generator.state}
-    if kind == "numpy.RandomState":
-        return {"state": list(obj.get_state(legacy=True))}
-    version, words, gauss = obj.getstate()
-    return {"version": version, "words": list(words), "gauss": gauss}
-
-
-def _set_generator_state(obj: Any, kind: str, state: Mapping[str, Any]) -> None:
-    if kind == "torch.Generator":
-        obj.set_state(state["state"])
-    elif kind == "numpy.Generator":
-        obj.bit_generator.state = state["state"]
-    elif kind == "numpy.RandomState":
-        obj.set_state(tuple(state["state"]))
-    else:
-        obj.setstate((state["version"], tuple(state["words"]), state["gauss"]))
-
-
 # -- from a recipe to objects -----------------------------------------------------------------
 
 
@@ -481,19 +430,19 @@ class Rebuilt:
     """The objects of a recipe, made again, each once; their states are set last."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        data: Mapping[str, Path],
-        states: Callable[[str], Mapping[str, Any]],
-        take: Callable[[str, str], Any],
+        self, context: Context, commit: CommitId, recipe: Recipe, data: Mapping[str, Path]
     ) -> None:
-        """``data``: by name where each data set lies; ``states`` reads an attached file.
-
-        ``take`` imports what a module has under a name, stored code first.
-        """
-        self._recipe, self._data, self._states, self._take = recipe, data, states, take
+        """``commit`` carries the recipe. ``data``: by name where each data set lies."""
+        self._context, self._commit, self._recipe, self._data = context, commit, recipe, data
+        files = {name: attached.read(context, commit, name) for name in recipe.code}
+        self._code = StoredCode(files, recipe.packages)
         self._arrays: Mapping[str, Any] | None = None
         self._objects: dict[str, Any] = {}
+
+    def state(self, name: str) -> Mapping[str, Any]:
+        """The state that the version carries under ``name``."""
+        found: Mapping[str, Any] = attached.state(self._context, self._commit, name)
+        return found
 
     def model(self) -> torch.nn.Module:
         """The model as its constructor makes it, without its weights."""
@@ -506,7 +455,7 @@ class Rebuilt:
     def objects(self) -> None:
         """Makes every object after the model has its weights, then sets the states."""
         for each in self._recipe.objects:
-            self._object(each.name)
+            self.object(each.name)
         for each in self._recipe.objects:
             if each.state:
                 self._set(each)
@@ -514,78 +463,75 @@ class Rebuilt:
     def value(self, value: Any) -> Any:
         """What a value of the recipe stands for."""
         if isinstance(value, list):
-            return [self.value(each) for each in value]
+            return list(map(self.value, value))
         if not isinstance(value, dict):
             return value
-        if "data" in value:
-            path = self._data[value["data"]]
-            return path / value["path"] if value["path"] else path
-        ((tag, held),) = value.items()
-        return getattr(self, f"_{tag}")(held)
+        ((tag, held),) = {"data": value}.items() if "data" in value else value.items()
+        (kind,) = (kind for kind in _VALUES if kind.tag == tag)
+        return kind.rebuild(self, held)
 
-    def _object(self, name: str) -> Any:
-        if name not in self._objects:
-            (each,) = (each for each in self._recipe.objects if each.name == name)
-            self._objects[name] = self._make(each)
-        return self._objects[name]
+    def items(self, held: Sequence[Any]) -> tuple[Any, ...]:
+        """What the values of a tuple stand for."""
+        return tuple(map(self.value, held))
 
-    def _code(self, name: str) -> Any:
-        module, _, path = name.partition(":")
-        return self._take(module, path)
-
-    def _tuple(self, held: list[Any]) -> tuple[Any, ...]:
-        return tuple(self.value(each) for each in held)
-
-    def _dict(self, held: list[list[Any]]) -> dict[Any, Any]:
+    def pairs(self, held: Iterable[Sequence[Any]]) -> dict[Any, Any]:
+        """What the keys and values of a dictionary stand for."""
         return {self.value(key): self.value(each) for key, each in held}
 
-    def _number(self, text: str) -> float:
-        return float(text)
+    def partial(self, held: Sequence[Any]) -> Any:
+        """A function with arguments."""
+        function, args, keywords = held
+        return functools.partial(self.value(function), *self.value(args), **self.pairs(keywords))
 
-    def _dtype(self, name: str) -> torch.dtype:
+    def method(self, held: Sequence[Any]) -> Any:
+        """A method of an object."""
+        return getattr(self.value(held[0]), held[1])
+
+    def dtype(self, name: str) -> torch.dtype:
+        """A dtype of torch."""
         found = getattr(torch, name, None)
         if not isinstance(found, torch.dtype):
             raise CannotRetrain(f"torch has no dtype {name}")
         return found
 
-    def _device(self, name: str) -> torch.device:
+    def device(self, name: str) -> torch.device:
+        """A device of torch."""
         try:
             return torch.device(name)
         except RuntimeError:
             raise CannotRetrain(f"torch has no device {name}") from None
 
-    def _array(self, key: str) -> Any:
+    def object(self, name: str) -> Any:
+        """The object of this name, which is made now if it was not yet."""
+        if name not in self._objects:
+            (each,) = (each for each in self._recipe.objects if each.name == name)
+            self._objects[name] = self._make(each)
+        return self._objects[name]
+
+    def code(self, name: str) -> Any:
+        """The class, function or enum member of this ``module:name``."""
+        module, _, path = name.partition(":")
+        return self._code.take(module, path)
+
+    def path(self, value: Mapping[str, str]) -> Path:
+        """The path of a data set, or of a file or folder in it."""
+        path = self._data[value["data"]]
+        return path / value["path"] if value["path"] else path
+
+    def array(self, key: str) -> Any:
+        """The tensor or array that was kept under ``key``."""
         if self._arrays is None:
-            self._arrays = self._states(VALUES)
+            self._arrays = self.state(VALUES)
         return self._arrays[key]
 
-    def _method(self, held: list[Any]) -> Any:
-        return getattr(self.value(held[0]), held[1])
-
-    def _partial(self, held: list[Any]) -> Any:
-        args, keywords = self.value(held[1]), {name: self.value(v) for name, v in held[2]}
-        return functools.partial(self.value(held[0]), *args, **keywords)
-
     def _make(self, each: Made) -> Any:
-        args = [self.value(arg) for arg in each.args]
-        keywords = {name: self.value(v) for name, v in each.keywords.items()}
-        if each.kind == "made":
-            return self._called(each, self._code(each.call), args, keywords)
+        args, keywords = self.value(list(each.args)), self.pairs(each.keywords.items())
+        if each.kind in _GENERATORS:
+            return _GENERATORS[each.kind].make(*args)
         if each.kind == "optimizer":
-            groups = self._groups(self._states(_state_name(each.name)))
-            return self._called(each, self._code(each.call), [groups], keywords)
-        if each.kind == "torch.Generator":
-            return torch.Generator(*args)
-        if each.kind == "numpy.Generator":
-            bits = getattr(np.random, str(args[0]) if args else "", None)
-            if not (isinstance(bits, type) and issubclass(bits, np.random.BitGenerator)):
-                raise CannotRetrain(f"numpy has no bit generator {args}")
-            return np.random.Generator(bits(0))
-        return random.Random() if each.kind == "Random" else np.random.RandomState()  # noqa: S311
-
-    def _called(self, each: Made, call: Any, args: list[Any], keywords: Mapping[str, Any]) -> Any:
+            args = [self._groups(self.state(_state_name(each.name)))]
         try:
-            return call(*args, **keywords)
+            return self.code(each.call)(*args, **keywords)
         except MvcError:
             raise
         except Exception as error:
@@ -598,10 +544,10 @@ class Rebuilt:
         return [{"params": [parameters[n] for n in group["names"]]} for group in state["groups"]]
 
     def _set(self, each: Made) -> None:
-        obj, state = self._objects[each.name], self._states(_state_name(each.name))
+        obj, state = self._objects[each.name], self.state(_state_name(each.name))
         try:
-            if each.kind not in {"made", "optimizer"}:
-                _set_generator_state(obj, each.kind, state)
+            if each.kind in _GENERATORS:
+                _GENERATORS[each.kind].set_state(obj, state)
             elif isinstance(obj, torch.optim.Optimizer):
                 Placement(self._objects["model"], obj, state).apply()
             else:
@@ -612,3 +558,65 @@ class Rebuilt:
             raise CannotRetrain(
                 f"the state of {each.name} cannot be set: {type(error).__name__}: {error}"
             ) from error
+
+
+# -- the kinds of arguments, each with both directions ------------------------------------------
+
+
+class _Value(Struct, frozen=True):
+    """A kind of argument, which ``holds`` tells from those after it.
+
+    ``describe`` gives what its tag holds in a recipe, ``rebuild`` the argument again.
+    """
+
+    tag: str
+    holds: Callable[[Any], bool]
+    describe: Callable[[Describer, Any, str], Any]
+    rebuild: Callable[[Rebuilt, Any], Any]
+
+
+def _text(_: Describer, obj: object, __: str) -> str:
+    return str(obj).removeprefix("torch.")
+
+
+_VALUES = (
+    _Value("object", _is_object, Describer.object, Rebuilt.object),
+    _Value("number", lambda obj: type(obj) is float, _text, lambda _, held: float(held)),
+    _Value("tuple", lambda obj: type(obj) is tuple, Describer.items, Rebuilt.items),
+    _Value("dict", lambda obj: type(obj) is dict, Describer.pairs, Rebuilt.pairs),
+    _Value("data", lambda obj: isinstance(obj, Path), Describer.path, Rebuilt.path),
+    _Value("dtype", lambda obj: isinstance(obj, torch.dtype), _text, Rebuilt.dtype),
+    _Value("device", lambda obj: isinstance(obj, torch.device), _text, Rebuilt.device),
+    _Value("array", lambda obj: isinstance(obj, _ARRAYS), Describer.array, Rebuilt.array),
+    _Value(
+        "partial", lambda obj: type(obj) is functools.partial, Describer.partial, Rebuilt.partial
+    ),
+    _Value("method", _is_method, Describer.method, Rebuilt.method),
+    _Value("code", lambda _: True, Describer.code, Rebuilt.code),
+)
+
+
+# -- steps -------------------------------------------------------------------------------------
+
+
+class StepCount(Struct):
+    """How many steps optimizers have made."""
+
+    count: int = 0
+
+
+@contextmanager
+def counting_steps(progress: Callable[[int], object] | None = None) -> Iterator[StepCount]:
+    """Counts the steps of all optimizers of torch while the block runs, for ``progress`` too."""
+    steps = StepCount()
+
+    def step(*_: object) -> None:
+        steps.count += 1
+        if progress is not None:
+            progress(steps.count)
+
+    hook = register_optimizer_step_post_hook(step)
+    try:
+        yield steps
+    finally:
+        hook.remove()

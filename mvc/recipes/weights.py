@@ -6,8 +6,9 @@ other version has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import islice
 from typing import Any
 
 from mvc.adapters.python.state import from_state
@@ -20,6 +21,7 @@ from mvc.errors import (
     UnknownRevision,
 )
 from mvc.ids import CommitId
+from mvc.limits import PIECE
 from mvc.maintenance.repack.goal import Proven
 from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.manifest import FileEntry
@@ -27,16 +29,21 @@ from mvc.model.names import printable
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Recipe, recipe_of
 from mvc.recipes.replay import ReplayOptions, Retrained, made_again
-from mvc.repo.commit.commit import layout_of
-from mvc.repo.commit.state_writer import StateWriter
+from mvc.repo.commit.commit import store_file
+from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.content.contents import write_file
+from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits, manifests, weights
+from mvc.repo.lookup import availability, commits, manifests
+from mvc.report.stats import recipe_base
 from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import Policy
 
-__all__ = ["all_proven", "drop", "prove", "readable", "store_again", "unproven_base"]
+__all__ = [
+    "all_proven", "drop", "is_cheaper", "prove", "readable", "store_again", "unproven_base",
+]  # fmt: skip
 
 _TRIES = 8
 
@@ -57,26 +64,80 @@ def all_proven(context: Context) -> dict[CommitId, Proven]:
     for commit, mark in marks.items():
         with suppress(UnknownPath, UnknownRevision, StateForgotten, DamagedData):
             recipe = recipe_of(context, commit)
-            proven = mark.path == recipe.path and unproven_base(context, recipe) is None
+            proven = mark.path == recipe.makes.path and unproven_base(context, commit) is None
             if proven and not dataset.outside(context, recipe.data):
-                found[commit] = Proven(recipe.base, recipe.path, mark.milliseconds / 1000)
+                found[commit] = Proven(
+                    recipe.base.version, recipe.makes.path, mark.milliseconds / 1000
+                )
     return found
 
 
-def unproven_base(context: Context, recipe: Recipe) -> CommitId | None:
-    """A version that gave up its weights unproven, and that this recipe needs; None if none did.
+def unproven_base(context: Context, commit: CommitId) -> CommitId | None:
+    """A base that gave up its weights unproven, and that the recipe of this version needs.
 
-    Of versions before it, too, back to one that has its weights.
+    Of versions before it, too, back to one that has its weights. None if none did.
     """
-    seen = set[CommitId]()
-    while (gone := weights.dropped(context, recipe.base)) is not None and gone.path == (
-        recipe.base_path
-    ):
-        if gone.commit in seen or weights.proof(context, gone.commit, gone.path) is None:
-            return gone.commit
-        seen.add(gone.commit)
-        recipe = recipe_of(context, gone.commit)
+    for base, recipe in islice(_lineage(context, commit), 1, None):
+        if availability.proof(context, base, recipe.makes.path) is None:
+            return base
     return None
+
+
+def _lineage(context: Context, commit: CommitId) -> Iterator[tuple[CommitId, Recipe]]:
+    """A version and the bases before it that gave up their weights, with their recipes."""
+    recipe = recipe_of(context, commit)
+    yield commit, recipe
+    while availability.dropped(context, recipe.base.version, recipe.base.path):
+        commit = recipe.base.version
+        recipe = recipe_of(context, commit)
+        yield commit, recipe
+
+
+def is_cheaper(context: Context, commit: CommitId, recipe: Proven) -> bool:
+    """Whether making a version again costs less than storing what only it has of the weights.
+
+    Never without ``store.storage_weight``, nor where it takes longer than ``store.max_recovery``.
+    """
+    get = context.config.get
+    weight, bound = get("store.storage_weight"), get("store.max_recovery")
+    if weight is None:
+        return False
+    base = manifests.of_commit(context, recipe.base)
+    again = recipe.seconds + _making(context, recipe.base)
+    if bound is not None and again > bound:
+        return False
+    entry = manifests.of_commit(context, commit).by_path[recipe.path]
+    there = {content.id for each in base.entries for content in each.contents}
+    new = {content.id: content.spec.nbytes for content in entry.contents if content.id not in there}
+    graph, stored = context.store.graph, 0
+    for id_, nbytes in new.items():
+        for start in range(0, max(nbytes, 1), PIECE):
+            last = graph.path(id_, start).steps[-1]
+            stored += last.header.share(last.member)
+    return again < stored * float(weight) / 1e9 + _recovery(context, [entry])
+
+
+def _making(context: Context, commit: CommitId) -> float:
+    """Seconds to recover a version or, if it gave up its weights, to train it and so on back."""
+    seconds, at = 0.0, commit
+    while (gone := availability.dropped(context, at)) is not None:
+        seconds += gone.seconds
+        base = recipe_base(context, at)
+        if base is None:
+            return seconds
+        at = base
+    return seconds + _recovery(context, manifests.of_commit(context, at).entries)
+
+
+def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:
+    """Estimated seconds to recover some files of a version as they are stored."""
+    graph, timing, walks = context.store.graph, context.store.timing, []
+    files = list(entries)
+    for content in {content.id: content for entry in files for content in entry.contents}.values():
+        for start in range(0, max(content.spec.nbytes, 1), PIECE):
+            steps = graph.path(content.id, start).steps
+            walks.append((min(PIECE, content.spec.nbytes - start), content.spec, steps))
+    return timing.version(timing.works(walks), len(files), sum(entry.size for entry in files))
 
 
 @contextmanager
@@ -88,8 +149,8 @@ def readable(
     Yields None if its weights are stored. Raises as ``made_again`` does.
     """
     context.fresh()
-    gone = weights.dropped(context, commit)
-    if gone is None or weights.is_stored(context, _file(context, commit, gone.path)):
+    gone = availability.dropped(context, commit)
+    if gone is None or availability.is_stored(context, _file(context, commit, gone.path)):
         yield None
         return
     with made_again(context, commit, options) as done:
@@ -115,38 +176,38 @@ def drop(
     for commit in dict.fromkeys(versions):
         recipe = recipe_of(context, commit)
         needed |= _needed(context, commit, outside_data=outside_data)
-        unproven = unproven_base(context, recipe)
+        unproven = unproven_base(context, commit)
         if unproven is not None:
             raise CannotRetrain(
                 f"{commit.short} was trained from {unproven.short}, whose weights were given up "
                 "unproven",
                 hint=f"'mvc repack --add {unproven.short} --trust-code' stores them again",
             )
-        proof = weights.proof(context, commit, recipe.path)
+        proof = availability.proof(context, commit, recipe.makes.path)
         if proof is None and options is not None and commit in options.trusted:
             prove(context, commit, options)
-            proof = weights.proof(context, commit, recipe.path)
+            proof = availability.proof(context, commit, recipe.makes.path)
         if proof is None:
             raise CannotRetrain(
                 f"the recipe of {commit.short} is not proven: no replay has made its weights",
                 hint=f"repo.recipes.retrain({commit.short!r}, trust=True) proves it, or "
                 "'mvc repack --drop-weights REV --trust-code'",
             )
-        marks.append(Weights(commit, "dropped", recipe.path, proof[1].milliseconds))
+        marks.append(Weights(commit, "dropped", recipe.makes.path, proof[1].milliseconds))
 
     generation = context.store.graph.generation
     _check_whole(context, needed)
 
     def make() -> Entry:
-        there = [mark for mark in marks if weights.dropped(context, mark.commit) is None]
+        there = [mark for mark in marks if availability.dropped(context, mark.commit) is None]
         if not there:
             raise _NothingToDo
         for version in {*(mark.commit for mark in there), *(version for version, _ in needed)}:
             manifests.check_kept(context, version)
         if context.store.graph.was_rewritten(generation):
             for (version, path), entry in needed.items():
-                gone = weights.dropped(context, version)
-                if (gone is None or gone.path != path) and not weights.is_stored(context, entry):
+                gone = availability.dropped(context, version, path)
+                if gone is None and not availability.is_stored(context, entry):
                     raise _incomplete(version, path, "it was collected meanwhile")
         now = context.store.clock.now_ns()
         return Entry("drop-weights", now, weights=tuple(there))
@@ -168,32 +229,22 @@ def _needed(
     weights, too, what that one needs. Raises CannotRetrain, DamagedData, StateForgotten.
     """
     found: dict[tuple[CommitId, str], FileEntry] = {}
-    seen, waiting = set[CommitId](), [commit]
-    while waiting:
-        at = waiting.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        recipe = recipe_of(context, at)
+    for version, recipe in _lineage(context, commit):
         names = dataset.outside(context, recipe.data)
         if names and not outside_data:
             raise CannotRetrain(
-                f"the data that {at.short} was trained on lie outside of mvc: {', '.join(names)}; "
-                "if they change, its weights are lost",
+                f"the data that {version.short} was trained on lie outside of mvc: "
+                f"{', '.join(names)}; if they change, its weights are lost",
                 hint="keep the weights; or give them up all the same with --outside-data "
                 "(outside_data=True)",
             )
-        files = [(at, entry) for entry in manifests.of_commit(context, at).attached]
+        carried = manifests.of_commit(context, version).attached
+        found |= {(version, entry.path): entry for entry in carried}
         for data in recipe.data:
-            stored = manifests.of_commit(context, data.version).entries
-            files += [(data.version, entry) for entry in stored]
-        gone = weights.dropped(context, recipe.base)
-        if gone is not None and gone.path == recipe.base_path:
-            waiting.append(recipe.base)
-        else:
-            files.append((recipe.base, _file(context, recipe.base, recipe.base_path)))
-        found |= {(version, entry.path): entry for version, entry in files}
-    return found
+            entries = manifests.of_commit(context, data.version).entries
+            found |= {(data.version, entry.path): entry for entry in entries}
+    base = recipe.base
+    return found | {(base.version, base.path): _file(context, base.version, base.path)}
 
 
 def _check_whole(context: Context, needed: Mapping[tuple[CommitId, str], FileEntry]) -> None:
@@ -230,10 +281,10 @@ def store_again(context: Context, commit: CommitId, options: ReplayOptions) -> N
     Nothing is done if it has them. Raises as ``made_again`` does.
     """
     context.fresh()
-    gone = weights.dropped(context, commit)
+    gone = availability.dropped(context, commit)
     if gone is None:
         return
-    if weights.is_stored(context, _file(context, commit, gone.path)):
+    if availability.is_stored(context, _file(context, commit, gone.path)):
         with suppress(_Collected):
             _store(context, commit, gone, None)
             return
@@ -246,7 +297,7 @@ class _Collected(Exception):
 
 
 def _store(
-    context: Context, commit: CommitId, gone: weights.Dropped, done: Retrained | None
+    context: Context, commit: CommitId, gone: availability.Dropped, done: Retrained | None
 ) -> None:
     """Writes the weights that were made in full (None: they are still stored), with the mark.
 
@@ -254,10 +305,10 @@ def _store(
     """
     seconds = gone.seconds if done is None else done.seconds
     where = "" if done is None else done.where
-    mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where)
+    mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where=where)
     get = context.config.get
     pipeline = encoding_policy(context).pipeline
-    policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), True)
+    policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), reset=True)
     for _ in range(_TRIES):
         with suppress(ConcurrentRewrite):
             _attempt(context, policy, mark, None if done is None else done.state)
@@ -266,26 +317,23 @@ def _store(
 
 
 def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> None:
-    graph = context.store.graph
-    context.store.snapshot.refresh()
+    store, graph = context.store, context.store.graph
+    store.snapshot.refresh()
     generation = graph.generation
-    with context.store.pack_writer() as packs:
-        files = StateWriter(context, packs, policy, manifests.EMPTY)
-        try:
-            if state is not None:
-                files.keep(from_state(state), mark.path)
-            files.writer.flush()
-            regions = packs.sync()
+    store.require(policy.pipeline.features)
+    with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
+        if state is not None:
+            finder = BaseFinder(manifests.EMPTY)
+            store_file(ContentWriter(objects), finder, from_state(state), mark.path)
+        regions = objects.sync()
 
-            def make() -> Entry:
-                if graph.was_rewritten(generation):
-                    raise ConcurrentRewrite
-                file = _file(context, mark.commit, mark.path)
-                if state is None and not weights.is_stored(context, file):
-                    raise _Collected
-                now = context.store.clock.now_ns()
-                return Entry("restore-weights", now, regions=regions, weights=(mark,))
+        def make() -> Entry:
+            if graph.was_rewritten(generation):
+                raise ConcurrentRewrite
+            file = _file(context, mark.commit, mark.path)
+            if state is None and not availability.is_stored(context, file):
+                raise _Collected
+            now = store.clock.now_ns()
+            return Entry("restore-weights", now, regions=regions, weights=(mark,))
 
-            context.store.publish(make, release=packs.close)
-        finally:
-            files.writer.close()
+        store.publish(make, release=packs.close)

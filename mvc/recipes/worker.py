@@ -14,21 +14,20 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
 
 import torch
+from msgspec import Struct, convert, to_builtins
 
 import mvc
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
 from mvc.models import environment
-from mvc.models.environment import Environment
+from mvc.models.environment import Environment, EnvironmentDifference
 from mvc.models.settings import apply_settings
-from mvc.models.stored_code import StoredCode
 from mvc.recipes.recipe import RECIPE, Model, Recipe
-from mvc.recipes.service import START, Rebuilt
-from mvc.recipes.steps import CountSteps
+from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
 from mvc.training.resume import load_model
 from mvc.training.state.rng import check_rng, set_rng_state
@@ -36,7 +35,75 @@ from mvc.training.state.rng import check_rng, set_rng_state
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
+__all__ = ["Begun", "Compared", "Ended", "Event", "Failed", "Job", "Stepped", "event_in"]
+
 _EVERY = 0.1  # seconds between two reports of progress
+
+
+class Job(Struct, frozen=True):
+    """What the process is told. ``base``: a file with the weights, empty if they are stored."""
+
+    repository: str
+    version: str
+    base: str
+    data: dict[str, str]
+    anyway: bool
+    threads: int | None
+    parent: int
+    result: str
+
+    def write(self, path: Path) -> None:
+        """Writes the file that names the job."""
+        path.write_text(json.dumps(to_builtins(self)), encoding="utf-8")
+
+
+class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
+    pass
+
+
+class Compared(_Event, frozen=True):
+    """The environment here, in a line, and how it differs from the recorded one."""
+
+    where: str
+    differences: tuple[EnvironmentDifference, ...]
+
+
+class Begun(_Event, frozen=True):
+    """The training begins."""
+
+
+class Stepped(_Event, frozen=True):
+    """An optimizer has made its step of this number."""
+
+    step: int
+
+
+class Ended(_Event, frozen=True):
+    """The training is done. ``not_finite``: tensors with an infinite value or NaN."""
+
+    seconds: float
+    steps: int
+    not_finite: tuple[str, ...]
+
+
+class Failed(_Event, frozen=True):
+    """It failed with an error of class ``kind``; empty if it is none of mvc."""
+
+    message: str
+    hint: str | None
+    kind: str
+
+
+Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed
+
+
+def event_in(line: bytes) -> Event | None:
+    """The event that a line of the process tells; None if it is none."""
+    try:
+        found: Event = convert(json.loads(line), Event)
+    except ValueError:
+        return None
+    return found
 
 
 def main(job_file: str) -> int:
@@ -44,19 +111,19 @@ def main(job_file: str) -> int:
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-    _end_with(job["parent"])
+    job = convert(json.loads(Path(job_file).read_text(encoding="utf-8")), Job)
+    _end_with(job.parent)
     try:
-        with mvc.Repository.open(job["repository"], discover=False) as repo:
+        with mvc.Repository.open(job.repository, discover=False) as repo:
             _work(repo, job, events)
     except MvcError as error:
-        _tell(events, "failed", message=error.message, hint=error.hint, kind=type(error).__name__)
+        _tell(events, Failed(error.message, error.hint, type(error).__name__))
         return 1
     except Exception as error:
         import traceback
 
         traceback.print_exc()
-        _tell(events, "failed", message=f"{type(error).__name__}: {error}", hint=None, kind="")
+        _tell(events, Failed(f"{type(error).__name__}: {error}", None, ""))
         return 1
     return 0
 
@@ -76,66 +143,54 @@ def _end_with(parent: int) -> None:
             os._exit(3)
 
 
-def _tell(events: TextIO, event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}), file=events, flush=True)
+def _tell(events: TextIO, event: Event) -> None:
+    print(json.dumps(to_builtins(event)), file=events, flush=True)
 
 
-def _work(repo: Repository, job: Mapping[str, Any], events: TextIO) -> None:
-    commit = CommitId(bytes.fromhex(job["version"]))
+def _work(repo: Repository, job: Job, events: TextIO) -> None:
+    commit = CommitId.parse(job.version)
     context = repo.context
     recipe = Recipe.decode(attached.read(context, commit, RECIPE))
     recorded = Environment.decode(attached.read(context, commit, environment.NAME), recipe.packages)
     apply_settings(recorded)
-    if job["threads"] is not None:
-        torch.set_num_threads(job["threads"])
+    if job.threads is not None:
+        torch.set_num_threads(job.threads)
     here = environment.capture()
     compared = recorded.compare(here)
-    _tell(
-        events,
-        "environment",
-        where=_in_a_line(here),
-        differences=[[d.field, d.grade, d.recorded, d.other] for d in compared.differences],
-    )
-    if compared.verdict == "different" and not job["anyway"]:
+    _tell(events, Compared(_in_a_line(here), compared.differences))
+    if compared.verdict == "different" and not job.anyway:
         return
-    data = {name: Path(path) for name, path in job["data"].items()}
-
-    def state(name: str) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = attached.state(context, commit, name)
-        return found
-
-    files = {name: attached.read(context, commit, name) for name in recipe.code}
-    code = StoredCode(files, recipe.packages)
-    rebuilt = Rebuilt(recipe, data, state, code.take)
+    data = {name: Path(path) for name, path in job.data.items()}
+    rebuilt = Rebuilt(context, commit, recipe, data)
     model = rebuilt.model()
     weights = (
-        torch.load(job["base"], weights_only=True)
-        if job["base"]
-        else repo.checkout(recipe.base, path=recipe.base_path)
+        torch.load(job.base, weights_only=True)
+        if job.base
+        else repo.checkout(recipe.base.version, path=recipe.base.path)
     )
-    start = state(START)
+    start = rebuilt.state(START)
     check_rng(start["rng"])
     _prepare(model, recipe.model, weights, start["buffers"])
     rebuilt.objects()
     service = rebuilt.value(recipe.service)
     arguments = {name: rebuilt.value(value) for name, value in recipe.arguments.items()}
-    _tell(events, "begin")
+    _tell(events, Begun())
     began, last = time.monotonic(), 0.0
 
     def step(number: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
-            _tell(events, "step", step=number)
+            _tell(events, Stepped(number))
 
     set_rng_state(start["rng"])
-    with CountSteps(step) as counted:
+    with counting_steps(step) as steps:
         service(model, **arguments)
     seconds = time.monotonic() - began
     result = dict(model.state_dict())
-    torch.save(result, job["result"])
-    wrong = [name for name, value in result.items() if not _is_finite(value)]
-    _tell(events, "end", seconds=seconds, steps=counted.steps, not_finite=wrong)
+    torch.save(result, job.result)
+    wrong = tuple(name for name, value in result.items() if not _is_finite(value))
+    _tell(events, Ended(seconds, steps.count, wrong))
 
 
 def _is_finite(value: Any) -> bool:

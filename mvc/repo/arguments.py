@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
-from functools import wraps
+from functools import cache, wraps
 from os import PathLike, fspath
 from types import FunctionType
 from typing import Any, TypeVar
@@ -71,9 +71,8 @@ def check_keywords(owner: str, kinds: type, given: Mapping[str, Any]) -> None:
 
 
 def _check(owner: str, annotation: str, name: str, value: object) -> None:
-    kinds = [_KINDS.get(text) for text in annotation.split(" | ")]
-    known = [kind for kind in kinds if kind is not None]
-    if len(known) < len(kinds):
+    known = _kinds(annotation)
+    if not known:
         return
     if any(fits(value) for fits, _ in known):
         for text in _texts(value):
@@ -82,6 +81,14 @@ def _check(owner: str, annotation: str, name: str, value: object) -> None:
     wanted = " or ".join(words for _, words in known)
     given = "None" if value is None else f"a value of type {type(value).__name__}"
     raise WrongUsage(f"{owner}({name}=...) takes {wanted}, not {given}")
+
+
+@cache
+def _kinds(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
+    """What an annotation accepts; empty if one of its parts is not in the table."""
+    found = [_KINDS.get(text) for text in annotation.split(" | ")]
+    known = tuple(kind for kind in found if kind is not None)
+    return known if len(known) == len(found) else ()
 
 
 def check_text(what: str, text: str) -> None:

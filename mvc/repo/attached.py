@@ -1,12 +1,11 @@
-"""Reads what a version carries beside its files: source code, environment, recipe, states."""
+"""Reads what a version carries beside its files: bytes and states by name."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from mvc.adapters.python.state import to_state
-from mvc.errors import DamagedData, MvcError, UnknownPath
+from mvc.errors import DamagedData, UnknownPath
 from mvc.ids import CommitId
 from mvc.limits import MAX_ATTACHED_BYTES
 from mvc.model.manifest import FileEntry
@@ -15,7 +14,7 @@ from mvc.repo.content.contents import StoredBytes, in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 
-__all__ = ["base", "names", "read", "state"]
+__all__ = ["names", "read", "state"]
 
 
 def names(context: Context, commit: CommitId) -> list[str]:
@@ -36,15 +35,6 @@ def read(context: Context, commit: CommitId, name: str) -> bytes:
     if entry.size > MAX_ATTACHED_BYTES:
         raise DamagedData(f"{printable(name)} of version {commit.short} has {entry.size} bytes")
     return StoredBytes(context, entry).read(0, entry.size)
-
-
-def base(context: Context, commit: CommitId) -> CommitId | None:
-    """The version that the recipe of this one trains; None if it carries none that says so."""
-    try:
-        recipe = json.loads(read(context, commit, "recipe.json"))
-        return CommitId(bytes.fromhex(recipe["base"]["version"]))
-    except (MvcError, ValueError, KeyError, TypeError, RecursionError):
-        return None
 
 
 def state(context: Context, commit: CommitId, name: str) -> Any:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mvc.errors import DamagedData
 from mvc.repo.config import Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
+from mvc.store.writing.base_cache import BaseCaches
 
 __all__ = ["Context", "noting"]
 
@@ -23,6 +24,7 @@ class Context(Struct):
     ``finished_head``: whether HEAD was moved to complete one.
     ``given_up``: the files of such checkouts that were left as they are.
     ``left_alone``: temporary files that their plans name and no checkout wrote.
+    ``caches``: the states that were committed last.
     """
 
     store: Store
@@ -32,6 +34,7 @@ class Context(Struct):
     finished_head: bool = False
     given_up: tuple[Path, ...] = ()
     left_alone: tuple[Path, ...] = ()
+    caches: BaseCaches = field(default_factory=BaseCaches)
 
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.

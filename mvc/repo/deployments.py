@@ -328,7 +328,7 @@ def on_target(
     _note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    return _down(snapshot, target, low, high, incomplete)
+    return _down(snapshot, target, low, high, incomplete=incomplete)
 
 
 def _newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
@@ -408,10 +408,10 @@ def _deployed(
         deployment.time_ns,
         recorded.entry.time_ns,
         sequence,
-        deployment.commit,
-        retraction is not None,
-        None if retraction is None else retraction.entry.time_ns,
-        there is not None and recorded.entry.time_ns < there.entry.time_ns,
+        commit=deployment.commit,
+        retracted=retraction is not None,
+        retracted_ns=None if retraction is None else retraction.entry.time_ns,
+        clock_back=there is not None and recorded.entry.time_ns < there.entry.time_ns,
     )
 
 

@@ -78,7 +78,7 @@ def open_context(
                 raise DamagedData(error.message, hint=_hint(error.hint)) from error
             file = folder / CONFIG
             try:
-                settings = config(file) if config else load_config(files, file, None, {}, {})
+                settings = config(file) if config else load_config(files, file, None, {}, flags={})
             except BaseException:
                 store.close()
                 raise

@@ -33,7 +33,7 @@ def refuse_foreign(fs: FileSystem, folder: Path) -> None:
     root = fs.realpath(folder.parent if folder.name == ".mvc" else folder)
     variable = KEYS[_SETTING].variable
     given = {variable: os.environ[variable]} if variable in os.environ else {}
-    allowed = str(load_config(fs, None, user_file(os.environ), given, {}).get(_SETTING))
+    allowed = str(load_config(fs, None, user_file(os.environ), given, flags={}).get(_SETTING))
     names = [name for name in allowed.split(os.pathsep) if name]
     if "*" in names or any(name[0] == "/" and fs.realpath(Path(name)) == root for name in names):
         return

@@ -7,7 +7,7 @@ clocks changed, raises InvalidTime with both readings.
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import InvalidTime, WrongUsage
@@ -228,8 +228,8 @@ def _on_day(match: re.Match[str], text: str, now_ns: int, zone: tzinfo | None) -
         return now_ns - back * 86_400 * _SECOND
     hours, minutes, seconds = (int(field or 0) for field in (hour, *rest))
     try:
-        date = today.replace(tzinfo=None) - timedelta(days=back)
-        wall = datetime(date.year, date.month, date.day, hours, minutes, seconds)
+        date = today.date() - timedelta(days=back)
+        wall = datetime.combine(date, time(hours, minutes, seconds))
     except (ValueError, OverflowError) as e:
         raise InvalidTime(f"there is no such time: {printable(text)} ({e})", hint=_FORMS) from e
     shift = _unambiguous(wall, zone, text)

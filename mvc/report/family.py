@@ -14,7 +14,7 @@ from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.model.names import printable
 from mvc.repo.context import Context
-from mvc.repo.history.family import Member
+from mvc.repo.history.family import FamilyMember
 from mvc.repo.history.family import family as members_of
 from mvc.repo.lookup.revisions import Rev
 from mvc.report.figure import STYLE, clipped
@@ -38,7 +38,7 @@ class Row(Struct, frozen=True):
     that it was made from, None for none.
     """
 
-    members: Sequence[Member]
+    members: Sequence[FamilyMember]
     prefix: str
     depth: int
     above: int | None
@@ -66,7 +66,7 @@ class Family(Struct, frozen=True):
     A notebook shows the tree as a picture, a console as characters.
     """
 
-    members: Sequence[Member]
+    members: Sequence[FamilyMember]
 
     def rows(self, *, every: bool = False) -> list[Row]:
         """The lines of the tree. ``every``: plain versions in a row are a line each."""
@@ -101,7 +101,7 @@ def family(
     return Family(members_of(context, rev, incomplete=incomplete, progress=progress))
 
 
-def _rows(members: Sequence[Member], every: bool) -> Iterator[Row]:
+def _rows(members: Sequence[FamilyMember], every: bool) -> Iterator[Row]:
     made: list[list[int]] = [[] for _ in members]
     waiting: list[tuple[int, str, str, int, int | None]] = []
     for number, member in enumerate(members):
@@ -128,7 +128,9 @@ def _rows(members: Sequence[Member], every: bool) -> Iterator[Row]:
             waiting.append((child, rest + begin, rest + go_on, depth + 1, above))
 
 
-def _plain_run(members: Sequence[Member], made: Sequence[Sequence[int]], number: int) -> list[int]:
+def _plain_run(
+    members: Sequence[FamilyMember], made: Sequence[Sequence[int]], number: int
+) -> list[int]:
     """The plain versions in a row from this one on, if there are enough; else this one alone."""
     run: list[int] = []
     while _is_plain(members[number]) and len(made[number]) == 1:
@@ -137,19 +139,19 @@ def _plain_run(members: Sequence[Member], made: Sequence[Sequence[int]], number:
     return run if len(run) >= _LEAST else run[:1] or [number]
 
 
-def _is_plain(member: Member) -> bool:
+def _is_plain(member: FamilyMember) -> bool:
     moved = member.relation.base_path != member.path
     return member.relation.kind in _PLAIN and not (member.names or member.targets or moved)
 
 
-def _run(members: Sequence[Member]) -> str:
+def _run(members: Sequence[FamilyMember]) -> str:
     tuned = sum(m.relation.kind != "version" for m in members)
     if tuned == len(members):
         return f"… {tuned:,} fine-tuned versions"
     return f"… {len(members):,} versions" + (f", {tuned:,} of them fine-tuned" if tuned else "")
 
 
-def _kind(member: Member) -> str:
+def _kind(member: FamilyMember) -> str:
     """What the model is, and its path where that is not its base's."""
     path = printable(member.path)
     if member.base is None and member.relation.kind == "base":
@@ -158,7 +160,7 @@ def _kind(member: Member) -> str:
     return f"{member.relation.kind}, {path}" if moved else member.relation.kind
 
 
-def _title(member: Member) -> str:
+def _title(member: FamilyMember) -> str:
     return printable(member.commit.message.strip().partition("\n")[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 
@@ -9,6 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from mvc.errors import MvcError
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import Contents, Inventory, inventory
@@ -16,15 +18,15 @@ from mvc.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.repo import attached
 from mvc.repo.context import Context
+from mvc.repo.lookup.availability import all_dropped
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
-from mvc.repo.lookup.weights import all_dropped
 from mvc.repo.version_stats import VersionStats
 from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
 
-__all__ = ["Stats", "by_version", "stats"]
+__all__ = ["Stats", "by_version", "recipe_base", "stats"]
 
 _KINDS = ("full", "delta", "metadata")
 
@@ -81,6 +83,15 @@ def _read(context: Context) -> tuple[Stats, _Held]:
     return retry_on_rewrite(context, lambda: _look(context))
 
 
+def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
+    """The version that the recipe of this one trains; None if it carries none that says so."""
+    try:
+        recipe = json.loads(attached.read(context, commit, "recipe.json"))
+        return CommitId(bytes.fromhex(recipe["base"]["version"]))
+    except (MvcError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
 def _look(context: Context) -> tuple[Stats, _Held]:
     snapshot = context.fresh()
     timing = context.store.timing
@@ -96,7 +107,7 @@ def _look(context: Context) -> tuple[Stats, _Held]:
     groups = _Groups(found, seconds) if any(found.groups) else None
     held = _Held(found, contents, states, timing, groups)
     for commit, gone in all_dropped(context).items():
-        held.recipes[commit] = gone.seconds, attached.base(context, commit)
+        held.recipes[commit] = gone.seconds, recipe_base(context, commit)
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total, weight = sum(stored.values()), context.config.get("store.storage_weight")

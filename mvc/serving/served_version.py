@@ -19,12 +19,12 @@ from mvc.adapters.files.safetensors import (
     parse_header,
     parse_safetensors,
 )
+from mvc.adapters.hashing import hash_file, whole
 from mvc.adapters.parsed import MemorySource, SourceFile
 from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import digest
-from mvc.repo.content.hashing import hash_file, whole
 
 __all__ = ["ServedVersion", "decode", "encode"]
 

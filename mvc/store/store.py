@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mvc.store.packs.arena import Arenas
     from mvc.store.recovery.recover import Recovery
     from mvc.store.recovery.timing import Timing
+    from mvc.store.writing.full_or_delta import Policy
+    from mvc.store.writing.object_writer import ObjectWriter
 
 __all__ = ["CONFIG", "FOLDER", "Store", "create"]
 
@@ -209,6 +211,15 @@ class Store:
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
         """Appends to packs; with ``fresh`` only to new ones."""
         return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh)
+
+    def object_writer(self, packs: PackWriter, policy: Policy) -> ObjectWriter:
+        """Encodes objects and appends them to packs. Imported here: few commands write any."""
+        from mvc.store.writing.object_writer import ObjectWriter
+
+        return ObjectWriter(
+            packs, policy, graph=self.graph, recovery=self.recovery, pool=self.pool,
+            arenas=self.arenas,
+        )  # fmt: skip
 
     def publish(
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import torch
 from msgspec import Struct
@@ -24,6 +24,7 @@ from mvc.repo.commit.request import (
     params_from,
 )
 from mvc.repo.lookup.refs import HEAD
+from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.staging import MODES
@@ -32,15 +33,37 @@ if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
 __all__ = [
-    "Metrics", "Params", "RecorderOptions", "check_objects", "check_options", "opened", "whole",
+    "Metrics", "Params", "RecorderKeywords", "RecorderOptions", "check_objects", "check_options",
+    "opened", "whole",
 ]  # fmt: skip
 
 Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
 
 
+class RecorderKeywords(TypedDict, total=False):
+    """Keyword arguments of a Recorder, whose docstring explains each of them."""
+
+    deploy: str | None
+    branch: str | None
+    pipeline: str | Requirements | None
+    every: int
+    when_full: str
+    metrics: Metrics | Callable[[], Metrics] | None
+    params: Params | Callable[[], Params] | None
+    name: str
+    queue_bytes: int | None
+    on_deploy: Callable[[ServedVersion], object] | None
+    evaluate: Evaluate | None
+    monitor: Monitor | None
+    exact: Sequence[str]
+    keep_training: bool
+    message: str
+    author: str | None
+
+
 class RecorderOptions(Struct, frozen=True):
-    """Options of a Recorder; its docstring explains each of them."""
+    """``RecorderKeywords``, the pipeline as text with its bound, and where the training goes on."""
 
     deploy: str | None = None
     branch: str | None = None
@@ -62,6 +85,15 @@ class RecorderOptions(Struct, frozen=True):
     author: str | None = None
     origin: CommitId | None = None
     """The version that the training resumed from."""
+
+    @classmethod
+    def of(
+        cls, given: RecorderKeywords, start: int = 0, origin: CommitId | None = None
+    ) -> RecorderOptions:
+        """Raises WrongUsage for a pipeline of a wrong type, TypeError for an unknown name."""
+        text, bound = pipeline_and_bound(given.get("pipeline"))
+        options = cast("dict[str, Any]", given) | {"pipeline": text, "max_recovery": bound}
+        return cls(**options, start=start, origin=origin)
 
     @property
     def stages(self) -> Pipeline:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 from weakref import WeakSet
 
 import torch
@@ -21,15 +21,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
-from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
 from mvc.repo.recording import announce
-from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
-from mvc.training.checks import Metrics, Params, RecorderOptions
-from mvc.training.lossy.decisions import Evaluate, Monitor
+from mvc.training.checks import Metrics, Params, RecorderKeywords, RecorderOptions
 from mvc.training.resume import Resumed
 from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
@@ -105,37 +102,15 @@ class Recorder:
         *,
         scheduler: Any = None,
         scaler: Any = None,
-        deploy: str | None = None,
-        branch: str | None = None,
-        pipeline: str | Requirements | None = None,
-        every: int = 1,
-        when_full: str = "block",
-        metrics: Metrics | Callable[[], Metrics] | None = None,
-        params: Params | Callable[[], Params] | None = None,
         include: Sequence[str] | None = None,
-        name: str = DEFAULT_STATE,
-        queue_bytes: int | None = None,
         start: int | Resumed = 0,
-        on_deploy: Callable[[ServedVersion], object] | None = None,
-        evaluate: Evaluate | None = None,
-        monitor: Monitor | None = None,
-        exact: Sequence[str] = (),
-        keep_training: bool = False,
-        message: str = "",
-        author: str | None = None,
+        **options: Unpack[RecorderKeywords],
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
-        text, bound = pipeline_and_bound(pipeline)
-        options = RecorderOptions(
-            deploy=deploy, branch=branch, pipeline=text, max_recovery=bound, every=every,
-            when_full=when_full, metrics=metrics, params=params, name=name,
-            queue_bytes=queue_bytes, start=done, on_deploy=on_deploy, evaluate=evaluate,
-            monitor=monitor, exact=exact, keep_training=keep_training, message=message,
-            author=author, origin=origin,
-        )  # fmt: skip
+        chosen = RecorderOptions.of(options, done, origin)
         checks.check_objects(model, optimizer, scheduler, scaler)
         parts = TrainingParts.chosen(model, optimizer, scheduler, scaler, include=include)
-        self._begin(repo, parts, options)
+        self._begin(repo, parts, chosen)
 
     @classmethod
     def of(
@@ -237,7 +212,7 @@ class Recorder:
         if not (self._steps - first) % self._options.every:
             options = self._options
             numbers, settings = options.numbers(loss, metrics), options.settings(params)
-            item = Item(self._steps, called_ns, numbers, settings, data, awaited=wait)
+            item = Item(self._steps, called_ns, numbers, settings, data=data, awaited=wait)
             taken = self._take(item, batch)
         if not wait:
             return taken

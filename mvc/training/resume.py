@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Loaded", "RecordedBy", "Resumed", "check_model", "check_types", "differences", "load",
-    "load_model", "resume", "training_state", "training_weights", "typed_as",
+    "load_model", "resume", "training_state", "training_weights", "typed_as", "without",
 ]  # fmt: skip
 
 _SHOWN = 10  # reasons in a message
@@ -85,10 +85,7 @@ def resume(
     for part, value in passed.items():
         _check_part(commit, part, kept.get(part), value)
     if kept.get("rng") is None:
-        raise CannotResume(
-            f"{commit.short} was recorded without the state of the random generators",
-            hint="record with 'rng' in include",
-        )
+        raise without(commit, "rng")
     check_rng(kept["rng"])
     weights = training_weights(repo, commit, name, kept)
     if set(weights) != set(model.state_dict()):  # equal if recorded with the wrapper's names
@@ -107,6 +104,14 @@ def resume(
     set_rng_state(kept["rng"])
     differs = (*differences(kept["setting"]), *more, *approximation(kept))
     return Resumed(commit, kept["step"], kept["batch"], differs)
+
+
+def without(commit: CommitId, part: str) -> CannotResume:
+    """The error for a version that was recorded without ``part``."""
+    what = "state of the random generators" if part == "rng" else part
+    return CannotResume(
+        f"{commit.short} was recorded without the {what}", hint=f"record with {part!r} in include"
+    )
 
 
 def check_types(kept: Mapping[str, Any], **passed: Any) -> tuple[str, ...]:

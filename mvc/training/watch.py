@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, Unpack
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 import torch
 
 from mvc.errors import WrongUsage
-from mvc.requirements import Requirements
-from mvc.serving.served_version import ServedVersion
-from mvc.training.checks import Metrics, Params
-from mvc.training.lossy.decisions import Evaluate, Monitor
+from mvc.training.checks import RecorderKeywords
 from mvc.training.recorder import Recorder
 from mvc.training.resume import Resumed
 
@@ -21,27 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["WatchOptions", "watch"]
 
 
-class WatchOptions(TypedDict, total=False):
+class WatchOptions(RecorderKeywords, total=False):
     """Options of ``watch``: those of ``mvc.Recorder``."""
 
-    deploy: str | None
-    branch: str | None
-    pipeline: str | Requirements | None
-    every: int
-    when_full: str
-    metrics: Metrics | Callable[[], Metrics] | None
-    params: Params | Callable[[], Params] | None
     include: Sequence[str] | None
-    name: str
-    queue_bytes: int | None
     start: int | Resumed
-    on_deploy: Callable[[ServedVersion], object] | None
-    evaluate: Evaluate | None
-    monitor: Monitor | None
-    exact: Sequence[str]
-    keep_training: bool
-    message: str
-    author: str | None
     scheduler: None
     scaler: None
 

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from mvc.adapters.python.state import HashedState, from_state
+from mvc.adapters.hashing import hash_file
+from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import of_states, refuse_empty
+from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.lossy.approximate import approximating
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
@@ -127,43 +130,50 @@ class WriterThread(threading.Thread):
             training |= {"pipeline": options.pipeline, "decisions": self.reducer.memory()}
         if options.origin is not None:
             training["origin"] = str(options.origin)
-        states: dict[str, Mapping[str, Any]] = {}
-        if self._weights and self._approximator is not None:
-            self._stored = self._approximator.approximated(options.name, model, self._exact)
-            training["root"] = self._stored.entry.state.root.hex()
-            if not self._stored.is_exact:
-                training["approximated"] = options.pipeline
-            states[options.name] = self._stored.state
-        elif self._weights:
-            entry = hash_file(from_state(model), options.name)
-            training["root"] = entry.state.root.hex()
-            states[options.name] = HashedState(model, [content.id for content in entry.contents])
-        path = training_path(options.name)
+        path, states = training_path(options.name), dict[str, ParsedFile | Mapping[str, Any]]()
+        if self._weights:
+            refuse_empty({options.name: model})
+            states[options.name] = self._hashed(model, training)
         states[path] = training
         if self._approximator is not None:
-            states[path] = self._approximator.approximated(path, training).state
+            states[path] = self._approximator.approximated(path, training).made
         # What is made here was not live when the step was called.
         made_here = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not made_here
-        return self._repo.commit(
-            path=options.name,
-            states=states,
-            message=self._message(item.step),
-            metrics=item.metrics,
-            params=item.params,
-            deploy=options.deploy,
-            pipeline=self._coding.text if reduced else options.pipeline,
-            options=CommitOptions(
-                author=options.author,
-                time=item.called_ns,
-                at=item.called_ns if as_of_call else None,
+        context = self._repo.context
+        with context.caches.lock:
+            request = CommitRequest(
+                changes=of_states(context, states),
+                message=self._message(item.step),
+                metrics=item.metrics,
+                params=item.params,
+                deploy=options.deploy,
+                deploy_time_ns=item.called_ns if as_of_call else None,
+                pipeline=self._coding.text if reduced else options.pipeline,
                 max_recovery=options.max_recovery,
+                allow_empty=True,
+                author=options.author,
+                time_ns=item.called_ns,
                 produced_by=options.pipeline if made_here else None,
                 branch=options.branch,
                 new_branch=options.branch is not None,
-                progress=self._queue.moved,
-            ),
-        )
+            )
+            return commit(context, request, self._queue.moved)
+
+    def _hashed(self, model: Mapping[str, Any], training: dict[str, Any]) -> ParsedFile:
+        """The model as it is stored, with its ids; ``training`` then names its Merkle root."""
+        options = self._options
+        if self._approximator is None:
+            parsed = from_state(model)
+            entry = hash_file(parsed, options.name)
+            parsed.ids = [content.id for content in entry.contents]
+        else:
+            stored = self._approximator.approximated(options.name, model, self._exact)
+            self._stored, parsed, entry = stored, stored.made, stored.entry
+            if not stored.is_exact:
+                training["approximated"] = options.pipeline
+        training["root"] = entry.state.root.hex()
+        return parsed
 
     def _message(self, step: int) -> str:
         prefix, origin = self._options.message, self._options.origin

@@ -28,12 +28,12 @@ import torch
 
 import mvc
 from mvc.ids import CommitId
+from mvc.testing import fresh_process
 from reproduce.derived.approaches import APPROACHES
 from reproduce.derived.architectures import ARCHITECTURES, Architecture
 from reproduce.derived.render import THESIS
 from reproduce.experiment import known
 from reproduce.workspace import bytes_in, empty_folder
-from tests.fresh import fresh_process
 from tests.maintenance.test_recovery_bound import configure
 
 State = dict[str, torch.Tensor]

@@ -1,9 +1,11 @@
 """What recording costs a training, as ratios measured in one run.
 
     python -m tests.benchmarks.bench_recorder [--only stall|online|memory] [--rounds 3]
+        [--device cuda]
 
 ``stall``: ``Recorder.step`` on a model of 100 MB whose queue has room, against ``copy_`` of
-the same tensors into buffers that exist already. ``online``: 149 batches of the conv net of
+the same tensors into buffers that exist already; with ``--device cuda`` into pinned ones, and
+with how long the device is busy with either. ``online``: 149 batches of the conv net of
 887,530 parameters, every batch kept durably, against the same batches without keeping
 anything and beside other ways of keeping them (Lightning's where it is installed; it and DCP
 do not flush). ``memory``: how far the peak of resident memory lies above the model alone.
@@ -42,6 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", choices=["stall", "online", "memory"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cpu", help="of the stall alone [%(default)s]")
     parser.add_argument("--batches", type=int, default=BATCHES)
     parser.add_argument("--peak", choices=["commit", "recorder"], help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -49,7 +52,7 @@ def main() -> None:
         print(peak_of_a_training(options.peak))
         return
     if options.only in (None, "stall"):
-        stall()
+        stall(torch.device(options.device))
     if options.only in (None, "online"):
         online(options.rounds, options.batches)
     if options.only in (None, "memory"):
@@ -83,20 +86,27 @@ def large() -> nn.Module:
 def change(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape), alpha=1e-4)
+            parameter.add_(torch.randn_like(parameter), alpha=1e-4)
 
 
-def stall() -> None:
-    model = large()
-    state = model.state_dict()
-    buffers = {name: torch.empty_like(tensor) for name, tensor in state.items()}
+def stall(device: torch.device) -> None:
+    model = large().to(device)
+    pinned = device.type == "cuda"
+    buffers = {
+        name: torch.empty(tensor.shape, pin_memory=pinned)
+        for name, tensor in model.state_dict().items()
+    }
+
+    def idle() -> None:
+        if pinned:
+            torch.cuda.synchronize()
 
     def copy() -> None:
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 buffers[name].copy_(tensor)
 
-    copies, steps = [], []
+    copies, steps, whole = [], [], []
     with Scratch() as folder, mvc.Repository.init(folder) as repo:
         recorder = mvc.Recorder(repo, model)
         for _ in range(4):  # both slots and the kept version exist
@@ -105,14 +115,20 @@ def stall() -> None:
         recorder.flush()
         for _ in range(50):
             change(model)
+            idle()
             copies.append(seconds(copy))
+            begun = time.perf_counter()
             steps.append(seconds(recorder.step))
+            idle()
+            whole.append(time.perf_counter() - begun)
             recorder.flush()
         recorder.close()
     copied, stepped = statistics.median(copies), statistics.median(steps)
     print(f"stall of step, {MEGABYTES} MB, median of 50: {stepped * 1e3:.1f} ms")
     print(f"copy_ into ready buffers:               {copied * 1e3:.1f} ms")
     print(f"ratio of medians {stepped / copied:.2f} (goal 1.30)", flush=True)
+    if pinned:
+        print(f"until the device is idle again:         {statistics.median(whole) * 1e3:.1f} ms")
 
 
 Keep = Callable[[int], object]

@@ -22,12 +22,12 @@ import torch
 import mvc
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
+from mvc.testing import fresh_process
 from reproduce.data import load_data
 from reproduce.drift.measure import plain_seconds
 from reproduce.drift.split import Settings, experiments
 from reproduce.drift.stream import Stream, record
 from reproduce.workspace import Workspace
-from tests.fresh import fresh_process
 
 WAYS = [("lossless", "skip:4"), ("vsol", "skip:4"), ("lossless", "chain")]
 DELTAS = 74

@@ -21,7 +21,7 @@ import mvc
 from mvc.codecs.pipeline import PRESETS
 from mvc.errors import InvalidConfig
 from mvc.ids import CommitId
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 from tests.maintenance.test_recovery_bound import CONV, SLOW, configure, states, whole
 
 RUNS = 3

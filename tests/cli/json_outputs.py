@@ -22,6 +22,7 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import save_file
 
+from mvc.api.repository import Repository
 from mvc.cli.main import run
 
 FROZEN = Path(__file__).with_suffix(".txt")
@@ -168,7 +169,7 @@ def _entries(folder: Path) -> Iterator[str]:
             if "net.safetensors" in line:
                 _train(steps=int("--provenance" in line))
             if "--repair" in line:
-                _damage(max(Path(".mvc/packs").iterdir(), key=lambda pack: pack.stat().st_size))
+                _damage("model.safetensors")
             yield _entry(line)
 
 
@@ -183,9 +184,14 @@ def _train(steps: int) -> None:
     save_file({k: v.detach().numpy() for k, v in model.state_dict().items()}, "net.safetensors")
 
 
-def _damage(pack: Path) -> None:
+def _damage(name: str) -> None:
+    """Turns a byte of a tensor over that the file in the working folder still has."""
+    with Repository.open() as repo:
+        (content, *_) = repo.manifest("HEAD").by_path[name].contents
+        step = repo.context.store.graph.path(content.id).steps[-1]
+    pack = Path(f".mvc/packs/{step.pack:08}.pack")
     data = bytearray(pack.read_bytes())
-    data[len(data) // 2] ^= 255
+    data[step.offset + step.header.body_at + step.member.at] ^= 255
     pack.write_bytes(data)
 
 

@@ -27,6 +27,7 @@ from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import rebuild_index
+from mvc.testing import open_quietly
 from tests.crash import treatments
 from tests.crash.forks import Child, Send, fork, run
 from tests.crash.ledger import (
@@ -40,7 +41,6 @@ from tests.crash.ledger import (
 )
 from tests.crash.long_lived import make_foreign
 from tests.crash.workers import prepare, warm_up_all
-from tests.fresh import open_quietly
 
 _ROUND = 40.0  # seconds with one repository
 _GRACE = 240.0  # seconds for the last look of a round, after which a process counts as hanging

@@ -25,11 +25,11 @@ from mvc.api.repository import Repository
 from mvc.errors import Busy, RefConflict, StateForgotten
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import rebuild_index
+from mvc.testing import fresh_process
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import check_arrays
 from tests.crash.story import foreign_index
-from tests.fresh import fresh_process
 
 _REOPEN = 50  # reads with one opening
 _MAINTAINERS = 3

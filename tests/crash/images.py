@@ -17,6 +17,7 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError, NotARepository
 from mvc.maintenance import gc
 from mvc.maintenance.fsck.fsck import rebuild_index
+from mvc.testing import fresh_process, open_quietly
 from tests.crash import treatments
 from tests.crash.state import (
     Checked,
@@ -28,7 +29,6 @@ from tests.crash.state import (
     state_of,
 )
 from tests.crash.story import INDEX_STATES, State, Story, small
-from tests.fresh import fresh_process, open_quietly
 
 _MEMORY = Path("/dev/shm")
 

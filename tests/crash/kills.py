@@ -28,6 +28,7 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.errors import RefConflict, StateForgotten, UnknownPath, WrongUsage
 from mvc.ids import CommitId
+from mvc.testing import HookedFS, open_quietly
 from tests.crash import maintenance, treatments
 from tests.crash.forks import Send, fork, run, warm_up
 from tests.crash.state import (
@@ -39,8 +40,6 @@ from tests.crash.state import (
     state_of,
 )
 from tests.crash.story import foreign_index
-from tests.faults.hooked import HookedFS
-from tests.fresh import open_quietly
 from tests.recipes import by_hand as recipes
 
 _LONGEST = 0.06  # seconds until a kill

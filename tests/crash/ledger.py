@@ -21,8 +21,8 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.store.journal.frames import GENESIS, scan
 from mvc.store.snapshot import JOURNAL
+from mvc.testing import fresh_process
 from tests.crash.state import check_arrays
-from tests.fresh import fresh_process
 
 __all__ = [
     "Deployment", "Ledger", "Recipe", "Wrong", "arrays", "check", "check_claims", "check_forgotten",

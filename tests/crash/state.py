@@ -13,8 +13,8 @@ from mvc.errors import StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import TEMPORARY
 from mvc.repo.context import Context
+from mvc.repo.lookup.availability import all_dropped
 from mvc.repo.lookup.refs import staged_removals
-from mvc.repo.lookup.weights import all_dropped
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
 from tests.recipes import by_hand as recipes

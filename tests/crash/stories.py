@@ -11,10 +11,9 @@ from safetensors.numpy import save
 
 from mvc.api.repository import Repository
 from mvc.repo import refs
+from mvc.testing import FixedClock, Killed, KilledFS
 from tests.crash import maintenance
 from tests.crash.story import Ignore, Story, Teller, again, begin, small
-from tests.faults.clock import FixedClock
-from tests.faults.hooked import Killed, KilledFS
 from tests.recipes import by_hand as recipes
 
 maintaining = threading.Event()  # set while a story runs gc and the like

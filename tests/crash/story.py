@@ -20,6 +20,7 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
+from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.crash import treatments
 from tests.crash.state import (
     Contents,
@@ -29,9 +30,7 @@ from tests.crash.state import (
     check_commit,
     state_of,
 )
-from tests.faults.clock import FixedClock
 from tests.faults.crashfs import CrashFS
-from tests.fresh import fresh_process, open_quietly
 from tests.recipes import by_hand as recipes
 
 __all__ = [

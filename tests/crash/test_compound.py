@@ -19,14 +19,13 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError, RefConflict, WeightsDropped
 from mvc.ids import CommitId
 from mvc.repo.lookup import refs as pointers
+from mvc.testing import FailingFS, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import build, check_crash, check_image, folder_in_memory
 from tests.crash.state import state_of
 from tests.crash.stories import STORIES
 from tests.crash.story import Lost, Story, Teller, go_on, small
-from tests.faults.failing import FailingFS
-from tests.fresh import fresh_process, open_quietly
 from tests.seeds import draw
 
 NAMES = [name for name in STORIES if name != "versions"]  # where there is always a repository

@@ -12,11 +12,11 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import StateForgotten
+from mvc.testing import fresh_process
 from tests.counters import count
 from tests.crash.crowd import acknowledged, given_up, state_for
 from tests.crash.images import folder_in_memory
 from tests.crash.state import check_arrays
-from tests.fresh import fresh_process
 
 PROJECT = Path(__file__).parents[2]
 

@@ -22,6 +22,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, Unattainable
 from mvc.repo.commit.request import CommitOptions
+from mvc.testing import FailingFS, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import folder_in_memory
@@ -34,8 +35,6 @@ from tests.crash.state import (
     reachable,
     state_of,
 )
-from tests.faults.failing import FailingFS
-from tests.fresh import fresh_process, open_quietly
 from tests.recipes import by_hand as recipes
 from tests.seeds import draw
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.testing import HookedFS
 from tests.crash import treatments
-from tests.faults.hooked import HookedFS
 from tests.index_files import index_file
 
 _NAMES = iter(f"{number:016x}" for number in range(1, 1 << 30))

@@ -24,6 +24,7 @@ from mvc.errors import MvcError, StateForgotten, WeightsDropped
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance import gc
+from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.images import folder_in_memory
@@ -34,9 +35,7 @@ from tests.crash.state import (
     reachable,
     state_of,
 )
-from tests.faults.clock import FixedClock
 from tests.faults.scheduled import Run, ScheduledFS, interleave
-from tests.fresh import fresh_process, open_quietly
 from tests.recipes import by_hand as recipes
 from tests.seeds import draw
 

@@ -24,11 +24,11 @@ from mvc.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
 from mvc.repo.context import Context
 from mvc.report.stats import by_version
 from mvc.store.journal.entries import Entry
+from mvc.testing import fresh_process, open_quietly
 from tests.counters import count
 from tests.crash.images import folder_in_memory
 from tests.crash.test_interleavings import Act, World, make_world
 from tests.faults.scheduled import Run, ScheduledFS, interleave
-from tests.fresh import fresh_process, open_quietly
 from tests.seeds import draw
 
 _REWRITES = 3

@@ -21,6 +21,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
+from mvc.testing import FailingFS, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash.state import check_arrays, state_of
 from tests.crash.test_failing_calls import (
@@ -33,8 +34,6 @@ from tests.crash.test_failing_calls import (
     checkout,
     make,
 )
-from tests.faults.failing import FailingFS
-from tests.fresh import fresh_process, open_quietly
 
 _SIZE = "6m"
 

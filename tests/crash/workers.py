@@ -30,6 +30,7 @@ from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.store.index import keys
 from mvc.store.index.reader import IndexReader
 from mvc.store.journal.frames import Recorded
+from mvc.testing import open_quietly
 from tests.crash import maintenance
 from tests.crash.forks import warm_up
 from tests.crash.ledger import (
@@ -42,7 +43,6 @@ from tests.crash.ledger import (
     check_claims,
     check_version,
 )
-from tests.fresh import open_quietly
 
 __all__ = ["Worker", "prepare", "warm_up_all"]
 

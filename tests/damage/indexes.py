@@ -32,8 +32,8 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index
 from mvc.store.index import keys
+from mvc.testing import FixedClock
 from tests.crash.story import state_of
-from tests.faults.clock import FixedClock
 from tests.index_files import index_file
 
 __all__ = ["KINDS", "MODES", "case", "outcome_of", "prepare"]

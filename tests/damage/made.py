@@ -9,7 +9,7 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.store.writing import pack_writer
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 
 __all__ = ["large", "small", "tiny"]
 

@@ -25,9 +25,10 @@ from mvc.store.journal.frames import Gap, Recorded
 from mvc.store.packs.records import Member
 from mvc.store.recovery.recover import Request
 from mvc.store.store import Store
+from mvc.testing import fresh_process, open_quietly
+from mvc.testing.process import InThisThread
 from tests.damage.decoded import decoded_once
 from tests.damage.memory import MemoryFS
-from tests.fresh import InThisThread, fresh_process, open_quietly
 from tests.oracle import reader
 
 __all__ = ["Span", "Subject", "Verdict", "Wrong", "file_of"]

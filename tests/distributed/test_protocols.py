@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import Layout
+from mvc.distributed.protocols.base import VectorLayout
 from mvc.distributed.protocols.named import PROTOCOLS, protocol_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, Cap, Norm, Threshold, Variance
 from mvc.distributed.simulator import Simulation
@@ -280,7 +280,7 @@ def test_fda_synchronises_when_the_variance_is_above_the_square_of_the_radius():
 
 
 def test_statistics_are_averaged_but_not_measured():
-    layout = Layout.of(np.zeros(4), measured=2)
+    layout = VectorLayout.of(np.zeros(4), measured=2)
     protocol = protocol_named("fgm", threshold=Threshold(radius=1.0))
     simulation = Simulation(protocol, np.zeros(4), 2, layout=layout)
 
@@ -373,7 +373,7 @@ def test_a_drift_that_is_not_finite_or_of_another_length_is_refused_by_the_coord
 def test_a_worker_with_another_model_does_not_join(length, digest, said):
     protocol = protocol_named("sync")
     hub = protocol.coordinator(np.zeros(2), range(2))
-    worker = protocol.worker(1, np.zeros(length), Layout.of(np.zeros(length), digest=digest))
+    worker = protocol.worker(1, np.zeros(length), VectorLayout.of(np.zeros(length), digest=digest))
     (answer,) = hub.on_messages(worker.join())
     assert isinstance(answer, m.Refused)
     assert hub.refusals[0].reason == said

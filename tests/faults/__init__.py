@@ -1,1 +1,1 @@
-"""Twins of ``mvc.io.files.FileSystem`` that record, fail or lose power; a clock that is set."""
+"""A file system that loses power, two runs in a given order, and the tests of all twins."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mvc.io.files import FileLock, FileSystem, WriteFile
+from mvc.testing import WrappedFS
+from mvc.testing.files import Handle, WrappedWriteFile
 from tests.faults.disk import ROOT, Adopt, Disk, Op, Rename, Sync, SyncDir, Truncate, Write
-from tests.faults.wrapped import Handle, WrappedFS, WrappedWriteFile
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mvc.io.files import FileLock, FileSystem
-from tests.faults.hooked import HookedFS
+from mvc.testing import HookedFS
 
 _SECONDS = 60.0
 _WHILE = 0.5

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from mvc.errors import IoFailed, MvcError, StorageFull, SyncFailed
-from tests.faults.clock import FixedClock
+from mvc.testing import FailingFS, FixedClock, RecordingFS
+from mvc.testing.files import Call
 from tests.faults.crashfs import CrashFS
-from tests.faults.failing import FailingFS
-from tests.faults.recording import Call, RecordingFS
 
 OLD, NEW = b"o" * 1000, b"n" * 3000
 

@@ -1,12 +1,11 @@
-"""A small training with accelerate, every bit of which depends on what resuming restores.
-
-As a program it goes on from HEAD and writes the bits: ``FOLDER STEPS RESULT``.
-"""
+"""A small training with accelerate, every bit of which depends on what resuming restores."""
 
 from __future__ import annotations
 
 import random
-import sys
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,13 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DataLoaderConfiguration
 from torch import nn
 
+import mvc
 from mvc.frameworks.accelerate.recording import Attached, attach
+from tests.frameworks.trainings import Act, Trained, bits_of_all, buffers, disturb
 
-SAMPLES, BATCH, ACCUMULATE = 28, 4, 2  # 7 batches an epoch
+SAMPLES, BATCH, ACCUMULATE = 28, 4, 2
+EPOCH = 7
+LOGS = ENDS = False
 
 
 class Count:
@@ -36,17 +39,22 @@ class Count:
         self.value, self.marks = state["value"], list(state["marks"])
 
 
+def cosine(optimizer: Any) -> Any:
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
+
+
 class Run:
     """Prepared model, optimizer, scheduler and loader; ``seedable``, ``own``: whence the order."""
 
     def __init__(
-        self, seed: int = 3, *, seedable: bool = False, own: bool = False, hidden: int = 8
-    ) -> None:
+        self, seed: int = 3, *, seedable: bool = False, own: bool = False, hidden: int = 8,
+        rows: int = SAMPLES, batch: int = BATCH, schedule: Callable[[Any], Any] = cosine,
+        act: Act | None = None,
+    ) -> None:  # fmt: skip
+        self._act = act
         for state in (AcceleratorState, GradientState, PartialState):
             state._reset_state()
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        random.seed(seed)
+        disturb(seed)
         self.accelerator = Accelerator(
             cpu=True,
             gradient_accumulation_steps=ACCUMULATE,
@@ -57,15 +65,14 @@ class Run:
         )
         generator = torch.Generator().manual_seed(7)
         data = torch.utils.data.TensorDataset(
-            torch.randn(SAMPLES, 6, generator=generator),
-            torch.randint(3, (SAMPLES,), generator=generator),
+            torch.randn(SAMPLES, 6, generator=generator)[:rows],
+            torch.randint(3, (SAMPLES,), generator=generator)[:rows],
         )
         order = torch.Generator().manual_seed(seed) if own else None
-        loader = torch.utils.data.DataLoader(data, batch_size=BATCH, shuffle=True, generator=order)
+        loader = torch.utils.data.DataLoader(data, batch_size=batch, shuffle=True, generator=order)
         optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
         self.net, self.optimizer, self.scheduler, self.loader = self.accelerator.prepare(
-            net, optimizer, scheduler, loader
+            net, optimizer, schedule(optimizer), loader
         )
         self.count = Count()
         self.accelerator.register_for_checkpointing(self.count)
@@ -83,37 +90,53 @@ class Run:
                     self.optimizer.zero_grad()
                 self.count.value += 1
                 self.count.marks.append(loss.item())
+                if self._act is not None:
+                    self._act(self.count.value, self.net.state_dict().values())
                 if save_at and self.count.value in save_at:
                     self.accelerator.save_state(str(save_at[self.count.value]))
                 if self.count.value == until:
                     return
 
     def bits(self) -> dict[str, bytes]:
-        found = {f"model/{k}": raw(v) for k, v in self.net.state_dict().items()}
-        names = {id(p): n for n, p in self.net.named_parameters()}
-        for parameter, values in self.optimizer.optimizer.state.items():
-            found.update({f"{names[id(parameter)]}/{k}": raw(v) for k, v in values.items()})
-        found["lr"] = repr(self.scheduler.get_last_lr()).encode()
-        found["count"] = repr(self.count.state_dict()).encode()
-        found["torch"] = raw(torch.get_rng_state())
-        found["numpy"] = np.asarray(np.random.get_state(legacy=True)[1]).tobytes()
-        found["python"] = repr(random.getstate()).encode()
-        return found
+        count = repr(self.count.state_dict()).encode()
+        return {**bits_of_all(self.net, [self.optimizer]), "count": count}
 
 
-def raw(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().clone().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+class Attaching:
+    """What ``attach`` is given, and ``Attached`` once a training has begun."""
+
+    def __init__(self, repo: Any, every: int = 1, **options: Any) -> None:
+        attach(Run().accelerator, repo, **options).detach()  # looks at all arguments
+        self._repo, self._options = repo, options
+        self.every = every
+        self.attached: Any = None
+
+    def attach(self, accelerator: Any) -> Any:
+        self.attached = attach(accelerator, self._repo, **self._options)
+        return self.attached
+
+    @property
+    def report(self) -> Any:
+        return self.attached.report
 
 
-def main() -> None:
-    folder, until, result = sys.argv[1:]
-    torch.set_num_threads(1)
-    run = Run(seed=50)
-    with attach(run.accelerator, Path(folder) / "models") as attached:
-        attached.load("HEAD")
-        run.train(attached, int(until))
-        torch.save(run.bits(), result)
+recorder = Attaching
 
 
-if __name__ == "__main__":
-    main()
+def train(
+    folder: Path, steps: int, recording: Any = None, *, resume: str | None = None, seed: int = 3,
+    act: Act | None = None, wide: bool = False,
+) -> Trained:  # fmt: skip
+    """A step is a batch, after which the state is saved."""
+    run = Run(seed, hidden=9 if wide else 8, act=act)
+    every = steps + 1 if recording is None else recording.every
+    saves = dict.fromkeys(range(every, steps + 1, every), folder / "saved")
+    with ExitStack() as closing:
+        if recording is None:  # for its order of batches
+            plain = closing.enter_context(mvc.Repository.init(folder / secrets.token_hex(8)))
+            attached = closing.enter_context(attach(run.accelerator, plain))
+        else:
+            attached = closing.enter_context(recording.attach(run.accelerator))
+        resumed = None if resume is None else attached.load(resume or None)
+        run.train(attached, steps, saves)
+    return Trained(run.bits(), buffers(run.net), resumed)

@@ -1,27 +1,30 @@
-"""Small trainings with the Trainer, every bit of which depends on what resuming restores.
-
-As a program it trains until it is killed or done: see ``main``.
-"""
+"""Small trainings with the Trainer, every bit of which depends on what resuming restores."""
 
 from __future__ import annotations
 
 import os
-import random
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from mvc.frameworks.huggingface.callback import MVCCallback
+from tests.frameworks.trainings import Act, Trained, bits_of_all, buffers, disturb
 
-SAMPLES, BATCH = 44, 4  # 11 batches an epoch
-SAID = "step"
+SAMPLES, BATCH = 44, 4
+EPOCH = 6  # 11 batches, the last one of which is a step by itself
+LOGS, ENDS = True, False
 
 
 def tokens() -> list[dict[str, torch.Tensor]]:
@@ -29,11 +32,12 @@ def tokens() -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": row, "labels": row} for row in drawn]
 
 
-def model() -> GPT2LMHeadModel:
+def model(**options: Any) -> GPT2LMHeadModel:
     """Tied embeddings and dropout."""
     config = GPT2Config(
         vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2,
         resid_pdrop=0.3, embd_pdrop=0.2, attn_pdrop=0.2, bos_token_id=0, eos_token_id=0,
+        **options,
     )  # fmt: skip
     return GPT2LMHeadModel(config)
 
@@ -53,58 +57,53 @@ def trainer(folder: Path, callbacks: list[Any], seed: int = 3, **options: Any) -
     return Trainer(net, args, train_dataset=tokens(), callbacks=callbacks, **more)
 
 
-def disturb() -> None:
-    """Whatever is not restored is other than it was."""
-    torch.manual_seed(99)
-    np.random.seed(99)
-    random.seed(99)
-
-
 def bits(trained: Trainer) -> dict[str, bytes]:
-    """Weights, moments, learning rate and generators."""
-    found = {f"model/{k}": raw(v) for k, v in trained.model.state_dict().items()}
-    optimizer = trained.optimizer.optimizer
-    names = {id(p): n for n, p in trained.model.named_parameters()}
-    for parameter, values in optimizer.state.items():
-        found.update({f"{names[id(parameter)]}/{k}": raw(v) for k, v in values.items()})
-    found["lr"] = repr(trained.lr_scheduler.get_last_lr()).encode()
-    found["torch"] = raw(torch.get_rng_state())
-    found["numpy"] = np.asarray(np.random.get_state(legacy=True)[1]).tobytes()
-    found["python"] = repr(random.getstate()).encode()
-    return found
-
-
-def raw(tensor: Any) -> bytes:
-    if not isinstance(tensor, torch.Tensor):
-        return repr(tensor).encode()
-    return tensor.detach().clone().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return bits_of_all(trained.model, [trained.optimizer])
 
 
 def losses(trained: Trainer) -> list[float]:
     return [entry["loss"] for entry in trained.state.log_history if "loss" in entry]
 
 
-class Saying(MVCCallback):
-    """Says each step on standard output."""
+class Normed(GPT2LMHeadModel):
+    """With the statistics of a batch norm as well."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.norm = torch.nn.BatchNorm1d(8)
+
+    def forward(self, input_ids: Any = None, labels: Any = None, **options: Any) -> Any:
+        made = super().forward(input_ids=input_ids, labels=labels, **options)
+        made.loss = made.loss + 0.01 * self.norm(made.logits).square().mean()
+        return made
+
+
+class Acts(TrainerCallback):
+    def __init__(self, act: Act) -> None:
+        self._act = act
 
     def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-        super().on_step_end(args, state, control, **live)
-        os.write(1, f"{SAID} {state.global_step}\n".encode())
+        self._act(state.global_step, live["model"].state_dict().values())
 
 
-def main() -> None:
-    """``train FOLDER STEPS`` from the beginning, ``resume FOLDER STEPS RESULT`` from HEAD."""
-    what, folder, steps, *result = sys.argv[1:]
-    torch.set_num_threads(1)
-    callback = Saying(Path(folder) / "models")
-    run = trainer(Path(folder), [callback], max_steps=int(steps))
-    if what == "train":
-        run.train()
-    else:
-        disturb()
-        callback.resume(run)
-        torch.save({"bits": bits(run), "losses": losses(run)}, result[0])
+def recorder(repo: Any, every: int = 1, **options: Any) -> MVCCallback:
+    return MVCCallback(repo, every_n_steps=every, **options)
 
 
-if __name__ == "__main__":
-    main()
+def train(
+    folder: Path, steps: int, recording: Any = None, *, resume: str | None = None, seed: int = 3,
+    act: Act | None = None, wide: bool = False,
+) -> Trained:  # fmt: skip
+    def net() -> Normed:
+        return Normed(model(n_inner=7 if wide else None).config)
+
+    callbacks = [*([] if act is None else [Acts(act)]), *([] if recording is None else [recording])]
+    run = trainer(folder, callbacks, seed, net=net, max_steps=steps)
+    disturb(seed)
+    with nullcontext() if recording is None else recording:
+        if resume is None:
+            run.train()
+        else:
+            recording.resume(run, resume or None)
+    resumed = None if recording is None else recording.resumed
+    return Trained(bits(run), buffers(run.model), resumed)

@@ -1,8 +1,8 @@
 """Trains with one framework and records, until it is killed; goes on from the newest version.
 
-``python -m tests.frameworks.killed_runs FRAMEWORK FOLDER`` says on stdout ``call DIGESTS`` before
-a version is recorded, with a digest of each tensor of the model, and ``durable N`` behind it: at
-least so many versions of this process are durable.
+``python -m tests.frameworks.killed_runs FRAMEWORK FOLDER STEPS`` says on stdout ``call DIGESTS``
+before a version is recorded, with a digest of each tensor of the model, and ``durable N``: at least
+so many versions of this process are durable. At its end it says ``bits`` and a digest of all bits.
 """
 
 from __future__ import annotations
@@ -19,22 +19,12 @@ import torch
 
 import mvc
 from mvc.errors import CannotResume, UnknownRevision
+from tests.frameworks.trainings import NAMES, digests, runs
 
-__all__ = ["PATHS", "RUNS", "digests"]
+__all__ = ["CHECKPOINTS", "PATHS"]
 
 PATHS = {"fsspec": "ck/model.pt", "dcp": "ck/model.safetensors"}
 """Where a framework keeps the model, if that is not the place of all others."""
-_STEPS = 10_000
-_STAGED = 3  # versions that may wait: two in the queue, and that of the step that is not over
-
-
-def digests(tensors: Iterable[torch.Tensor]) -> set[str]:
-    """By content alone: frameworks name tensors each in their own way."""
-    return {hashlib.sha256(_bits(tensor)).hexdigest()[:20] for tensor in tensors}
-
-
-def _bits(tensor: torch.Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def call(tensors: Iterable[torch.Tensor]) -> None:
@@ -60,7 +50,9 @@ def newest(folder: Path) -> bool:
 
 
 def _loop(
-    save: Callable[[Mapping[str, Any]], object], load: Callable[[dict[str, Any]], object] | None
+    save: Callable[[Mapping[str, Any]], object],
+    load: Callable[[dict[str, Any]], object] | None,
+    steps: int,
 ) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
@@ -69,7 +61,7 @@ def _loop(
         state = model.state_dict()
         load(state)
         model.load_state_dict(state)
-    for number in range(1, _STEPS):
+    for number in range(1, steps):
         optimizer.zero_grad()
         model(torch.randn(16, 8)).square().mean().backward()
         optimizer.step()
@@ -78,7 +70,7 @@ def _loop(
         durable(number)
 
 
-def fsspec(folder: Path) -> None:
+def fsspec(folder: Path, steps: int) -> None:
     import fsspec as library
 
     url = f"mvc://{folder}@main/{PATHS['fsspec']}"
@@ -91,10 +83,10 @@ def fsspec(folder: Path) -> None:
         with library.open(url, "rb") as file:
             state.update(torch.load(io.BytesIO(file.read()), weights_only=True))
 
-    _loop(save, load if newest(folder) else None)
+    _loop(save, load if newest(folder) else None, steps)
 
 
-def dcp(folder: Path) -> None:
+def dcp(folder: Path, steps: int) -> None:
     import torch.distributed.checkpoint as library
 
     from mvc.frameworks.dcp import MvcReader, MvcWriter
@@ -106,82 +98,40 @@ def dcp(folder: Path) -> None:
     def load(state: dict[str, Any]) -> None:
         library.load(state, storage_reader=MvcReader(folder, path=PATHS["dcp"]), no_dist=True)
 
-    _loop(save, load if newest(folder) else None)
+    _loop(save, load if newest(folder) else None, steps)
+
+
+CHECKPOINTS = {run.__name__: run for run in (fsspec, dcp)}
 
 
 # -- callbacks -------------------------------------------------------------------------------
 
 
-def huggingface(folder: Path) -> None:
-    from transformers import TrainerCallback
+def trained(name: str, folder: Path, steps: int) -> None:
+    framework = runs(name)
 
-    from mvc.frameworks.huggingface.callback import MVCCallback
-    from tests.frameworks.huggingface_runs import trainer
+    def act(_: int, tensors: Iterable[torch.Tensor]) -> None:
+        report = recording.report
+        durable(0 if report is None else report.durable)
+        call(tensors)
 
-    class Before(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-            call(live["model"].state_dict().values())
-
-    class After(TrainerCallback):
-        steps = 0
-
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.steps += 1  # the callback reports at its end alone
-            durable(max(0, self.steps - _STAGED))
+    def train(rev: str | None) -> Any:
+        return framework.train(folder.parent, steps, recording, resume=rev, act=act)
 
     going_on = newest(folder)
-    recording = MVCCallback(folder)
-    run = trainer(folder.parent, [Before(), recording, After()], max_steps=_STEPS)
-    if going_on:
-        recording.resume(run)
-    else:
-        run.train()
+    recording = framework.recorder(folder)
+    try:
+        done = train("HEAD" if going_on else None)
+    except CannotResume:  # it died between a batch and the end of its epoch
+        done = train("HEAD~1")
+    raw = b"".join(done.bits[key] for key in sorted(done.bits))
+    os.write(1, f"bits {hashlib.sha256(raw).hexdigest()}\n".encode())
 
-
-def keras(folder: Path) -> None:
-    from tests.frameworks.keras_runs import MVCCallback, fit, made
-    from tests.frameworks.keras_runs import keras as library
-
-    class Before(library.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            call(variable.value for variable in self.model.weights)
-
-    class After(library.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            durable(recording.report.durable)
-
-    going_on = newest(folder)
-    with mvc.Repository.open(folder) as repo:
-        recording = MVCCallback(repo, resume="HEAD" if going_on else None)
-        fit(made(), Before(), recording, After(), epochs=_STEPS)
-
-
-def lightning(folder: Path) -> None:
-    import lightning.pytorch as library
-
-    from mvc.frameworks.lightning.callback import MVCCallback
-    from tests.frameworks.lightning_runs import fit
-
-    class Before(library.Callback):
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-            call(pl_module.state_dict().values())
-
-    class After(library.Callback):
-        def on_train_batch_end(self, *_: Any) -> None:
-            durable(recording.report.durable)
-
-    going_on = newest(folder)
-    recording, path = MVCCallback(folder), None
-    if going_on:
-        try:
-            path = recording.resume("HEAD")
-        except CannotResume:  # it died between a batch and the end of its epoch
-            path = recording.resume("HEAD~1")
-    fit(Before(), recording, After(), resume=path, max_epochs=_STEPS)
-
-
-RUNS = {run.__name__: run for run in (fsspec, dcp, huggingface, keras, lightning)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    RUNS[sys.argv[1]](Path(sys.argv[2]))
+    what, where, until = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    if what in NAMES:
+        trained(what, where, until)
+    else:
+        CHECKPOINTS[what](where, until)

@@ -16,8 +16,11 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import mvc
 from mvc.errors import NotARepository
+from mvc.frameworks.lightning.callback import MVCCallback
+from tests.frameworks.trainings import Act, Trained, bits_of_all, buffers, disturb
 
-BATCHES = 5
+BATCHES = EPOCH = 5
+LOGS = ENDS = True
 SIZE = 4
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -94,6 +97,20 @@ def digest(state: dict[str, Any], *more: Any) -> str:
     return made.hexdigest()
 
 
+def same(a: Any, b: Any) -> bool:
+    """Types, order and bits."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and digest({"": a}) == digest({"": b})
+    if isinstance(a, dict):
+        notes = [getattr(x, "_metadata", None) for x in (a, b)]
+        return list(a) == list(b) and same(*notes) and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(repr(a) == repr(b)) if isinstance(a, float) else bool(a == b)
+
+
 def bits(module: pl.LightningModule, trainer: pl.Trainer) -> list[str]:
     """Weights, buffers outside of the state, moments and rates, the next random numbers."""
     rows = [digest(module.state_dict(), [b for _, b in module.named_buffers()])]
@@ -121,12 +138,6 @@ def existing(folder: Path) -> Path:
     return folder
 
 
-def seed(value: int = 0) -> None:
-    torch.manual_seed(value)
-    np.random.seed(value)
-    random.seed(value)
-
-
 def fit(
     *callbacks: pl.Callback,
     resume: str | None = None,
@@ -137,8 +148,39 @@ def fit(
     **options: Any,
 ) -> tuple[Any, pl.Trainer]:
     """A fresh training with new objects; where it resumes, its seed must not matter."""
-    seed(first_seed)
+    disturb(first_seed)
     model = module()
     trainer = pl.Trainer(callbacks=list(callbacks), **{**QUIET, **options})
     trainer.fit(model, loader() if train is None else train, validate, ckpt_path=resume)
     return model, trainer
+
+
+class Acts(pl.Callback):
+    def __init__(self, act: Act) -> None:
+        self._act = act
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        self._act(trainer.global_step, pl_module.state_dict().values())
+
+
+def recorder(repo: Any, every: int = 1, **options: Any) -> MVCCallback:
+    return MVCCallback(repo, every_n_steps=every, **options)
+
+
+def wider() -> Net:
+    made = Net()
+    made.last = nn.Linear(12, 4)
+    return made
+
+
+def train(
+    folder: Path, steps: int, recording: Any = None, *, resume: str | None = None, seed: int = 3,
+    act: Act | None = None, wide: bool = False,
+) -> Trained:  # fmt: skip
+    callbacks = [*([] if act is None else [Acts(act)]), *([] if recording is None else [recording])]
+    model, trainer = fit(
+        *callbacks, resume=None if resume is None else recording.resume(resume or None),
+        module=wider if wide else Net, validate=validation(), first_seed=seed, max_steps=steps,
+    )  # fmt: skip
+    found = bits_of_all(model, trainer.optimizers, generators=False)
+    return Trained(found, buffers(model), None if recording is None else recording.resumed)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import mvc
 from mvc.errors import CannotResume, NotARepository, UnsupportedTensor, WrongUsage
@@ -21,15 +18,10 @@ need("accelerate")
 from mvc.frameworks.accelerate.recording import attach  # noqa: E402
 from mvc.frameworks.common import ranks  # noqa: E402
 from tests.frameworks.accelerate_runs import Run  # noqa: E402
+from tests.frameworks.trainings import MODEL, TRAINING  # noqa: E402
+from tests.training.runs import tensor_bits  # noqa: E402
 
-PROJECT = Path(__file__).parents[2]
 EPOCH = 7
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as made:
-        yield made
 
 
 ORDERS: dict[str, dict[str, bool]] = {
@@ -73,20 +65,6 @@ def test_between_epochs(tmp_path: Path, repo: mvc.Repository, order: str) -> Non
         assert attached.epoch(again.loader) == 2
         again.loader.set_epoch(2)
         assert [raw.tolist() for raw, _ in again.loader] == expected
-
-
-def test_new_process(tmp_path: Path, repo: mvc.Repository) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    whole = Run()
-    with attach(whole.accelerator, repo) as attached:
-        whole.train(attached, 12, {5: tmp_path / "at5"})
-    torch.set_num_threads(threads)
-    subprocess.run(
-        [sys.executable, "-m", "tests.frameworks.accelerate_runs", tmp_path, "12", tmp_path / "r"],
-        cwd=PROJECT, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert torch.load(tmp_path / "r", weights_only=True) == whole.bits()
 
 
 def test_version_and_folder_have_the_same_content(tmp_path: Path, repo: mvc.Repository) -> None:
@@ -190,30 +168,11 @@ def test_data_that_draw_are_told(tmp_path: Path, repo: mvc.Repository) -> None:
         assert any(text.startswith("data:") for text in attached.load().differs)
 
 
-class Other(Run):
-    """Of which the scheduler or the loader is another."""
-
-    def __init__(self, scheduler: bool = False, **loading: int) -> None:
-        super().__init__(seed=40)
-        if scheduler:
-            inner = self.optimizer.optimizer
-            self.accelerator._schedulers.clear()
-            self.scheduler = self.accelerator.prepare(
-                torch.optim.lr_scheduler.StepLR(inner, step_size=2)
-            )
-        if loading:
-            rows = torch.utils.data.Subset(self.loader.dataset, range(loading.get("rows", 28)))
-            self.accelerator._dataloaders.clear()
-            self.loader = self.accelerator.prepare(
-                torch.utils.data.DataLoader(rows, batch_size=loading.get("size", 4), shuffle=True)
-            )
-
-
 def test_another_scheduler_is_refused(tmp_path: Path, repo: mvc.Repository) -> None:
     run = Run()
     with attach(run.accelerator, repo) as attached:
         run.train(attached, 4, {3: tmp_path / "out"})
-    other = Other(scheduler=True)
+    other = Run(40, schedule=lambda o: torch.optim.lr_scheduler.StepLR(o, step_size=2))
     before = other.bits()
     named = r"scheduler was .*\.CosineAnnealingLR, not .*\.StepLR"
     with attach(other.accelerator, repo) as attached, pytest.raises(CannotResume, match=named):
@@ -224,7 +183,7 @@ def test_another_scheduler_is_refused(tmp_path: Path, repo: mvc.Repository) -> N
 
 
 OTHERS = {
-    "size": ({"size": 7}, "batch size: 7, not 4, batches an epoch: 4, not 7"),
+    "size": ({"batch": 7}, "batch size: 7, not 4, batches an epoch: 4, not 7"),
     "rows": ({"rows": 27}, "rows: 27, not 28"),
 }
 
@@ -239,25 +198,13 @@ def test_other_data(tmp_path: Path, repo: mvc.Repository, what: str) -> None:
         for _ in attached.batches(run.loader):
             pass
         run.accelerator.save_state(str(tmp_path / "end"))
-    other = Other(**loading)
+    other = Run(40, **loading)
     before = other.bits()
     with attach(other.accelerator, repo) as attached:
         with pytest.raises(CannotResume, match=f"data were others: {reason}\n"):
             attached.load("HEAD~1")
         assert other.bits() == before
         assert ", ".join(attached.load().differs) == reason
-
-
-def test_options_are_looked_at_when_it_is_attached(repo: mvc.Repository) -> None:
-    run = Run()
-    for options in ({"deploy": "a b!"}, {"when_full": "wait"}, {"queue_bytes": -1}):
-        (word,) = options.values()
-        with pytest.raises(mvc.MvcError, match=str(word)):
-            attach(run.accelerator, repo, **options)
-    with pytest.raises(WrongUsage, match="repo is of type int"):
-        attach(run.accelerator, 3)  # type: ignore[arg-type]
-    run.accelerator.save_state(str(repo.root / "out"))  # nobody hears of it
-    assert list(repo.branches()) == []
 
 
 def test_in_the_background(tmp_path: Path, repo: mvc.Repository) -> None:
@@ -275,6 +222,10 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
     run = Run()
     with pytest.raises(NotARepository):
         attach(run.accelerator, tmp_path)
+    with pytest.raises(WrongUsage, match="when_full"):
+        attach(run.accelerator, repo, when_full="wait")
+    run.accelerator.save_state(str(tmp_path / "out"))  # nobody hears of it
+    assert list(repo.branches()) == []
     with attach(run.accelerator, tmp_path / "models") as attached:
         run.accelerator.save_state(str(tmp_path / "out"))
         with pytest.raises(WrongUsage, match="not prepared"):
@@ -303,14 +254,16 @@ def test_refusals(tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.Monk
         attach(run.accelerator, repo)
 
 
-def test_stays_on_the_branch_it_was_attached_on(tmp_path: Path, repo: mvc.Repository) -> None:
+def test_the_folder_holds_the_training_weights(tmp_path: Path, repo: mvc.Repository) -> None:
+    """The version beside it holds production weights, of a stage that goes by the given loss."""
     run = Run()
-    with attach(run.accelerator, repo) as attached:
-        run.train(attached, 2, {1: tmp_path / "a"})
-        repo.switch("aside", create=True)
-        run.train(attached, 4, {3: tmp_path / "b"})
-        assert [e.commit.message for e in repo.log("main")] == ["step 2", "step 1"]
-    again = Run(seed=9)
-    with attach(again.accelerator, repo, branch="main") as attached:
-        assert attached.load().step == 2
-    assert repo.head().branch == "aside" and len(list(repo.log())) == 1
+
+    def loss() -> dict[str, float]:
+        return {"loss": run.count.marks[-1]}
+
+    options: dict[str, Any] = {"pipeline": "vsol-0.1-fast", "metrics": loss, "keep_training": True}
+    with attach(run.accelerator, repo, **options) as attached:
+        run.train(attached, 4, {2: tmp_path / "first", 4: tmp_path / "out"})
+    trained = tensor_bits(repo.checkout(path=TRAINING)["weights"])
+    assert tensor_bits(load_file(tmp_path / "out" / "model.safetensors")) == trained
+    assert tensor_bits(repo.checkout(path=MODEL)) != trained

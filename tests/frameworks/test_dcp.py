@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import mvc
+from mvc.adapters.parsed import MemorySource
 from mvc.errors import InvalidName
 from mvc.frameworks.dcp import MvcReader, MvcWriter
 from mvc.frameworks.dcp.objects import plain_value, saved_bytes
@@ -26,14 +27,10 @@ from mvc.repo.commit.request import CommitOptions
 
 CK = "ck/model.safetensors"
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-@pytest.fixture
-def repo(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with mvc.Repository.init("models") as repo:
-        yield repo
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+    pytest.mark.usefixtures("beside"),
+]
 
 
 def save(repo, state, path=CK, **options):
@@ -43,24 +40,6 @@ def save(repo, state, path=CK, **options):
 def load(repo, state, path=CK, rev="HEAD"):
     dcp.load(state, storage_reader=MvcReader(repo, rev, path=path), no_dist=True)
     return state
-
-
-class Bytes:
-    """Bytes as a source."""
-
-    def __init__(self, data):
-        self.data = data
-
-    def size(self):
-        return len(self.data)
-
-    def read(self, offset, length):
-        return self.data[offset : offset + length]
-
-    def read_into(self, offset, buffer):
-        piece = self.read(offset, len(buffer))
-        buffer[: len(piece)] = piece
-        return len(piece)
 
 
 # -- what is kept ------------------------------------------------------------------------------
@@ -387,8 +366,11 @@ def test_any_grid_of_chunks_read_in_any_window(data):
         part = full[tuple(slice(a, z) for a, z in box)].numpy().tobytes()
         places.append((tuple(a for a, _ in box), tuple(z - a for a, z in box), len(raw), len(part)))
         raw += part
-    source = Bytes(raw)
-    chunks = [Chunk(offsets, sizes, source, at, n) for offsets, sizes, at, n in places]
+    source = MemorySource(raw)
+    chunks = [
+        Chunk(offsets=offsets, sizes=sizes, source=source, start=at, length=n)
+        for offsets, sizes, at, n in places
+    ]
     deferred = whole("w", TensorSpec("int16", shape), chunks)
     expected = full.numpy().tobytes()
     for _ in range(4):

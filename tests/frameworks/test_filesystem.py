@@ -36,23 +36,21 @@ def state(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture
-def repo(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with mvc.Repository.init("models") as repo:
-        files = {
-            "ck/model.pt": lambda p: torch.save(state(), p),
-            "ck/model.safetensors": lambda p: safetensors.torch.save_file(state(), p),
-            "data/a.npz": lambda p: np.savez(p, a=np.arange(300), b=np.float32(2)),
-            "notes.txt": lambda p: p.write_text("first\nsecond\n"),
-        }
-        for name, write in files.items():
-            path = repo.root / name
-            path.parent.mkdir(exist_ok=True)
-            write(path)
-        repo.commit(list(files), options=CommitOptions(cwd=repo.root), message="files")
-        repo.commit(state(1), message="state")
-        repo.tag("v1", "HEAD~1")
-        yield repo
+def repo(repo, beside):
+    files = {
+        "ck/model.pt": lambda p: torch.save(state(), p),
+        "ck/model.safetensors": lambda p: safetensors.torch.save_file(state(), p),
+        "data/a.npz": lambda p: np.savez(p, a=np.arange(300), b=np.float32(2)),
+        "notes.txt": lambda p: p.write_text("first\nsecond\n"),
+    }
+    for name, write in files.items():
+        path = repo.root / name
+        path.parent.mkdir(exist_ok=True)
+        write(path)
+    repo.commit(list(files), options=CommitOptions(cwd=repo.root), message="files")
+    repo.commit(state(1), message="state")
+    repo.tag("v1", "HEAD~1")
+    return repo
 
 
 @pytest.fixture

@@ -21,11 +21,7 @@ from tests.frameworks.need import need
 fsspec = need("fsspec")
 
 
-@pytest.fixture
-def repo(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with mvc.Repository.init("models") as repo:
-        yield repo
+pytestmark = pytest.mark.usefixtures("beside")
 
 
 @pytest.fixture

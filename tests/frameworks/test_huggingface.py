@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import mvc
 from mvc.errors import CannotResume, NotARepository, WouldOverwrite, WrongUsage
@@ -26,14 +27,10 @@ from tests.frameworks.huggingface_runs import (  # noqa: E402
     tokens,
     trainer,
 )
+from tests.frameworks.trainings import PIPELINE, TRAINING  # noqa: E402
+from tests.training.runs import tensor_bits  # noqa: E402
 
 STEPS = 10
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Any:
-    with mvc.Repository.init(tmp_path / "models") as made:
-        yield made
 
 
 def steps(repo: mvc.Repository) -> list[int]:
@@ -53,7 +50,6 @@ def mask(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 
 
 CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
     "evaluated": {"eval_strategy": "steps", "eval_steps": 1},
     "evaluated-by-epoch": {"eval_strategy": "epoch", "save_strategy": "epoch"},
     "order-from-global-generators": {"accelerator_config": {"use_seedable_sampler": False}},
@@ -75,12 +71,12 @@ def options_of(case: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_goes_on_bit_for_bit(tmp_path: Path, repo: mvc.Repository, case: str) -> None:
-    """From the first epoch, its end, the second; with dropout, shuffling and accumulation."""
+    """From the end of the first epoch and the second; with dropout, shuffling, accumulation."""
     whole = trainer(tmp_path / "a", [MVCCallback(repo)], **options_of(case))
     whole.train()
     expected = bits(whole)
     assert steps(repo) == [*range(1, STEPS + 1)]
-    for step in (4, 6, 9) if case == "plain" else (6, 9):
+    for step in (6, 9):
         disturb()
         callback = MVCCallback(repo, every_n_steps=100)
         again = trainer(tmp_path / "c", [callback], seed=8, **options_of(case))
@@ -92,37 +88,12 @@ def test_goes_on_bit_for_bit(tmp_path: Path, repo: mvc.Repository, case: str) ->
     assert not list((tmp_path / "c" / "out").glob("mvc-resume-*"))
 
 
-def test_recording_changes_nothing(tmp_path: Path, repo: mvc.Repository) -> None:
-    alone, recorded = trainer(tmp_path, []), trainer(tmp_path, [MVCCallback(repo)])
-    torch.manual_seed(3)
-    alone.train()
-    expected = bits(alone)
-    torch.manual_seed(3)
-    recorded.train()
-    assert bits(recorded) == expected
-
-
-def test_versions_are_those_of_the_training(tmp_path: Path, repo: mvc.Repository) -> None:
-    seen: dict[int, Any] = {}
-
-    class Seeing(transformers.TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-            state_dict = live["model"].state_dict()
-            seen[state.global_step] = {k: v.clone() for k, v in state_dict.items()}
-
-    callback = MVCCallback(repo, deploy="prod", metrics={"fold": 3}, params={"data": "a"})
-    run = trainer(tmp_path, [callback, Seeing()])
+def test_what_is_logged_and_kept(tmp_path: Path, repo: mvc.Repository) -> None:
+    run = trainer(tmp_path, [MVCCallback(repo)])
     run.train()
-    assert callback.report is not None and callback.report.durable == STEPS
-    entries = list(repo.log())[::-1]
-    for entry, logged in zip(entries, run.state.log_history, strict=False):
-        kept = repo.checkout(entry.id)
-        assert all(torch.equal(kept[k], v) for k, v in seen[logged["step"]].items())
-        metrics = entry.commit.metrics
-        assert (metrics["loss"], metrics["epoch"]) == (logged["loss"], logged["epoch"])
-        assert (metrics["grad_norm"], metrics["fold"]) == (logged["grad_norm"], 3)
-        assert entry.commit.params == {"data": "a"}
-    assert [d.commit for d in repo.deployments("prod")] == [e.id for e in entries]
+    for entry, logged in zip(list(repo.log())[::-1], run.state.log_history, strict=False):
+        names = ("loss", "epoch", "grad_norm")
+        assert [entry.commit.metrics[n] for n in names] == [logged[n] for n in names]
     training = repo.checkout("HEAD~1", path="model.training.safetensors")
     assert training["trainer"]["global_step"] == training["step"] == STEPS - 1
     assert training["tied"] == [["lm_head.weight", "transformer.wte.weight"]]
@@ -204,66 +175,6 @@ def test_what_is_not_as_it_was_is_told(tmp_path: Path, repo: mvc.Repository) -> 
     assert "data: ignore_data_skip begins the epoch anew" in callback.resumed.differs
 
 
-def test_exception_in_training(tmp_path: Path, repo: mvc.Repository) -> None:
-    """What is queued is completed; the next training begins anew."""
-
-    class Failing(transformers.TrainerCallback):
-        def on_step_begin(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-            if state.global_step == 4:
-                raise KeyError("data")
-
-    callback = MVCCallback(repo)
-    with pytest.raises(KeyError), callback:
-        trainer(tmp_path, [callback, Failing()]).train()
-    assert steps(repo) == [1, 2, 3, 4]
-    again = trainer(tmp_path, [callback])
-    callback.resume(again)
-    whole = trainer(tmp_path, [])
-    whole.train()
-    assert bits(again) == bits(whole)
-    assert steps(repo) == [*range(1, STEPS + 1)]
-
-
-def test_failure_behind_stops_the_training(
-    tmp_path: Path, repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*args: Any, **options: Any) -> Any:
-        raise mvc.MvcError("no space")
-
-    monkeypatch.setattr(repo, "commit", failing)
-    callback = MVCCallback(repo)
-    with pytest.raises(mvc.MvcError, match="no space"):
-        trainer(tmp_path, [callback]).train()
-    with pytest.raises(mvc.MvcError, match="no space"):
-        callback.close()
-
-
-def test_include(tmp_path: Path, repo: mvc.Repository) -> None:
-    trainer(tmp_path, [MVCCallback(repo, include=["model"])], max_steps=2).train()
-    training = repo.checkout(path="model.training.safetensors")
-    assert training["optimizer"] is training["rng"] is None
-    callback = MVCCallback(repo)
-    with pytest.raises(CannotResume):
-        callback.resume(trainer(tmp_path, [callback]))
-    with pytest.raises(CannotResume):
-        callback.checkpoint("HEAD", tmp_path / "ck")
-
-
-def test_another_model_is_refused(tmp_path: Path, repo: mvc.Repository) -> None:
-    trainer(tmp_path, [MVCCallback(repo)], max_steps=2).train()
-
-    def wider() -> Any:
-        config = model().config
-        config.n_inner = 7
-        return transformers.GPT2LMHeadModel(config)
-
-    callback = MVCCallback(repo)
-    with pytest.raises(CannotResume, match=r"mlp\.c_fc\.weight is float32 \(16, 64\) in the ver"):
-        callback.resume(trainer(tmp_path, [callback], net=wider))
-    assert steps(repo) == [1, 2]
-    assert [*(tmp_path / "out").glob("mvc-resume-*")] == []
-
-
 def test_another_learning_rate_schedule_is_told(tmp_path: Path, repo: mvc.Repository) -> None:
     trainer(tmp_path, [MVCCallback(repo)], max_steps=2).train()
     callback = MVCCallback(repo)
@@ -310,6 +221,10 @@ def test_versions_of_a_plain_recorder_are_no_checkpoints(
         recorder.step()
     with pytest.raises(CannotResume, match="Trainer"):
         MVCCallback(repo).checkpoint("HEAD", tmp_path / "ck")
+    callback = MVCCallback(repo, include=["model"])
+    trainer(tmp_path, [callback], max_steps=1).train()
+    with pytest.raises(CannotResume, match="without the random generators"):
+        callback.checkpoint("HEAD", tmp_path / "ck")
 
 
 def test_numpy_metric_of_the_best_model(tmp_path: Path, repo: mvc.Repository) -> None:
@@ -321,23 +236,34 @@ def test_numpy_metric_of_the_best_model(tmp_path: Path, repo: mvc.Repository) ->
     callback.checkpoint("HEAD", tmp_path / "ck")
 
 
-class Away(transformers.TrainerCallback):
-    """Another terminal, which switches to another branch after the third step."""
+def test_checkpoint_of_production_weights(tmp_path: Path, repo: mvc.Repository) -> None:
+    """It has the training weights, and is refused without them; tied weights stay tied."""
+    recording = MVCCallback(repo, deploy="prod", pipeline=PIPELINE, keep_training=True)
+    whole = trainer(tmp_path / "a", [recording], max_steps=3)
+    whole.train()
+    live = repo.checkout(target="prod")
+    assert torch.equal(live["lm_head.weight"], live["transformer.wte.weight"])
+    folder = recording.checkpoint("HEAD~1", tmp_path / "checkpoint-2")
+    trained = repo.checkout("HEAD~1", path=TRAINING)["weights"]
+    assert tensor_bits(load_file(Path(folder) / "model.safetensors")) == tensor_bits(trained)
+    disturb()
+    again = trainer(tmp_path / "b", [], max_steps=3)
+    again.train(resume_from_checkpoint=folder)
+    assert bits(again) == bits(whole)
+    trainer(tmp_path / "c", [MVCCallback(repo, pipeline=PIPELINE)], max_steps=1).train()
+    with pytest.raises(CannotResume, match="production weights"):
+        recording.checkpoint("HEAD", tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
 
-    def __init__(self, repo: mvc.Repository) -> None:
-        self.repo = repo
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **live: Any) -> None:
-        if state.global_step == 3:
-            self.repo.switch("aside", create=True)
-
-
-def test_stays_on_the_branch_it_began_on(tmp_path: Path, repo: mvc.Repository) -> None:
-    trainer(tmp_path / "a", [MVCCallback(repo), Away(repo)], max_steps=6).train()
-    assert repo.head().branch == "aside"
-    assert [e.commit.message for e in repo.log("main")] == [f"step {n}" for n in range(6, 0, -1)]
-    callback = MVCCallback(repo, branch="main")
-    callback.resume(trainer(tmp_path / "b", [callback], max_steps=8))
-    assert callback.resumed is not None and callback.resumed.step == 6
-    assert repo.log("main")[0].commit.message == "step 8"
-    assert repo.head().branch == "aside"
+def test_stages_that_go_by_the_loss(tmp_path: Path, repo: mvc.Repository) -> None:
+    """Refused where the Trainer does not log the loss of every step."""
+    recording = MVCCallback(repo, pipeline="vsol-0.1-fast")
+    with pytest.raises(WrongUsage, match=r"topk:0\.075.* does not log") as caught:
+        trainer(tmp_path, [recording], max_steps=3, logging_steps=2).train()
+    assert "logging_steps=1" in (caught.value.hint or "")
+    with pytest.raises(WrongUsage, match="does not log"):
+        trainer(tmp_path, [recording], max_steps=3, logging_strategy="epoch").train()
+    given = MVCCallback(repo, pipeline="vsol-0.1-fast", metrics={"loss": 0.5})
+    trainer(tmp_path, [given], max_steps=2, logging_steps=2).train()
+    assert given.report is not None and given.report.durable == 2

@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,57 +23,18 @@ import mvc
 import mvc.frameworks.keras.callback
 from mvc.errors import (
     CannotResume,
-    NotARepository,
     NotInstalled,
-    StorageFull,
     UnknownRevision,
     WrongUsage,
 )
 from mvc.frameworks.keras.callback import MVCCallback, load
 from mvc.repo.history.log import LogEntry
 from tests.frameworks.keras_runs import BATCHES, INPUTS, LABELS, bits_of, compiled, fit, made
-from tests.training.gate import Gate
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as opened:
-        yield opened
-
-
-class Weights(keras.callbacks.Callback):
-    """The weights after every batch, by path, as bits."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[dict[str, bytes]] = []
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.seen.append({v.path: bits_of(v.value) for v in self.model.weights})
+from tests.frameworks.trainings import MODEL, PIPELINE
 
 
 def history(repo: mvc.Repository) -> list[LogEntry]:
     return list(repo.log())[::-1]
-
-
-def test_every_batch_is_a_version(repo: mvc.Repository) -> None:
-    weights = Weights()
-    recording = MVCCallback(repo, deploy="prod", metrics={"seed": 1}, params={"data": "a"})
-    model = made()
-    fit(model, weights, recording, epochs=2)
-    log = history(repo)
-    assert len(log) == 2 * BATCHES == len(weights.seen)
-    for entry, expected in zip(log, weights.seen, strict=True):
-        state = repo.checkout(entry.id)
-        assert {name: bits_of(tensor) for name, tensor in state.items()} == expected
-        assert set(entry.commit.metrics) == {"loss", "accuracy", "seed"}
-        assert entry.commit.params == {"data": "a"}
-    assert list(repo.checkout(target="prod")) == [v.path for v in model.weights]
-    assert len(list(repo.deployments("prod"))) == 2 * BATCHES
-    assert recording.report is not None
-    assert (recording.report.durable, recording.report.newest_step) == (10, 10)
-    assert recording.report.newest is not None
-    assert recording.report.newest.id == log[-1].id
 
 
 def test_what_lies_beside_the_weights(repo: mvc.Repository) -> None:
@@ -154,26 +113,6 @@ def test_stopped_early(repo: mvc.Repository) -> None:
     patient = keras.callbacks.EarlyStopping("loss", patience=0, min_delta=100)
     fit(made(), patient, MVCCallback(repo), epochs=9)
     assert len(history(repo)) == 3 + 2 * BATCHES
-
-
-def test_a_failure_surfaces_at_the_next_batch(repo: mvc.Repository) -> None:
-    Gate(repo, {1: StorageFull("no space left")}).open()
-    recording = MVCCallback(repo)
-    model = made()
-    with pytest.raises(StorageFull, match="no space left"):
-        fit(model, recording)
-    report = recording.close()  # does not raise what fit has raised
-    assert report is not None
-    assert report.failed == 1
-    fit(model, recording, epochs=1)
-    assert len(history(repo)) == report.durable + BATCHES
-
-
-def test_a_failure_of_the_last_version_surfaces_at_the_end(repo: mvc.Repository) -> None:
-    Gate(repo, {2: StorageFull("no space left")}).open()
-    with pytest.raises(StorageFull, match="no space left"):
-        fit(made(), MVCCallback(repo, every="epoch"), epochs=2)
-    assert len(history(repo)) == 1
 
 
 # -- refused -----------------------------------------------------------------------------
@@ -274,45 +213,27 @@ def test_a_frozen_layer_and_a_layer_used_twice(repo: mvc.Repository) -> None:
         assert torch.equal(state[name], older[name]) == ("frozen" in name)
 
 
-def test_arguments_are_looked_at_by_the_constructor(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path / "models") as repo:
-        for given, said in (
-            ({"every_n_batches": 0}, "every_n_batches must be at least 1"),
-            ({"when_full": "wait"}, "when_full is 'wait'"),
-            ({"deploy": "a b!"}, "deployment target"),
-        ):
-            with pytest.raises(mvc.MvcError, match=said):
-                MVCCallback(repo, **given)
-    with pytest.raises(WrongUsage, match="repo is of type int"):
-        MVCCallback(3)
-    with pytest.raises(NotARepository):
-        MVCCallback(str(tmp_path))
+# -- production weights ------------------------------------------------------------------
 
 
-def test_the_path_of_a_repository(tmp_path: Path) -> None:
-    mvc.Repository.init(tmp_path).close()
-    recording = MVCCallback(str(tmp_path), every="epoch")
-    fit(made(), recording, epochs=1)
-    assert len(list(recording.repo.log())) == 1
-    recording.repo.close()
+def test_production_weights_without_the_training_weights(repo: mvc.Repository) -> None:
+    model = made(0)
+    fit(model, MVCCallback(repo, every="epoch", pipeline=PIPELINE), epochs=1)
+    load(model, repo)
+    live = repo.checkout(path=MODEL)
+    for variable in model.weights:
+        assert bits_of(variable.value) == bits_of(live[variable.path])
 
 
-class Away(keras.callbacks.Callback):
-    """Another terminal, which switches to another branch after a batch."""
-
-    def __init__(self, repo: mvc.Repository) -> None:
-        super().__init__()
-        self.repo = repo
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if batch == 2 and self.repo.head().branch == "main":
-            self.repo.switch("aside", create=True)
-
-
-def test_stays_on_the_branch_it_began_on(repo: mvc.Repository) -> None:
-    fit(made(), Away(repo), MVCCallback(repo), epochs=1)
-    assert repo.head().branch == "aside"
-    assert repo.log("main")[0].commit.message == f"step {BATCHES}"
-    assert len(list(repo.log("main"))) == BATCHES
-    fit(made(), MVCCallback(repo, branch="main", resume="main"), epochs=2)
-    assert len(list(repo.log("main"))) == 2 * BATCHES and repo.head().branch == "aside"
+def test_versions_of_others_are_told_apart(repo: mvc.Repository) -> None:
+    """Production weights of a Recorder and of this callback."""
+    model = made(0)
+    fit(model, MVCCallback(repo, every="epoch", pipeline=PIPELINE, keep_training=True), epochs=1)
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(CannotResume, match="is no training state"):
+        repo.resume(net)
+    with mvc.Recorder(repo, net, pipeline=PIPELINE, keep_training=True) as recorder:
+        recorder.step()
+    with pytest.raises(CannotResume, match="no state of a Keras training"):
+        fit(model, MVCCallback(repo, resume="HEAD"))
+    repo.resume(net)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.frameworks.need import need
 
@@ -18,6 +20,7 @@ from lightning.pytorch.strategies import FSDPStrategy  # noqa: E402
 
 import mvc  # noqa: E402
 from mvc.errors import (  # noqa: E402
+    InvalidPipeline,
     NotARepository,
     StorageFull,
     UnknownRevision,
@@ -25,17 +28,28 @@ from mvc.errors import (  # noqa: E402
     WrongUsage,
 )
 from mvc.frameworks.lightning.callback import MVCCallback, MVCCheckpointIO  # noqa: E402
-from tests.frameworks.lightning_runs import Net, bits, digest, existing, fit, loader, validation  # noqa: E402
+from tests.frameworks.lightning_runs import (  # noqa: E402
+    BATCHES,
+    SIZE,
+    Net,
+    digest,
+    existing,
+    fit,
+    loader,
+    validation,
+)
+from tests.frameworks.trainings import MODEL, PIPELINE, TRAINING  # noqa: E402
 from tests.training.gate import Gate  # noqa: E402
+from tests.training.runs import tensor_bits  # noqa: E402
 
 
 def history(repo: mvc.Repository) -> list[Any]:
     return list(repo.log())[::-1]
 
 
-def test_every_step_is_a_version(tmp_path: Path) -> None:
+def test_the_end_of_an_epoch_is_a_version_of_its_own(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path) as repo:
-        callback = MVCCallback(repo, deploy="prod", metrics={"run": 7}, params={"lr": 0.1})
+        callback = MVCCallback(repo, deploy="prod")
         model, _ = fit(callback, validate=validation(), max_epochs=2)
         report = callback.report
         assert report is not None
@@ -43,33 +57,13 @@ def test_every_step_is_a_version(tmp_path: Path) -> None:
         log = history(repo)
         wanted = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10]  # an epoch's end is one of its own
         assert [entry.commit.message for entry in log] == [f"step {n}" for n in wanted]
-        for number, entry in zip(wanted, log, strict=True):
-            if number < 10:  # before batch n + 1 the weights are those after step n
-                assert model.trace[number] != model.trace[number - 1]
-            assert entry.commit.metrics["run"] == 7
-            assert entry.commit.params == {"lr": "0.1"}
-            assert "train_loss" in entry.commit.metrics
+        assert all("train_loss" in entry.commit.metrics for entry in log)
         assert "val_loss" not in log[4].commit.metrics
         assert "val_loss" in log[5].commit.metrics
         assert log[3].commit.metrics["loss"] == log[3].commit.metrics["train_loss"]
         live = repo.checkout(target="prod")
         assert digest(live) == digest(model.state_dict())
         Net().load_state_dict(live)
-        assert len(repo.deployments("prod")) == 12
-
-
-def test_recording_does_not_change_the_training(tmp_path: Path) -> None:
-    without, trainer = fit(validate=validation(), max_epochs=2)
-    with_, other = fit(MVCCallback(existing(tmp_path)), validate=validation(), max_epochs=2)
-    assert with_.trace == without.trace
-    assert bits(with_, other) == bits(without, trainer)
-
-
-def test_every_third_step(tmp_path: Path) -> None:
-    callback = MVCCallback(existing(tmp_path), every_n_steps=3)
-    fit(callback, max_epochs=3)
-    messages = [entry.commit.message for entry in history(callback.repo)]
-    assert messages == ["step 3", "step 6", "step 9", "step 12", "step 15", "step 15"]
 
 
 def test_accumulated_gradients_are_no_version(tmp_path: Path) -> None:
@@ -92,23 +86,12 @@ def test_evaluation_and_trial_runs_record_nothing(tmp_path: Path) -> None:
     assert callback.repo.branches() == []
 
 
-def test_arguments_are_looked_at_by_the_constructor(tmp_path: Path) -> None:
-    folder = existing(tmp_path / "models")
-    for given, said in (
-        ({"every_n_steps": 0}, "every_n_steps must be at least 1, but is 0"),
-        ({"every_n_steps": 1.5}, "every_n_steps is of type float"),
-        ({"when_full": "wait"}, "when_full is 'wait'"),
-        ({"include": ()}, "include names nothing"),
-        ({"pipeline": 3}, "pipeline is of type int"),
-    ):
-        with pytest.raises(WrongUsage, match=said):
-            MVCCallback(folder, **given)
-    for kind in (MVCCallback, MVCCheckpointIO):
-        with pytest.raises(WrongUsage, match="repo is of type Linear"):
-            kind(torch.nn.Linear(1, 1))
-        with pytest.raises(NotARepository, match="not a repository"):
-            kind(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["models"]
+def test_arguments_of_the_plugin(tmp_path: Path) -> None:
+    with pytest.raises(WrongUsage, match="repo is of type Linear"):
+        MVCCheckpointIO(torch.nn.Linear(1, 1))
+    with pytest.raises(NotARepository, match="not a repository"):
+        MVCCheckpointIO(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_callback_is_the_last(tmp_path: Path) -> None:
@@ -154,26 +137,6 @@ class Breaks(Net):
         if batch_idx == 3:
             raise RuntimeError("the data ended")
         return super().training_step(batch, batch_idx)
-
-
-def test_an_exception_completes_what_was_queued(tmp_path: Path) -> None:
-    callback = MVCCallback(existing(tmp_path))
-    with pytest.raises(RuntimeError, match="the data ended"):
-        fit(callback, module=Breaks)
-    assert [e.commit.message for e in history(callback.repo)] == ["step 1", "step 2", "step 3"]
-    assert callback.report is not None
-    assert callback.report.durable == 3
-
-
-def test_a_failure_behind_stops_the_training(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        gate = Gate(repo, {2: StorageFull("no space left")})
-        gate.open()
-        callback = MVCCallback(repo, queue_bytes=0)
-        with pytest.raises(StorageFull, match="no space left"):
-            fit(callback, max_epochs=2)
-        assert callback.report is not None
-        assert callback.report.failed == 1
 
 
 def test_a_failure_behind_is_noted_on_another_error(tmp_path: Path) -> None:
@@ -251,30 +214,6 @@ def test_two_processes_and_one_writer(tmp_path: Path) -> None:
     assert names == list(Net().state_dict())
 
 
-class Away(pl.Callback):
-    """Another terminal, which switches to another branch after a batch."""
-
-    def __init__(self, repo: mvc.Repository) -> None:
-        self.repo = repo
-
-    def on_train_batch_end(self, *args: Any) -> None:
-        if self.repo.head().branch == "main":
-            self.repo.switch("aside", create=True)
-
-
-def test_stays_on_the_branch_it_began_on(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        fit(MVCCallback(repo), Away(repo), max_epochs=1)
-        assert repo.head().branch == "aside"
-        messages = [entry.commit.message for entry in repo.log("main")][::-1]
-        assert messages == [f"step {n}" for n in (1, 2, 3, 4, 5, 5)]
-        callback = MVCCallback(repo, branch="main")
-        fit(callback, resume=callback.resume(), max_epochs=2)
-        assert callback.resumed is not None and callback.resumed.step == 5
-        assert repo.log("main")[0].commit.message == "step 10"
-        assert repo.head().branch == "aside"
-
-
 def test_checkpoints_of_a_training_go_onto_one_branch(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "models") as repo:
         plugin = MVCCheckpointIO(repo)
@@ -287,3 +226,136 @@ def test_checkpoints_of_a_training_go_onto_one_branch(tmp_path: Path) -> None:
         assert len(list(repo.log("main"))) == 2 and len(list(repo.log("aside"))) == 2
         with pytest.raises(UnknownRevision, match="no branch nowhere"):
             MVCCheckpointIO(repo, branch="nowhere").save_checkpoint({}, tmp_path / "d.ckpt")
+
+
+# -- lossy pipelines: production weights beside a training that goes its own way ------------
+
+
+class Judge:
+    """Accuracy on a batch, by a network of its own, which is made before the training begins."""
+
+    def __init__(self) -> None:
+        self.model = Net().eval()
+        self.asked: list[Any] = []
+
+    def __call__(self, state: Any, data: Any) -> float:
+        self.asked.append(data)
+        self.model.load_state_dict(state)
+        with torch.no_grad():
+            return (self.model(data[0]).argmax(1) == data[1]).float().mean().item()
+
+
+def test_decisions_see_the_batches(tmp_path: Path) -> None:
+    whole, _ = fit(max_epochs=2)
+    judge = Judge()
+    recording = MVCCallback(existing(tmp_path), pipeline="vsol-0-slow", evaluate=judge)
+    trained, _ = fit(recording, max_epochs=2)
+    report = recording.report
+    assert report is not None and report.failed == 0
+    # The ends of epochs, to which no batch belongs, are not among them.
+    assert report.taken == report.durable + report.skipped == 2 * BATCHES
+    assert report.skipped
+    assert {(tuple(x.shape), tuple(y.shape)) for x, y in judge.asked} == {((SIZE, 6), (SIZE,))}
+    assert trained.trace == whole.trace
+
+
+def test_drift_watches_the_batches(tmp_path: Path) -> None:
+    need("river")
+    watched: list[Any] = []
+
+    def monitor(data: Any) -> float:
+        watched.append(data)
+        return 0.0
+
+    recording = MVCCallback(
+        existing(tmp_path), pipeline="drift:adwin | xor | zstd:1", monitor=monitor
+    )
+    fit(recording, max_epochs=1)
+    assert len(watched) == BATCHES
+    report = recording.report
+    assert report is not None and (report.durable, report.skipped) == (1, BATCHES - 1)
+
+
+def test_stages_that_go_by_the_loss(tmp_path: Path) -> None:
+    """The end of an epoch goes by the loss of its last batch."""
+    recording = MVCCallback(existing(tmp_path / "a"), pipeline="vsol-0.1-fast")
+    fit(recording, max_epochs=1)
+    assert recording.report is not None and recording.report.durable == BATCHES + 1
+    first, second = (entry.commit.metrics["loss"] for entry in recording.repo.log(limit=2))
+    assert first == second
+
+    class Manual(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            loss = super().training_step(batch, batch_idx)
+            self.optimizers().zero_grad()
+            self.manual_backward(loss)
+            self.optimizers().step()
+
+    with pytest.raises(WrongUsage, match=r"topk:0\.075.* goes by the loss") as caught:
+        fit(
+            MVCCallback(existing(tmp_path / "b"), pipeline="vsol-0.1-fast"),
+            module=Manual,
+            max_epochs=1,
+        )
+    assert "training_step" in (caught.value.hint or "")
+
+
+def test_buffers_of_layers_that_are_made_late(tmp_path: Path) -> None:
+    """In ``configure_model``, which Lightning calls after the callback was set up."""
+
+    class Late(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.late: nn.Module | None = None
+
+        def configure_model(self) -> None:
+            if self.late is None:
+                self.late = nn.BatchNorm1d(6)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert self.late is not None
+            return super().forward(self.late(x))
+
+    recording = MVCCallback(
+        existing(tmp_path), pipeline=PIPELINE, keep_training=True, exact=["first.weight"]
+    )
+    fit(recording, module=Late, max_epochs=1)
+    made = tensor_bits(recording.repo.checkout(path=MODEL))
+    trained = tensor_bits(recording.repo.checkout(path=TRAINING)["weights"])
+    for name in ("late.running_mean", "late.running_var", "first.weight"):
+        assert made[name] == trained[name]
+    assert made["last.weight"] != trained["last.weight"]
+
+
+def test_what_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidPipeline):
+        MVCCallback(existing(tmp_path), pipeline="vsol-2-fast")
+    with pytest.raises(WrongUsage, match="dsed:0 compares accuracies"):
+        fit(MVCCallback(existing(tmp_path), pipeline="vsol-0-slow"), max_epochs=1)
+    with pytest.raises(WrongUsage, match="the model is not recorded"):
+        fit(MVCCallback(existing(tmp_path), pipeline=PIPELINE, include=["optimizer"]), max_epochs=1)
+    with pytest.raises(WrongUsage, match="keep_training is for lossy pipelines"):
+        fit(MVCCallback(existing(tmp_path), keep_training=True), max_epochs=1)
+
+
+# -- docs/frameworks/lightning.md: the example prints what the page says --------------------
+
+PAGE = Path(__file__).parents[2] / "docs" / "frameworks" / "lightning.md"
+
+
+def without_ids(text: str) -> list[str]:
+    return re.sub(r"\b[0-9a-f]{64}\b", "ID", text).split()
+
+
+def test_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = re.search(r"```python\n(.*?)```\n\nprints\n\n```\n(.*?)```", PAGE.read_text(), re.S)
+    assert found is not None
+    monkeypatch.chdir(tmp_path)
+    exec(compile(found[1], str(PAGE), "exec"), {"__name__": "page"})
+    assert without_ids(capsys.readouterr().out) == without_ids(found[2])

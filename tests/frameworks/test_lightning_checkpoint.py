@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections import OrderedDict
 from copy import deepcopy
@@ -33,7 +32,14 @@ from mvc.errors import (  # noqa: E402
     WrongUsage,
 )
 from mvc.frameworks.lightning.callback import MVCCallback, MVCCheckpointIO  # noqa: E402
-from tests.frameworks.lightning_runs import Net, digest, existing, fit, validation  # noqa: E402
+from tests.frameworks.lightning_runs import (  # noqa: E402
+    Net,
+    digest,
+    existing,
+    fit,
+    same,
+    validation,
+)
 
 
 class Spy(MVCCheckpointIO):
@@ -53,22 +59,6 @@ class Spy(MVCCheckpointIO):
     def remove_checkpoint(self, path: Any) -> None:
         self.removed.append(str(path))
         super().remove_checkpoint(path)
-
-
-def same(a: Any, b: Any) -> bool:
-    """Types, order and bits."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and a.shape == b.shape and digest({"": a}) == digest({"": b})
-    if isinstance(a, dict):
-        notes = [getattr(x, "_metadata", None) for x in (a, b)]
-        return list(a) == list(b) and same(*notes) and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, float) and math.isnan(a):
-        return math.isnan(b)
-    return bool(a == b)
 
 
 class Hyper(Net):

@@ -24,6 +24,7 @@ from lightning.fabric.utilities.data import AttributeDict  # noqa: E402
 from mvc.adapters.python.state import from_state  # noqa: E402
 from mvc.errors import DamagedData, UnsupportedTensor  # noqa: E402
 from mvc.frameworks.lightning.values import original, plain  # noqa: E402
+from tests.frameworks.lightning_runs import same  # noqa: E402
 
 VALUES = {
     "attributes": AttributeDict(lr=0.1, inner=AttributeDict(path=Path("/a/b"))),
@@ -45,16 +46,6 @@ VALUES = {
     "timedelta": datetime.timedelta(days=-1, seconds=5, microseconds=7),
     "keys": {1: "a", (2, "b"): {True: 0.5}, b"c": {"d"}, None: -0.0},
 }
-
-
-def same(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(repr(a) == repr(b)) if isinstance(a, float) else bool(a == b)
 
 
 @pytest.mark.parametrize("name", VALUES)

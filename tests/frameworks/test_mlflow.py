@@ -10,7 +10,6 @@ import sys
 import pytest
 import torch
 
-import mvc
 from tests.frameworks.need import need
 
 need("mlflow")
@@ -30,10 +29,9 @@ print("torch" in sys.modules)
 
 
 @pytest.fixture
-def repo(tmp_path, monkeypatch):
-    with mvc.Repository.init(tmp_path / "models") as repo:
-        monkeypatch.chdir(repo.root)
-        yield repo
+def repo(repo, monkeypatch):
+    monkeypatch.chdir(repo.root)
+    return repo
 
 
 def test_a_run_in_a_repository_has_the_tags(repo, tmp_path, monkeypatch):

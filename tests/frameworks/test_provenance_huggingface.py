@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +16,10 @@ transformers = need("transformers", "accelerate")
 from tests.frameworks.huggingface_service import finetune, tiny  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def test_a_run_of_the_trainer_is_bit_equal_twice_in_fresh_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
     monkeypatch.chdir(tmp_path)  # the Trainer makes a folder
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_a_run_of_the_trainer_is_bit_equal_twice_in_fresh_processes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = ["".join(chr(97 + n) for n in rng.integers(0, 26, 8)) for _ in range(20)]
     (tmp_path / "lines.txt").write_text("\n".join(lines))

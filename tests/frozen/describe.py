@@ -10,9 +10,9 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.repo import attached
 from mvc.repo.content.contents import write_file
-from mvc.repo.lookup import weights
+from mvc.repo.lookup import availability
 from mvc.repo.lookup.refs import staged_removals
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 
 __all__ = ["describe"]
 
@@ -77,7 +77,7 @@ def _recipe(repo: Repository, commit: Any) -> dict[str, Any]:
             carried[name] = hashlib.sha256(repr(state).encode()).hexdigest()
         else:
             carried[name] = hashlib.sha256(attached.read(context, commit.id, name)).hexdigest()
-    gone = weights.dropped(context, commit.id)
+    gone = availability.dropped(context, commit.id)
     return {
         "carried": carried,
         "needs": [str(needed) for needed in commit.needs],

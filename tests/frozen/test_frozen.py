@@ -19,7 +19,8 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, RefConflict, UnsupportedFormat, WeightsDropped
-from mvc.recipes.replay import recipe_of
+from mvc.recipes.recipe import RECIPE, recipe_of
+from mvc.repo import attached
 from mvc.store import format as store_format
 from tests.counters import count
 from tests.frozen.describe import describe
@@ -176,6 +177,7 @@ def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:
         recipe = recipe_of(repo.context, first)
         data = repo.recipes.data_set("numbers.txt").version
         assert recipe.needs == tuple(sorted((base, data)))
+        assert recipe.encoded() == attached.read(repo.context, first, RECIPE)
         assert any(b"def train(" in text for text in repo.recipes.code(first).values())
         with pytest.raises(RefConflict, match="is needed to train"):
             repo.storage.forget(base)

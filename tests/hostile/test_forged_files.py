@@ -24,9 +24,9 @@ import pytest
 import mvc.cli.main
 from mvc.api.repository import Repository
 from mvc.errors import MvcError
+from mvc.testing import fresh_process
 from tests.cli.program import spawn
 from tests.counters import count
-from tests.fresh import fresh_process
 from tests.hostile.test_plans import NAME, TEMPORARY, before, plan, tree
 from tests.repo.working import write_model
 from tests.seeds import draw

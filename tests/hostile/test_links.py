@@ -19,8 +19,8 @@ from mvc.api.repository import Repository
 from mvc.errors import IoFailed, MvcError, WouldOverwrite
 from mvc.io.files import FileSystem
 from mvc.repo.commit.request import CommitOptions
+from mvc.testing import WrappedFS
 from tests.counters import count
-from tests.faults.wrapped import WrappedFS
 from tests.index_files import index_file
 
 T = TypeVar("T")

@@ -184,11 +184,13 @@ def test_a_folder_that_cannot_be_written(history: History, lock: bool) -> None:
     assert before == {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
 
 
-def test_a_missing_lock_file_is_made_again(history: History) -> None:
-    folder = history.index_file.parent
-    (folder / "lock.mdb").unlink()
+def test_an_index_without_its_lock_file_is_built_anew(history: History) -> None:
+    before = history.index_file.parent
+    (before / "lock.mdb").unlink()
     assert answers(history)
-    assert (folder / "lock.mdb").exists()
+    after = history.index_file.parent
+    assert after != before
+    assert (after / "lock.mdb").exists()
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 8192])

@@ -32,8 +32,7 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
 from mvc.store.journal.entries import Entry, RefChange
-from tests.faults.clock import FixedClock
-from tests.fresh import fresh_process
+from mvc.testing import FixedClock, fresh_process
 from tests.repo.giving_up import Kept, traces
 
 NOW = timedelta(0)

@@ -21,7 +21,7 @@ from mvc.maintenance.leftovers import work_folder
 from mvc.repo import refs
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.undo import undo
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 from tests.repo.giving_up import Kept, traces
 
 NOW = timedelta(0)
@@ -91,7 +91,7 @@ def test_space_comes_back(kept: Kept, clock: FixedClock, tmp_path: Path) -> None
     assert len(list((kept.context.store.folder / "packs").iterdir())) == 1
     collected(kept, ids[4:])
     kept.check(tmp_path / "s")
-    again = gc.collect(kept.context, grace=NOW)
+    again = kept.repo.storage.gc(grace="0")
     assert (again.commits, again.objects, again.freed) == ((), 0, 0)
     line(kept, 3, 7)
     kept.check(tmp_path / "t")
@@ -103,7 +103,7 @@ def test_deployments_hold_versions(kept: Kept, tmp_path: Path) -> None:
     kept.repo.deploy(ids[4], "prod")
     kept.repo.retract(ids[4], "prod")  # retracted or not, it is evidence
     leave(kept, ids[1])
-    assert set(gc.collect(kept.context, grace=NOW).commits) == {ids[5]}
+    assert set(kept.repo.storage.gc(grace="0").commits) == {ids[5]}
     collected(kept, ids[5:])
     kept.check(tmp_path / "s")
     assert [d.commit for d in kept.repo.deployments()] == ids[3:5]
@@ -156,7 +156,7 @@ def test_a_folder_that_cannot_be_written(kept: Kept) -> None:
     line(kept, 1)
     kept.context.store.writable = False
     with pytest.raises(ReadOnly):
-        gc.collect(kept.context, grace=NOW)
+        kept.repo.storage.gc(grace="0")
     assert gc.plan_collection(kept.context, grace=NOW).freed == 0
 
 
@@ -167,7 +167,7 @@ def test_leftovers_are_swept(kept: Kept) -> None:
     names = {p.name for p in (folder / "packs").iterdir()}
     (folder / "packs" / "00000099.pack").write_bytes(bytes(500))
     (folder / ".mvc-tmp-journal-1").write_bytes(bytes(10))
-    assert gc.collect(kept.context, grace=NOW).freed == 500
+    assert kept.repo.storage.gc(grace="0").freed == 500
     assert {p.name for p in (folder / "packs").iterdir()} == names
     assert not (folder / ".mvc-tmp-journal-1").exists()
 
@@ -178,7 +178,7 @@ def test_another_process_goes_on(kept: Kept, tmp_path: Path) -> None:
     reader = mvc.Repository.open(kept.repo.root)
     w = reader.checkout(ids[2])["w"]
     leave(kept, ids[2])
-    gc.collect(kept.context, grace=NOW)
+    kept.repo.storage.gc(grace="0")
     assert reader.checkout(ids[2])["w"].tobytes() == w.tobytes()
     made = reader.commit({"w": w + 1})
     assert kept.repo.checkout(made.id)["w"].tobytes() == (w + 1).tobytes()
@@ -207,11 +207,11 @@ def test_commits_beside_it_are_all_kept(kept: Kept, tmp_path: Path) -> None:
     thread.start()
     rounds = 0
     while thread.is_alive():
-        gc.collect(kept.context, grace=NOW)
+        kept.repo.storage.gc(grace="0")
         rounds += 1
     thread.join()
     assert failures == [] and rounds
-    gc.collect(kept.context, grace=NOW)
+    kept.repo.storage.gc(grace="0")
     with mvc.Repository.open(kept.repo.root) as repo:
         for id_, state in made.items():
             assert repo.checkout(id_)["w"].tobytes() == state["w"].tobytes()
@@ -353,7 +353,7 @@ def _collect(kept: Kept, deployed: set[CommitId]) -> None:
     for root in roots:
         stay |= {entry.id for entry in kept.repo.log(root)}
     gone = set(kept.objects) - stay
-    assert set(gc.collect(kept.context, grace=NOW).commits) == gone
+    assert set(kept.repo.storage.gc(grace="0").commits) == gone
     for id_ in gone:
         del kept.objects[id_]
         kept.states.pop(id_)
@@ -381,7 +381,7 @@ def test_only_folders_of_replays_are_left_over(kept: Kept, tmp_path: Path) -> No
     (victim / ("0" * 16)).mkdir(parents=True)
     (victim / "photos").mkdir()
     folder.symlink_to(victim)
-    gc.collect(kept.context, grace=NOW)
+    kept.repo.storage.gc(grace="0")
     with pytest.raises(DamagedData, match="is no folder"), work_folder(kept.context):
         pass
     assert sorted(p.name for p in victim.iterdir()) == ["0" * 16, "photos"]
@@ -390,6 +390,6 @@ def test_only_folders_of_replays_are_left_over(kept: Kept, tmp_path: Path) -> No
         (folder / name).mkdir(parents=True)
     (folder / ".lock").write_text("")
     with kept.context.store.fs.lock(folder / ("1" * 16 + ".lock")):
-        gc.collect(kept.context, grace=NOW)
+        kept.repo.storage.gc(grace="0")
         assert {"live", "1" * 16} <= {p.name for p in folder.iterdir()}
         assert not (folder / ("0" * 16)).exists()

@@ -22,7 +22,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from mvc.store.recovery import timing
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 
 TOLERATED = 1.3
 SLOW = ["xor | planes | bz2:9", "xor | planes | lzma", "xor | planes | zstd:19"]

@@ -18,10 +18,11 @@ from mvc.maintenance.report import Repaired
 from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
 from mvc.store.format import format_line, read_features
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.journal.entries import Entry, Forgotten
+from mvc.store.packs.records import MANIFEST
+from mvc.testing import fresh_process
 from tests.damage.subject import file_of
-from tests.fresh import fresh_process
 from tests.repo.working import write_model
 
 LAST = 5
@@ -61,7 +62,7 @@ def held(repo: Repository) -> Held:
     return found
 
 
-def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -> Step:
+def step_of(root: Path, rev: str, *, full: bool | None = None, key: str = "w") -> PathStep:
     """A stored coding of a tensor; ``full`` or a delta if it matters."""
     with Repository.open(root) as repo:
         fresh_process()
@@ -83,7 +84,7 @@ def smash(path: Path, at: int, length: int = 9) -> None:
     path.write_bytes(data)
 
 
-def smash_payload(root: Path, step: Step) -> None:
+def smash_payload(root: Path, step: PathStep) -> None:
     at = step.offset + step.header.body_at + step.member.at
     smash(pack_of(root, step.pack), at + step.member.stored // 2)
 
@@ -111,6 +112,12 @@ def all_back(root: Path, expected: Held) -> None:
         assert repo.storage.fsck(full=True).problems == ()
         found = held(repo)
     assert {id_: found.get(id_) for id_ in expected} == expected
+
+
+def copy_of(root: Path, name: str) -> Path:
+    target = root.parent / name
+    shutil.copytree(root / ".mvc", target, ignore=shutil.ignore_patterns("index.lmdb"))
+    return target
 
 
 def quarantine(root: Path) -> list[Path]:
@@ -184,44 +191,27 @@ def test_what_nothing_leads_to_is_given_up_and_said(
     assert quarantine(tmp_path) == files
 
 
-def test_a_damaged_header_without_another_copy(tmp_path: Path) -> None:
-    """Its list of files is lost; the later ones, patches on it, follow from their neighbours."""
-    expected = make(tmp_path)
-    step = step_of(tmp_path, "HEAD~3")
-    smash(pack_of(tmp_path, step.pack), step.offset + 40)
-    done = mend(tmp_path)
+@pytest.mark.parametrize("where", ["header", "list of files"])
+def test_what_no_copy_has_stays_lost_until_a_backup_gives_it_back(
+    tmp_path: Path, where: str
+) -> None:
+    """A lost list of files takes the later ones with it, which are patches on it."""
+    root = tmp_path / "a"
+    expected = make(root, resets=(0,))
+    other = copy_of(root, "backup")
+    step = step_of(root, "HEAD~3")
+    (place,) = [m for m in step.header.members if m.kind == MANIFEST]
+    at = step.header.body_at + place.at + 4 if where == "list of files" else 40
+    smash(pack_of(root, step.pack), step.offset + at)
+    done = mend(root)
     ids = list(expected)
-    (problem,) = done.after.problems
-    assert (problem.kind, problem.versions) == ("manifest", (ids[2],))
-    lists = [h for h in done.healed if h.kind == "manifest"]
-    assert {h.source for h in lists} <= {"other versions and files", "another path"} and lists
-    with Repository.open(tmp_path) as repo:
-        assert set(held(repo)) == set(ids) - {ids[2]}
-
-
-@pytest.mark.parametrize("resets", [(0,), (0, LAST)])
-def test_a_damaged_list_of_files(tmp_path: Path, resets: tuple[int, ...]) -> None:
-    expected = make(tmp_path, resets)
-    step = step_of(tmp_path, "HEAD~4")
-    (place,) = [m for m in step.header.members if m.kind == 2]
-    smash(pack_of(tmp_path, step.pack), step.offset + step.header.body_at + place.at + 4)
-    done = mend(tmp_path)
-    assert {(h.kind, h.source) for h in done.healed} == {("manifest", "other versions and files")}
-    all_back(tmp_path, expected)
-
-
-def test_a_version_that_lies_in_the_working_folder(tmp_path: Path) -> None:
-    """All that came with the newest version is lost, but its file is there."""
-    with Repository.init(tmp_path) as repo:
-        for step in range(3):
-            write_model(tmp_path / "m.safetensors", layers=1, w=weights(step))
-            repo.commit(tmp_path)
-        expected = held(repo)
-    step = step_of(tmp_path, "HEAD")
-    smash(pack_of(tmp_path, step.pack), step.offset + 40)
-    done = mend(tmp_path)
-    assert {h.kind for h in done.healed} == {"manifest", "object"}
-    all_back(tmp_path, expected)
+    assert {p.kind for p in done.after.problems} == {"manifest"}
+    assert set(done.after.lost) == set(ids[2:])
+    with Repository.open(root) as repo:
+        assert set(held(repo)) == set(ids[:2])
+    done = mend(root, other)
+    assert {h.source for h in done.healed} <= {"the other repository", "another path"}
+    all_back(root, expected)
 
 
 def test_maintenance_says_the_same_before_a_repair_and_after_it(tmp_path: Path) -> None:
@@ -310,12 +300,6 @@ def test_what_still_decodes_right_from_a_damaged_group_is_stored_again(tmp_path:
     fresh_process()
     with Repository.open(tmp_path) as repo:
         assert held(repo) == {kept: expected}
-
-
-def copy_of(root: Path, name: str) -> Path:
-    target = root.parent / name
-    shutil.copytree(root / ".mvc", target, ignore=shutil.ignore_patterns("index.lmdb"))
-    return target
 
 
 @pytest.mark.parametrize("what", ["payload", "header", "missing"])

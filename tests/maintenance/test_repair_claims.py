@@ -15,7 +15,7 @@ from mvc.store.format import read_features
 from mvc.store.journal.entries import Deployment, Entry, Relink
 from mvc.store.publishing.publish import publish
 from mvc.store.writing.pack_ends import PackEnds
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 from tests.oracle import reader
 
 

@@ -18,11 +18,10 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.repair.journal import before_opening
 from mvc.maintenance.repair.repair import repair
 from mvc.store.writing import pack_writer
+from mvc.testing import FailingFS, fresh_process
 from tests.crash.images import folder_in_memory
 from tests.damage.subject import named_lost
 from tests.faults.crashfs import CrashFS
-from tests.faults.failing import FailingFS
-from tests.fresh import fresh_process
 from tests.maintenance.test_repair import (
     Held,
     all_back,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mvc.errors import DamagedData
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.model.layout import Forms, Layout, number
+from mvc.model.layout import FormLayout, Forms, number
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import Coding, Member, decode_header, encode_header, payload_check
 
@@ -88,7 +88,7 @@ def test_an_entry_without_the_parent_of_the_last_one_keeps_what_it_says() -> Non
 
 
 def test_a_layout_takes_what_it_was_told_may_differ_and_nothing_else() -> None:
-    layout = Layout(b"ab\x81\x01cd", [(0, 1, False), (2, 4, True)])
+    layout = FormLayout(b"ab\x81\x01cd", [(0, 1, False), (2, 4, True)])
     assert layout.read(b"xb\xff\x02cd") == (b"x", b"\xff\x02")
     assert layout.read(b"xb\x01\x02cd") is layout.read(b"xB\xff\x02cd") is None
     assert layout.read(b"ab\x81\x01cde") is None

@@ -14,7 +14,7 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData, NoDeployment
 from mvc.model.commit import Commit
 from mvc.repo.commit.request import CommitOptions
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 from tests.oracle import reader
 from tests.oracle.holding import frame_length, series
 from tests.oracle.reader import Bad, Cursor

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from mvc.codecs import words
-from mvc.model.layout import Forms, Layout
+from mvc.model.layout import FormLayout, Forms
 from mvc.store.journal import entries
 from tests.counters import count
 from tests.fuzz.mutate import mutate
@@ -95,9 +95,9 @@ def test_numbers_that_are_not_checked_are_seen(monkeypatch: pytest.MonkeyPatch) 
 def test_fields_that_are_not_compared_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MVC_SEED", "1")
 
-    def read(self: Layout, data: bytes) -> tuple[bytes, ...] | None:
+    def read(self: FormLayout, data: bytes) -> tuple[bytes, ...] | None:
         return self._parts.unpack(data) if len(data) == self._parts.size else None
 
-    monkeypatch.setattr(Layout, "read", read)
+    monkeypatch.setattr(FormLayout, "read", read)
     with pytest.raises(AssertionError, match="fast and ordinary differ"):
         compare("record headers", 20_000)

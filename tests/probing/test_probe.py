@@ -98,7 +98,6 @@ def test_conv_net_agrees_and_rows_have_the_order_of_the_passes() -> None:
 def test_dropout_without_a_seed_is_what_differs_first() -> None:
     found = mvc.probe(Mlp(nn.Dropout(0.5)), X)
     first = found.difference
-    assert first is not None and first.call is not None
     assert (first.direction, first.part, first.call.layer) == ("forward", "output", "between")
     assert (first.call.type, first.call.forward) == ("Dropout", 1)
     assert [cause.kind for cause in found.causes] == ["randomness"]
@@ -147,7 +146,6 @@ def test_backward_alone() -> None:
 
     found = mvc.probe(Mlp(Layer()), X)
     first = found.difference
-    assert first is not None and first.call is not None
     assert (first.direction, first.part, first.call.layer) == ("backward", "grad_input", "between")
     assert [cause.kind for cause in found.causes] == ["randomness"]
     assert (rows(found)["between"].output, rows(found)["between"].grad_output) == ("same", "same")
@@ -177,7 +175,6 @@ def test_only_the_gradient_of_a_weight_differs() -> None:
 
     found = mvc.probe(Mlp(Layer()), X)
     first = found.difference
-    assert first is not None
     assert (first.direction, first.part, first.name) == ("backward", "gradient", "between.weight")
     assert rows(found)["between"].gradient == "differs"
 
@@ -190,7 +187,6 @@ def test_the_step_of_the_optimizer_alone() -> None:
                 self.param_groups[0]["params"][0].add_(torch.rand(()))
 
     found = mvc.probe(Mlp(nn.ReLU()), X, optimizer=lambda parameters: Jitter(parameters, lr=0.1))
-    assert found.difference is not None
     assert (found.difference.part, found.difference.name) == ("step", "first.weight")
     assert [cause.kind for cause in found.causes] == ["randomness"]
 
@@ -208,19 +204,18 @@ def test_what_arises_between_layers_is_told() -> None:
 
     found = mvc.probe(Net(at_the_end=False), X)
     first = found.difference
-    assert first is not None and first.call is not None
     assert (first.part, first.call.layer, first.inside) == ("input", "last", "the model")
     assert "between layers, in the forward of the model" in str(first)
     inner = mvc.probe(nn.Sequential(Net(at_the_end=False)), X).difference
-    assert inner is not None and inner.inside == "0"
+    assert inner.inside == "0"
     assert "in its own forward" in str(mvc.probe(nn.Sequential(Net(True)), X).difference)
     last = mvc.probe(Net(at_the_end=True), X).difference
-    assert last is not None and (last.part, last.direction) == ("model output", "forward")
+    assert (last.part, last.direction) == ("model output", "forward")
 
 
 def test_random_loss() -> None:
     found = mvc.probe(Mlp(nn.ReLU()), X, loss=lambda out: (out * torch.rand(())).sum())
-    assert found.difference is not None and found.difference.part == "loss"
+    assert found.difference.part == "loss"
     assert all(row.output == "same" for row in found.rows)
     target = torch.tensor([0, 1, 2, 0])
     assert mvc.probe(Mlp(nn.ReLU()), X, loss=nn.CrossEntropyLoss(), target=target).same
@@ -251,7 +246,6 @@ def test_kernels_threads_and_unknown_causes() -> None:
 def test_two_causes_are_both_named() -> None:
     own = _own(lambda: not torch.are_deterministic_algorithms_enabled())
     found = mvc.probe(nn.Sequential(nn.Dropout(0.5), own, nn.Linear(6, 2)), X)
-    assert found.difference is not None and found.difference.call is not None
     assert found.difference.call.layer == "0"
     assert [cause.kind for cause in found.causes] == ["randomness", "kernel"]
 
@@ -411,7 +405,6 @@ def test_models_without_gradients_without_weights_and_in_checkpoints() -> None:
 
     assert mvc.probe(Saving(), X, seed=1).same
     found = mvc.probe(Saving(), X)
-    assert found.difference is not None and found.difference.call is not None
     assert found.difference.call.layer == "block.between"
 
 
@@ -419,7 +412,7 @@ def test_models_without_gradients_without_weights_and_in_checkpoints() -> None:
 def test_scripted_modules_are_compared_as_a_whole() -> None:
     scripted = torch.jit.script(nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5)))
     found = mvc.probe(scripted, X)
-    assert found.rows == () and found.difference is not None
+    assert found.rows == ()
     assert found.difference.part == "model output" and repr(found)
     assert mvc.probe(scripted, X, seed=1).same
     inside = mvc.probe(nn.Sequential(scripted, nn.Linear(6, 2)), X)
@@ -439,7 +432,7 @@ def test_bits_and_not_values_are_compared() -> None:
     assert nan.same and mvc.probe(nn.Sequential(Const(float("nan"))), X).same
     zero = mvc.probe(nn.Sequential(Const(0.0)), X, training=False)
     minus = mvc.probe(nn.Sequential(Const(-0.0)), X, training=False, against=zero)
-    assert minus.difference is not None and minus.difference.part == "output"
+    assert minus.difference.part == "output"
     dtypes = mvc.probe(nn.Flatten(), torch.zeros(2, 3), training=False)
     other = mvc.probe(nn.Flatten(), torch.zeros(2, 3).int(), training=False, against=dtypes)
     assert [cause.kind for cause in other.causes] == ["inputs"]
@@ -454,7 +447,7 @@ def test_other_layers_are_called() -> None:
             return self.last(self.between(x) if next(branches) % 2 else x)
 
     found = mvc.probe(Net(nn.ReLU()), X, training=False)
-    assert found.difference is not None and found.difference.part == "calls"
+    assert found.difference.part == "calls"
     assert "goes on with last" in str(found.difference) and "between (ReLU" in str(found.difference)
     assert rows(found)["between"].output == "one run only"
 
@@ -463,7 +456,7 @@ def test_only_some_layers_with_distances() -> None:
     found = mvc.probe(Mlp(nn.Dropout(0.5)), X, only=["betw*", "2"])
     assert [row.layer for row in found.rows] == ["between", "last"]
     distance = rows(found)["between"].distances["output"]
-    assert distance.max_abs > 0 and found.difference is not None
+    assert distance.max_abs > 0
     assert found.difference.distance == distance
     assert "differs " in repr(found) and f"{distance.max_abs:.4g}" in repr(found)
     assert [r.layer for r in mvc.probe(Mlp(nn.ReLU()), X, only=["0-1"]).rows] == [

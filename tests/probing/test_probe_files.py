@@ -59,7 +59,6 @@ def test_one_changed_hash_names_the_layer_and_the_direction(file: Path, part: st
     edit(file, lambda run: run["calls"][1][part][0].__setitem__(3, "ab" * 32))
     found = mvc.probe(mlp(), X, against=file)
     first = found.difference
-    assert first is not None and first.call is not None
     assert (first.call.layer, first.part) == ("between", part)
     assert first.direction == ("backward" if part.startswith("grad") else "forward")
     states = {p: getattr(rows(found)["between"], p) for p in ("input", "output", "grad_input")}
@@ -73,20 +72,18 @@ def test_changed_weights_gradients_and_results_are_named(file: Path) -> None:
     for index, part in enumerate(("weights", "gradient", "step")):
         edit(file, lambda run, i=index: run["weights"]["last.bias"].__setitem__(i, "ab" * 32))
         found = mvc.probe(mlp(), X, against=file)
-        assert found.difference is not None
         assert (found.difference.part, found.difference.name) == (part, "last.bias")
         file.write_text(original)
     for key, part in (("output", "model output"), ("loss", "loss"), ("inputs", "inputs")):
         edit(file, lambda run, k=key: run[k][0].__setitem__(3, "ab" * 32))
         found = mvc.probe(mlp(), X, against=file)
-        assert found.difference is not None and found.difference.part == part
+        assert found.difference.part == part
         file.write_text(original)
 
 
 def test_thread_counts_seeds_and_kernels_of_the_other_machine(file: Path) -> None:
     mvc.probe(mlp(Threaded()), X, threads=2).save(file)
     found = mvc.probe(mlp(Threaded()), X, threads=1, against=file)
-    assert found.difference is not None and found.difference.call is not None
     assert found.difference.call.layer == "between"
     assert [cause.kind for cause in found.causes] == ["threads"]
     assert str(found.causes[0]) == "the number of threads: 2 there, 1 here"
@@ -137,7 +134,7 @@ def test_weights_inputs_and_environment_of_the_other_machine(file: Path) -> None
         other.last.bias += 1
     found = mvc.probe(other, X, against=file)
     assert [str(c) for c in found.causes] == ["the weights differ before the run: last.bias"]
-    assert found.difference is not None and found.difference.part == "output"
+    assert found.difference.part == "output"
     found = mvc.probe(mlp(), X + 1, against=file)
     assert [cause.kind for cause in found.causes] == ["inputs"]
 
@@ -154,7 +151,7 @@ def test_weights_inputs_and_environment_of_the_other_machine(file: Path) -> None
 def test_other_architectures_are_compared(file: Path) -> None:
     mvc.probe(mlp(nn.Sequential(nn.ReLU(), nn.Tanh())), X).save(file)
     found = mvc.probe(mlp(nn.Sequential(nn.ReLU())), X, against=file)
-    assert found.difference is not None and found.difference.part == "calls"
+    assert found.difference.part == "calls"
     assert rows(found)["between.1"].input == "one run only"
 
 

@@ -15,14 +15,14 @@ from unittest.mock import patch
 
 from blake3 import blake3
 
+from mvc.adapters.hashing import hash_file
 from mvc.adapters.python.state import from_state
 from mvc.ids import CommitId
-from mvc.recipes.recipe import RECIPE, Data, Model, Recipe, recipe_of
+from mvc.recipes.recipe import RECIPE, BaseState, Data, Model, Recipe, Result, recipe_of
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry, Weights
 
@@ -45,19 +45,17 @@ def trained(
     """Commits ``make(arguments)`` with a recipe that says so."""
     state = make(arguments)
     recipe = Recipe(
-        PATH,
-        hash_file(from_state(state), PATH).state.root,
-        base,
-        PATH,
-        () if data is None else (Data("digits", data),),
-        Model({"code": "net:Net"}),
-        (),
-        {"code": "net:train"},
-        arguments,
-        {},
-        {"code/net.py": blake3(CODE).hexdigest()},
-        1.0,
-        1,
+        makes=Result(PATH, hash_file(from_state(state), PATH).state.root),
+        base=BaseState(base, PATH),
+        data=() if data is None else (Data("digits", data, file=""),),
+        model=Model({"code": "net:Net"}, frozen=(), evaluating=(), device="cpu"),
+        objects=(),
+        service={"code": "net:train"},
+        arguments=arguments,
+        packages={},
+        code={"code/net.py": blake3(CODE).hexdigest()},
+        seconds=1.0,
+        steps=1,
     )
     carried = {
         RECIPE: recipe.encoded(),
@@ -78,7 +76,7 @@ def drop(context: Context, *versions: CommitId) -> None:
     for version in versions:
         recipe = recipe_of(context, version)
         taken = round(recipe.seconds * 1000)
-        marks = (Weights(version, "proven", recipe.path, taken, "by hand"),)
+        marks = (Weights(version, "proven", recipe.makes.path, taken, "by hand"),)
         context.store.publish(lambda marks=marks: Entry("prove", 1, weights=marks))  # type: ignore[misc]
     weights.drop(context, versions)
 

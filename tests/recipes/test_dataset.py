@@ -57,7 +57,7 @@ def test_a_data_set_is_stored_once_and_each_version_has_its_files(
     assert repo.version("data/food").parents == (first.version,)
     assert [each.name for each in repo.recipes.data_sets()] == ["food"]
     assert repo.head().commit is None  # no branch has moved
-    written = place(repo.context, Data("food", first.version), tmp_path / "out")
+    written = place(repo.context, Data("food", first.version, ""), tmp_path / "out")
     assert (written / "train/b.txt").read_text() == "bread " * 1000
     assert not (written / "train/c.txt").exists()
     repo.storage.gc(grace="0")

@@ -18,6 +18,7 @@ import mvc
 from mvc.errors import CannotRecord, DamagedData, WrongUsage
 from mvc.recipes.recipe import Recipe, recipe_of
 from tests.recipes import trainings
+from tests.recipes.recorded import recorded
 from tests.recipes.trainings import (
     Conv,
     Counter,
@@ -30,11 +31,6 @@ from tests.recipes.trainings import (
     spoil,
     train_images,
 )
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "images", 16)
 
 
 @pytest.fixture
@@ -55,11 +51,7 @@ def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
     loader = mvc.made(DataLoader, data, batch_size=4, sampler=sampler)
     loss = mvc.made(nn.CrossEntropyLoss, label_smoothing=0.1)
     service = mvc.made(ImageService, optimizer, loader, loss=loss)
-    with repo.recipes.record(
-        model, optimizer, data={"pictures": images}, service=service, verify=False
-    ) as run:
-        run.train(epochs=1)
-    assert run.result is not None
+    run = recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=1)
     recipe = recipe_of(repo.context, run.result.id)
     assert [(o.name, o.kind, o.state) for o in recipe.objects] == [
         ("service.optimizer", "optimizer", True),
@@ -76,7 +68,7 @@ def test_the_recipe_names_objects_by_their_place_and_refers_to_them(
     assert by_name["service.loader.dataset"].keywords == {"noise": 0.2}
     assert recipe.service == {"method": [{"object": "service"}, "train"]}
     assert recipe.arguments == {"epochs": 1}
-    assert recipe.root == run.result.root
+    assert recipe.makes.root == run.result.root
     assert recipe.steps == 4
     commit = repo.version()
     assert commit.needs == tuple(
@@ -106,11 +98,7 @@ def test_a_recipe_is_read_back_as_it_was_written(
         "same": "text with no / file",
         "path": images / "labels.npy",
     }
-    with repo.recipes.record(
-        model, data={"pictures": images}, service=nothing, verify=False
-    ) as run:
-        run.train(**given)
-    assert run.recipe is not None
+    run = recorded(repo, model, data={"pictures": images}, service=nothing, **given)
     encoded = run.recipe.encoded()
     assert Recipe.decode(encoded) == run.recipe
     assert Recipe.decode(encoded).encoded() == encoded
@@ -136,11 +124,8 @@ def test_what_cannot_be_recorded_is_refused_by_name_before_training(
     repo: mvc.Repository, model: Conv, arguments: dict[str, Any], message: str
 ) -> None:
     nothing.seen = None  # type: ignore[attr-defined]
-    with (
-        pytest.raises(CannotRecord, match=message),
-        repo.recipes.record(model, service=nothing, verify=False) as run,
-    ):
-        run.train(**arguments)
+    with pytest.raises(CannotRecord, match=message):
+        recorded(repo, model, service=nothing, **arguments)
     assert nothing.seen is None  # type: ignore[attr-defined]
     assert len(list(repo.log())) == 1
 
@@ -150,11 +135,8 @@ def test_an_object_that_changed_since_it_was_made_has_a_state(
 ) -> None:
     counter = mvc.made(Counter)
     counter.count = 3
-    with (
-        pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"),
-        repo.recipes.record(model, service=nothing, verify=False) as run,
-    ):
-        run.train(f=counter)
+    with pytest.raises(CannotRecord, match=r"f has changed since it was made \(count: 0, now 3\)"):
+        recorded(repo, model, service=nothing, f=counter)
 
 
 def test_a_function_inside_another_and_a_wrong_call_are_refused(
@@ -162,16 +144,10 @@ def test_a_function_inside_another_and_a_wrong_call_are_refused(
 ) -> None:
     def inner(model: nn.Module) -> None: ...
 
-    with (
-        pytest.raises(CannotRecord, match=r"service: .*inner was made inside a function"),
-        repo.recipes.record(model, service=inner),
-    ):
-        pass
-    with (
-        pytest.raises(WrongUsage, match=r"cannot be called so: .*'epochs'"),
-        repo.recipes.record(model, service=trainings.make_images) as run,
-    ):
-        run.train(epochs=3)
+    with pytest.raises(CannotRecord, match=r"service: .*inner was made inside a function"):
+        recorded(repo, model, service=inner)
+    with pytest.raises(WrongUsage, match=r"cannot be called so: .*'epochs'"):
+        recorded(repo, model, service=trainings.make_images, epochs=3)
     with (
         pytest.raises(WrongUsage, match=r"nothing was trained"),
         repo.recipes.record(model, service=nothing),
@@ -193,18 +169,12 @@ def test_wrong_arguments_are_named_as_what_they_are(repo: mvc.Repository, model:
         mvc.made(int, 3)
     with pytest.raises(WrongUsage, match="cannot call an int"):
         mvc.made(3)  # type: ignore[arg-type]
-    with (
-        pytest.raises(WrongUsage, match="service is of type NoneType"),
-        repo.recipes.record(model, service=None),
-    ):
-        pass
+    with pytest.raises(WrongUsage, match="service is of type NoneType"):
+        recorded(repo, model, service=None)
     with pytest.raises(WrongUsage, match=r"model is a class: it must be a torch\.nn\.Module"):
         repo.commit(model=Conv)
-    with (
-        pytest.raises(WrongUsage, match="model is a class"),
-        repo.recipes.record(Conv, service=nothing),  # type: ignore[arg-type]
-    ):
-        pass
+    with pytest.raises(WrongUsage, match="model is a class"):
+        recorded(repo, Conv, service=nothing)
 
 
 def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
@@ -216,30 +186,21 @@ def test_weights_of_no_version_and_a_model_changed_afterwards_are_refused(
     ):
         run.train()
         nn.init.ones_(model.net[0].weight)
-    with (
-        pytest.raises(CannotRecord, match=r"weights are those of no version"),
-        repo.recipes.record(model, service=nothing, verify=False),
-    ):
-        pass
+    with pytest.raises(CannotRecord, match=r"weights are those of no version"):
+        recorded(repo, model, service=nothing)
 
 
 def test_a_model_with_hooks_is_refused(repo: mvc.Repository, model: Conv) -> None:
     model.net[1].register_forward_hook(lambda *_: None)
-    with (
-        pytest.raises(CannotRecord, match=r"the module net.1 has hooks"),
-        repo.recipes.record(model, service=nothing, verify=False),
-    ):
-        pass
+    with pytest.raises(CannotRecord, match=r"the module net.1 has hooks"):
+        recorded(repo, model, service=nothing)
 
 
 def test_data_that_is_written_to_during_training_is_noticed(
     repo: mvc.Repository, model: Conv, images: Path
 ) -> None:
-    with (
-        pytest.raises(CannotRecord, match=r"labels.npy changed during the training"),
-        repo.recipes.record(model, data=images, service=spoil, verify=False) as run,
-    ):
-        run.train()
+    with pytest.raises(CannotRecord, match=r"labels.npy changed during the training"):
+        recorded(repo, model, data=images, service=spoil)
 
 
 def hostile(recipe: Recipe) -> Iterator[tuple[bytes, bytes]]:
@@ -258,9 +219,7 @@ def hostile(recipe: Recipe) -> Iterator[tuple[bytes, bytes]]:
 
 
 def test_hostile_recipes_are_refused(repo: mvc.Repository, model: Conv) -> None:
-    with repo.recipes.record(model, service=nothing, verify=False) as run:
-        run.train()
-    assert run.recipe is not None
+    run = recorded(repo, model, service=nothing)
     encoded = run.recipe.encoded()
     for old, new in hostile(run.recipe):
         assert old in encoded, old
@@ -276,9 +235,7 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
     model = Conv(2, dropout=0.1)
     repo.commit(model.state_dict())
     given = mvc.Architecture(model, {"width": 2, "dropout": 0.1})
-    with repo.recipes.record(given, service=nothing, verify=False) as run:
-        run.train()
-    assert run.recipe is not None
+    run = recorded(repo, given, service=nothing)
     assert run.recipe.model.made == {
         "partial": [
             {"code": "tests.recipes.trainings:Conv"},
@@ -292,11 +249,8 @@ def test_a_model_may_be_described_by_its_architecture(repo: mvc.Repository) -> N
     ):
         run.train()
         run.train()
-    with (
-        pytest.raises(CannotRecord, match="takes arguments"),
-        repo.recipes.record(model, service=nothing, verify=False),
-    ):
-        pass
+    with pytest.raises(CannotRecord, match="takes arguments"):
+        recorded(repo, model, service=nothing)
 
 
 def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
@@ -314,13 +268,8 @@ def test_the_state_of_an_optimizer_is_a_delta_of_the_one_before(
     repo.commit(model.state_dict())
     data = make_images(tmp_path / "images", 8)
     for _ in range(2):
-        with repo.recipes.record(
-            model, optimizer, data=data, service=train_images, verify=False
-        ) as run:
-            run.train()
+        recorded(repo, model, optimizer, data=data, service=train_images)
     second, first, _ = (e.storage for e in repo.log(prices=True))
-    assert first is not None
-    assert second is not None
     whole = 2 * 4 * sum(parameter.numel() for parameter in model.parameters())
     assert sum(first.bytes.values()) > 0.8 * whole
     assert sum(second.bytes.values()) < 0.7 * whole

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitRequest
 from tests.cli.program import Mvc
+from tests.recipes.recorded import recorded
 from tests.recipes.trainings import (
     Conv,
     Images,
@@ -45,24 +45,10 @@ from tests.recipes.trainings import (
     deaf,
     division,
     fails_elsewhere,
-    make_images,
     slow,
     train_images,
     train_text,
 )
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    return make_images(tmp_path / "images", 16)
 
 
 def conv(repo: mvc.Repository, **arguments: Any) -> tuple[Conv, torch.optim.Optimizer]:
@@ -109,10 +95,16 @@ def test_a_conv_net_with_dropout_augmentation_and_shuffling(
     generator = torch.Generator().manual_seed(3)
     # The first training leaves objects with a state, and the second begins with it.
     for _ in range(2):
-        with repo.recipes.record(
-            model, optimizer, data=images, service=train_images, verify=False
-        ) as run:
-            run.train(epochs=2, scheduler=scheduler, generator=generator)
+        recorded(
+            repo,
+            model,
+            optimizer,
+            data=images,
+            service=train_images,
+            epochs=2,
+            scheduler=scheduler,
+            generator=generator,
+        )
     calls: list[tuple[int, int, str]] = []
     done = repo.recipes.retrain(trust=True, progress=lambda *a: calls.append(a))
     assert same(done.state, model)
@@ -135,8 +127,15 @@ def test_an_lstm_with_tied_weights_and_a_generator_of_numpy(
         lr=0.1,
         momentum=0.9,
     )
-    with repo.recipes.record(model, optimizer, data=text, service=train_text) as run:
-        run.train(rng=np.random.default_rng(5))
+    recorded(
+        repo,
+        model,
+        optimizer,
+        data=text,
+        service=train_text,
+        verify=True,
+        rng=np.random.default_rng(5),
+    )
     assert same(repo.recipes.retrain(trust=True).state, model)
 
 
@@ -150,10 +149,7 @@ def test_a_service_of_objects_that_refer_to_each_other_and_frozen_layers(
     optimizer = torch.optim.RMSprop([p for p in model.parameters() if p.requires_grad], lr=0.01)
     loader = mvc.made(DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True)
     service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
-    with repo.recipes.record(
-        model, optimizer, data={"pictures": images}, service=service, verify=False
-    ) as run:
-        run.train(epochs=1)
+    recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=1)
     assert same(repo.recipes.retrain(trust=True).state, model)
 
 
@@ -164,10 +160,7 @@ def test_a_loader_with_worker_processes(repo: mvc.Repository, images: Path) -> N
         DataLoader, mvc.made(Images, images), batch_size=4, shuffle=True, num_workers=2
     )
     service = mvc.made(ImageService, optimizer, loader, mvc.made(nn.CrossEntropyLoss))
-    with repo.recipes.record(
-        model, optimizer, data={"pictures": images}, service=service, verify=False
-    ) as run:
-        run.train(epochs=2)
+    recorded(repo, model, optimizer, data={"pictures": images}, service=service, epochs=2)
     assert same(repo.recipes.retrain(trust=True).state, model)
 
 
@@ -238,9 +231,7 @@ def test_what_runs_of_installed_code_is_shown_before(
 ) -> None:
     marker = tmp_path / "ran"
     model, optimizer = conv(repo)
-    with repo.recipes.record(model, optimizer, service=slow, verify=False) as run:
-        run.train(steps=1)
-    assert run.result is not None
+    run = recorded(repo, model, optimizer, service=slow, steps=1)
     recipe = json.loads(attached.read(repo.context, run.result.id, "recipe.json"))
     recipe["model"]["made"] = {"partial": [{"code": "os:mkdir"}, [str(marker)], []]}
     forged = altered(repo, run.result.id, recipe_json=json.dumps(recipe).encode())
@@ -266,9 +257,7 @@ def test_variables_that_lead_to_other_code_are_not_set(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     model, optimizer = conv(repo)
-    with repo.recipes.record(model, optimizer, service=slow, verify=False) as run:
-        run.train(steps=1)
-    assert run.result is not None
+    run = recorded(repo, model, optimizer, service=slow, steps=1)
     there = json.loads(attached.read(repo.context, run.result.id, "environment.json"))
     for name in (
         "PYTHONPATH", "LD_PRELOAD", "PATH", "OMP_TOOL_LIBRARIES", "ONEDNN_JIT_PROFILE",
@@ -294,8 +283,7 @@ def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
 ) -> None:
     model, _ = conv(repo)
     left = tmp_path / "left"
-    with repo.recipes.record(model, service=division, verify=False) as run:
-        run.train(pid=os.getpid(), left=str(left))
+    recorded(repo, model, service=division, pid=os.getpid(), left=str(left))
     repo.recipes.retrain(trust=True)
     child = int(left.read_text())
     try:
@@ -308,11 +296,7 @@ def test_a_process_that_the_service_leaves_behind_is_not_waited_for(
 def test_broken_replays_are_caught_and_named(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
     repo.recipes.add_data(images, reference=True)
-    with repo.recipes.record(
-        model, optimizer, data=images, service=train_images, verify=False
-    ) as run:
-        run.train()
-    assert run.result is not None
+    run = recorded(repo, model, optimizer, data=images, service=train_images)
     good = run.result.id
     # another number of threads
     with pytest.raises(CannotRetrain, match=r"another environment: threads\.torch: 1, here 2"):
@@ -368,8 +352,7 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
     repo: mvc.Repository, how: signal.Signals, begins: bool
 ) -> None:
     model, optimizer = conv(repo)
-    with repo.recipes.record(model, optimizer, service=slow, verify=False) as run:
-        run.train(steps=3)
+    recorded(repo, model, optimizer, service=slow, steps=3)
     program = (
         "import sys, mvc\n"
         "tell = lambda done, total, text: print(done, text, flush=True)\n"
@@ -402,8 +385,7 @@ def test_a_replay_that_is_killed_leaves_nothing_and_begins_again(
 @pytest.mark.usefixtures("prepared")
 def test_a_replay_that_hangs_is_told_of_and_ended(repo: mvc.Repository) -> None:
     model, _ = conv(repo)
-    with repo.recipes.record(model, service=deaf, verify=False) as run:
-        run.train(pid=os.getpid())
+    recorded(repo, model, service=deaf, pid=os.getpid())
     texts: list[str] = []
     with pytest.raises(CannotRetrain, match="was not made again within 8 s: its process was ended"):
         repo.recipes.retrain(trust=True, timeout=8, progress=lambda *given: texts.append(given[2]))
@@ -419,8 +401,7 @@ def test_a_process_that_keeps_the_lock_of_python_ends_with_its_parent(
     repo: mvc.Repository, tmp_path: Path
 ) -> None:
     model, _ = conv(repo)
-    with repo.recipes.record(model, service=deaf, verify=False) as run:
-        run.train(pid=os.getpid(), begun=str(tmp_path / "begun"))
+    recorded(repo, model, service=deaf, pid=os.getpid(), begun=str(tmp_path / "begun"))
     program = "import sys, mvc\nmvc.Repository.open(sys.argv[1]).recipes.retrain(trust=True)\n"
     child = subprocess.Popen([sys.executable, "-c", program, str(repo.root)])
     deadline = time.monotonic() + 120
@@ -459,20 +440,16 @@ def alive(pid: int) -> bool:
 @pytest.mark.usefixtures("prepared")
 def test_a_training_that_fails_says_why(repo: mvc.Repository, tmp_path: Path) -> None:
     model, _ = conv(repo)
-    with repo.recipes.record(model, service=fails_elsewhere, verify=False) as run:
-        run.train(pid=os.getpid())
+    recorded(repo, model, service=fails_elsewhere, pid=os.getpid())
     with pytest.raises(CannotRetrain, match="cannot be made again: ValueError: another process"):
         repo.recipes.retrain(trust=True)
 
 
 def test_a_recipe_names_what_it_needs(repo: mvc.Repository, images: Path) -> None:
     model, optimizer = conv(repo)
-    with repo.recipes.record(
-        model, optimizer, data=images, service=train_images, verify=False
-    ) as run:
-        run.train()
+    recorded(repo, model, optimizer, data=images, service=train_images)
     recipe = recipe_of(repo.context, repo.find("HEAD"))
     assert repo.version().needs == recipe.needs
-    assert recipe.base == repo.find("HEAD~1")
+    assert recipe.base.version == repo.find("HEAD~1")
     with pytest.raises(MvcError):
         repo.recipes.retrain("HEAD~1", trust=True)

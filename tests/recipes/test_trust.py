@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from mvc.ids import CommitId
 from tests.cli.program import Mvc
 from tests.models.project import Project
 from tests.recipes import by_hand as recipes
+from tests.recipes.recorded import recorded
 
 pytestmark = pytest.mark.usefixtures("prepared")
 
@@ -42,14 +42,6 @@ SERVICE = """
             for parameter in model.parameters():
                 parameter += 1
 """
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass
@@ -89,9 +81,7 @@ def foreign(
     theirs, own = project.load("foreign"), project.load("own")
     model = mvc.made(theirs.Net)
     start = repo.commit(model.state_dict()).id
-    with repo.recipes.record(model, service=theirs.train, verify=False) as run:
-        run.train()
-    assert run.result is not None
+    run = recorded(repo, model, service=theirs.train)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     recipes.drop(repo.context, run.result.id)
     repo.commit({"other": torch.zeros(3)})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -31,22 +30,16 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
 from mvc.repo.context import Context
-from mvc.repo.lookup import weights
+from mvc.repo.lookup import availability
+from mvc.repo.lookup.availability import Dropped
 from mvc.store.journal.entries import Entry, Weights
 from tests.frameworks.need import need
 from tests.oracle import reader
 from tests.recipes.by_hand import drop
+from tests.recipes.recorded import recorded
 from tests.recipes.trainings import Conv, make_images, train_images
 
 pytestmark = pytest.mark.usefixtures("prepared")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Chain:
@@ -79,6 +72,15 @@ class Chain:
     def _keep(self) -> None:
         self.states.append({n: v.clone() for n, v in self.model.state_dict().items()})
 
+    def lose(self, *versions: CommitId) -> None:
+        """Gives up the weights of versions, and collects them."""
+        drop(self.repo.context, *versions)
+        self.repo.storage.gc(grace="0")
+
+    def dropped(self, version: CommitId) -> Dropped | None:
+        (entry,) = (entry for entry in self.repo.log() if entry.id == version)
+        return entry.dropped
+
     def is_right(self, rev: int) -> bool:
         state = self.repo.checkout(self.ids[rev])
         return all(torch.equal(state[n], v) for n, v in self.states[rev].items())
@@ -97,10 +99,8 @@ def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
         repo.storage.repack(drop_weights=[first])
     repo.storage.repack(drop_weights=[first], trust=True)
     repo.storage.gc(grace="0")
-    (entry,) = (e for e in repo.log() if e.id == first)
-    assert entry.dropped is not None
-    assert entry.dropped.proven_ns is not None
-    assert "torch" in entry.dropped.where
+    dropped = chain.dropped(first)
+    assert dropped is not None and dropped.proven_ns is not None and "torch" in dropped.where
     with pytest.raises(WeightsDropped, match="were given up") as caught:
         repo.checkout(first)
     assert "--retrain --trust-code" in str(caught.value.hint)
@@ -113,7 +113,7 @@ def test_only_a_proven_recipe_lets_weights_go(chain: Chain) -> None:
     repo.storage.repack(add=[first], trust=True)
     assert chain.is_right(1)
     assert repo.storage.fsck(full=True).sound
-    assert next(e for e in repo.log() if e.id == first).dropped is None
+    assert chain.dropped(first) is None
 
 
 def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain: Chain) -> None:
@@ -142,32 +142,25 @@ def test_a_chain_of_recipes_is_trained_again_from_the_last_stored_version(chain:
 def test_report_and_plot_leave_out_changes_of_versions_without_weights(chain: Chain) -> None:
     repo, (start, first, _) = chain.repo, chain.ids
     repo.commit({n: v + 1 for n, v in chain.states[2].items()})
-    drop(repo.context, first)
-    repo.storage.gc(grace="0")
+    chain.lose(first)
     assert start.short in repo.report()
     assert "1 of" in " ".join(repo.plot(distance=True).notes)
 
 
 def test_every_verified_replay_is_recorded_as_a_proof(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop(repo.context, first, second)
-    repo.storage.gc(grace="0")
+    chain.lose(first, second)
     with repo.recipes.retraining(second, trust=[first, second]) as done:
-        assert done is not None
         assert done.replayed == (first, second)
         assert repr(done).startswith(f"<Retrained: {second.short} model.safetensors, 2 replayed")
-    found = {e.id: e.dropped for e in repo.log()}
     for id_ in (first, second):
-        dropped = found[id_]
-        assert dropped is not None
-        assert dropped.proven_ns is not None
-        assert "torch" in dropped.where
+        dropped = chain.dropped(id_)
+        assert dropped is not None and dropped.proven_ns is not None and "torch" in dropped.where
 
 
 def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
     repo, (_, first, _) = chain.repo, chain.ids
-    drop(repo.context, first)
-    repo.storage.gc(grace="0")
+    chain.lose(first)
     with pytest.raises(WeightsDropped) as caught:
         repo.checkout(first)
     assert f"mvc repack --add {first.short} --trust-code" in str(caught.value.hint)
@@ -176,8 +169,7 @@ def test_the_hint_names_what_works_for_every_command(chain: Chain) -> None:
 
 def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop(repo.context, second)
-    repo.storage.gc(grace="0")
+    chain.lose(second)
     for read in (
         lambda: repo.load_model(second, trust=True),
         lambda: repo.checkout(second, to=repo.root.parent / "elsewhere"),
@@ -215,8 +207,7 @@ def test_what_a_dropped_version_needs_is_not_forgotten(chain: Chain) -> None:
 
 def test_other_files_manifests_and_what_it_carries_stay(chain: Chain, tmp_path: Path) -> None:
     repo, (_, first, second) = chain.repo, chain.ids
-    drop(repo.context, second)
-    repo.storage.gc(grace="0")
+    chain.lose(second)
     assert repo.recipes.code(second)
     assert repo.manifest(second).root == repo.version(second).root
     found = repo.diff(first, second)  # by how much they differ is not known without them
@@ -236,8 +227,7 @@ def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: 
     from mvc.frameworks.fsspec.filesystem import MvcFileSystem
 
     repo = chain.repo
-    drop(repo.context, chain.ids[2])
-    repo.storage.gc(grace="0")
+    chain.lose(chain.ids[2])
     with pytest.raises(CheckpointException, match="were given up"):
         dcp.load(dict(chain.states[2]), storage_reader=MvcReader(repo))
     fs, path = MvcFileSystem(), f"mvc://{repo.root}@HEAD/model.safetensors"
@@ -252,8 +242,7 @@ def test_readers_of_checkpoints_and_files_say_that_weights_were_given_up(chain: 
 
 def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop(repo.context, second)
-    repo.storage.gc(grace="0")
+    chain.lose(second)
     with pytest.raises(WeightsDropped):
         repo.commit({"x": torch.zeros(3)}, path="other.safetensors")
     with repo.recipes.retraining(second, trust=True), pytest.raises(WeightsDropped):
@@ -265,22 +254,20 @@ def test_a_version_is_committed_on_a_dropped_one_only_with_weights_of_its_own(ch
 def test_weights_that_another_version_has_stay_readable(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
     repo.commit(chain.states[2], message="the same again")
-    drop(repo.context, second)
-    repo.storage.gc(grace="0")
+    chain.lose(second)
     assert chain.is_right(2)
     repo.storage.repack(add=[second])  # nothing is trained: they are there
-    assert next(e for e in repo.log() if e.id == second).dropped is None
+    assert chain.dropped(second) is None
 
 
 def test_weights_that_are_stored_again_by_a_commit_are_told(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop(repo.context, second)
-    repo.storage.gc(grace="0")
-    assert "still stored" not in str(next(e for e in repo.log() if e.id == second).dropped)
+    chain.lose(second)
+    assert "still stored" not in str(chain.dropped(second))
     repo.commit(chain.states[2])
-    assert str(next(e for e in repo.log() if e.id == second).dropped).endswith("), still stored")
+    assert str(chain.dropped(second)).endswith("), still stored")
     repo.storage.repack(add=[second])  # trains nothing
-    assert next(e for e in repo.log() if e.id == second).dropped is None
+    assert chain.dropped(second) is None
 
 
 def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
@@ -299,8 +286,7 @@ def test_the_marks_are_read_from_the_format_alone(chain: Chain) -> None:
 
 def test_rebuilding_index_and_journal_keeps_the_marks(chain: Chain) -> None:
     repo, second = chain.repo, chain.ids[2]
-    drop(repo.context, second)
-    repo.storage.gc(grace="0")
+    chain.lose(second)
     repo.storage.rebuild_index()
     with pytest.raises(WeightsDropped):
         repo.checkout(second)
@@ -344,10 +330,8 @@ def test_a_repack_gives_up_weights_whose_base_was_given_up_before(chain: Chain) 
     with mvc.Repository.open(repo.context.root) as chain.repo:
         done = chain.repo.storage.repack()
         assert done.plan.given_up == (second,)
-        assert done.plan.prices is not None
         chain.repo.storage.gc(grace="0")  # what was kept as a step between the two goes, too
         price = chain.repo.storage.stats().price
-        assert price is not None
         assert price <= 1.05 * done.plan.prices[1] < done.plan.prices[0]
 
 
@@ -385,7 +369,6 @@ def test_a_repack_gives_up_weights_that_cost_more_than_their_recipe(chain: Chain
     with mvc.Repository.open(repo.context.root) as chain.repo:
         planned = chain.repo.storage.repack(dry_run=True).plan
         assert planned.given_up == (first,)
-        assert planned.prices is not None
         assert planned.prices[1] < planned.prices[0]
         assert chain.is_right(1)
         assert chain.repo.storage.repack().plan.given_up == (first,)
@@ -411,8 +394,7 @@ def test_a_recorded_training_keeps_the_cheaper_of_weights_and_recipe(
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         opened.commit(model.state_dict())
         data = make_images(tmp_path / "images", 16)
-        with opened.recipes.record(model, optimizer, data=data, service=train_images) as run:
-            run.train()
+        recorded(opened, model, optimizer, data=data, service=train_images, verify=True)
         (newest, *_) = opened.log()
         assert (newest.dropped is not None) == gone
 
@@ -453,7 +435,7 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
 ) -> None:
     repo, second = chain.repo, chain.ids[2]
     drop(repo.context, second)
-    is_stored, collected = weights.is_stored, list[bool]()
+    is_stored, collected = availability.is_stored, list[bool]()
 
     def racing(context: Context, entry: object) -> bool:
         found = is_stored(context, entry)  # type: ignore[arg-type]
@@ -463,7 +445,7 @@ def test_weights_that_a_gc_collects_meanwhile_are_trained_again(
                 other.storage.gc(grace="0")
         return found
 
-    monkeypatch.setattr(weights, "is_stored", racing)
+    monkeypatch.setattr(availability, "is_stored", racing)
     repo.storage.repack(add=[second], trust=True)
     assert collected
     assert chain.is_right(2)
@@ -506,8 +488,7 @@ def test_data_outside_of_the_repository_keep_the_weights(
         repo.recipes.record(model, optimizer, data=images, service=train_images, drop_weights=True),
     ):
         pass
-    with repo.recipes.record(model, optimizer, data=images, service=train_images) as run:
-        run.train()
+    recorded(repo, model, optimizer, data=images, service=train_images, verify=True)
     weigh(repo, 1e12)
     with mvc.Repository.open(repo.root) as opened:
         assert not opened.storage.repack().plan.given_up

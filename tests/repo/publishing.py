@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for
 from mvc.store.journal.entries import Entry, RefChange
-from tests.faults.clock import FixedClock
-from tests.faults.wrapped import Handle, WrappedFS
+from mvc.testing import FixedClock, UnsyncedFS
 from tests.repo.working import new_context
 
 SECOND = 1_000_000_000
 START = 1_750_000_000 * SECOND
-
-
-class UnsyncedFS(WrappedFS):
-    """Flushes nothing, so that thousands of entries are quick to write."""
-
-    def handle_call(self, file: Handle, op: str, act: Callable[[], Any], *detail: Any) -> Any:
-        return None if op == "sync" else super().handle_call(file, op, act, *detail)
 
 
 def repository(root: Path) -> Context:

@@ -16,7 +16,7 @@ from mvc.ids import CommitId
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import encode_entry
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 
 YEAR = 31_556_952 * 10**9
 OUT_OF_RANGE = {

@@ -9,11 +9,11 @@ import pytest
 
 import mvc
 from mvc.errors import DamagedData
-from mvc.store.graph.search import Step
-from tests.fresh import fresh_process
+from mvc.store.graph.search import PathStep
+from mvc.testing import fresh_process
 
 
-def spoil(root: Path, step: Step) -> None:
+def spoil(root: Path, step: PathStep) -> None:
     """Flips a bit of a payload."""
     path = root / ".mvc" / "packs" / f"{step.pack:08d}.pack"
     data = bytearray(path.read_bytes())
@@ -27,7 +27,7 @@ def weights(seed: int) -> dict[str, np.ndarray]:
     return {"w": start + np.float32(1e-3) * np.float32(seed)}
 
 
-def only_step(repo: mvc.Repository, rev: str = "HEAD") -> Step:
+def only_step(repo: mvc.Repository, rev: str = "HEAD") -> PathStep:
     content = repo.manifest(rev).entries[0].contents[0]
     return next(iter(repo.context.store.graph.codings(content.id)))
 

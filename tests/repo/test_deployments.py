@@ -22,7 +22,7 @@ from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, list_deployments, live_at, retract, targets
 from mvc.store.journal.entries import Entry
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 from tests.repo.publishing import SECOND, START, advance, commit, repository
 
 

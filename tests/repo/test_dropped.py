@@ -14,7 +14,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import NotTrusted
 from mvc.ids import CommitId
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 from tests.recipes import by_hand as recipes
 
 HOUR = 3_600_000_000_000

@@ -14,8 +14,8 @@ from mvc.errors import DamagedData, HistoryMissing, MvcError
 from mvc.ids import CommitId
 from mvc.repo.history import log as history_log
 from mvc.store.journal.frames import Recorded
+from mvc.testing import fresh_process
 from tests.cli.program import Mvc
-from tests.fresh import fresh_process
 
 COUNT = 8
 LOST = (3, 7)  # the second one is HEAD's, the last entry but one

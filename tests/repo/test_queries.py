@@ -14,7 +14,7 @@ import mvc
 from mvc.errors import StorageFull, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.repo import queries as queries_module
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 
 PROJECT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import torch
 
 import mvc
 from mvc.errors import MvcError, RefConflict, SourceChanged, WrongUsage
-from mvc.repo.commit.state_writer import PrecisionCopies
+from mvc.store.writing.precision_copies import PrecisionCopies
 
 
 def test_a_checkout_that_cannot_be_finished_does_not_hold_up_later_ones(tmp_path: Path) -> None:

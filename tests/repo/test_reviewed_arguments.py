@@ -23,8 +23,8 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
+from mvc.testing import HookedFS
 from tests.cli.program import Mvc
-from tests.faults.hooked import HookedFS
 
 STATE = {"w": np.arange(6, dtype=np.float32)}
 LONE = "a\ud800b"

@@ -19,9 +19,7 @@ from mvc.errors import Busy, DamagedData, MvcError
 from mvc.io.files import FileIdentity
 from mvc.repo.lookup.refs import BRANCH
 from mvc.store.journal.entries import Entry, RefChange
-from tests.faults.hooked import HookedFS
-from tests.faults.wrapped import WrappedFS
-from tests.fresh import fresh_process
+from mvc.testing import HookedFS, WrappedFS, fresh_process
 
 
 def state(value: float) -> dict[str, np.ndarray]:

@@ -37,11 +37,10 @@ from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.maintenance.repack.repack import join
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import set_value
+from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.crash import treatments
 from tests.crash.state import check_arrays
 from tests.crash.story import foreign_index
-from tests.faults.clock import FixedClock
-from tests.fresh import fresh_process, open_quietly
 from tests.recipes import by_hand as recipes
 
 Arrays = Mapping[str, np.ndarray]

@@ -25,12 +25,11 @@ from mvc.errors import RefConflict
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.repo import refs
+from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
 from tests.crash import maintenance, treatments
 from tests.crash.state import Checked, check_version, reachable, state_of
 from tests.crash.story import foreign_index
-from tests.faults.clock import FixedClock
-from tests.fresh import fresh_process, open_quietly
 from tests.seeds import draw
 
 _BATCH = 15

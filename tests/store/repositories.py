@@ -10,7 +10,7 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.store.snapshot import IndexThresholds, Snapshot
-from tests.fresh import fresh_process, open_repository
+from mvc.testing import fresh_process, open_repository
 from tests.index_files import index_file
 
 _BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)

@@ -12,7 +12,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.manifest import Manifest
 from mvc.repo.config import set_value
-from tests.fresh import fresh_process
+from mvc.testing import fresh_process
 
 _STEPS = np.random.default_rng(3).random((128, 40, 30)) < 0.2
 

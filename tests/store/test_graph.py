@@ -111,7 +111,7 @@ def test_a_bridge_is_never_crossed_backwards(tmp_path: Path, change: str) -> Non
             blobs = [weight(repo, rev, "t.txt") for rev in (one, two)]
         else:
             one = repo.commit(first).id
-            repo._last.clear()
+            repo.context.caches.clear()
             two = repo.commit(second).id
             blobs = [weight(repo, rev) for rev in (one, two)]
         graph = repo.context.store.graph

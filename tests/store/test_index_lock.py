@@ -10,6 +10,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,14 @@ grow(index, 3, 0)
 index.close()
 """
 
+WAITING = """
+import sys
+from pathlib import Path
+from tests.store.test_index_lock import opened
+print("ready", flush=True)
+opened(Path(sys.argv[1])).close()
+"""
+
 
 def opened(folder: Path, *, create: bool = False) -> Index:
     return Index(FileSystem(), folder, writable=True, create=create)
@@ -48,6 +57,28 @@ def another_process(folder: Path) -> str:
     command = [sys.executable, "-c", ANOTHER_PROCESS, str(folder)]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
     return (done.stderr.splitlines() or [""])[-1]
+
+
+def put(lock_file: Path, data: bytes) -> None:
+    """LMDB maps it: the same file, not a new one."""
+    with lock_file.open("r+b") as file:
+        file.write(data)
+
+
+_NEWEST = slice(48, 56)  # of the lock file: which state is the newest
+
+
+def put_elsewhere(lock_file: Path, newest: bytes) -> None:
+    """In another process: to close a file ends all locks on it of the process that does."""
+    code = (
+        "import sys; file = open(sys.argv[1], 'r+b'); "
+        f"file.seek({_NEWEST.start}); file.write(sys.stdin.buffer.read())"
+    )
+    subprocess.run([sys.executable, "-S", "-c", code, str(lock_file)], input=newest, check=True)
+
+
+def seen_elsewhere(lock_file: Path) -> bytes:
+    return subprocess.check_output(["cat", str(lock_file)])[_NEWEST]
 
 
 @pytest.fixture
@@ -95,14 +126,30 @@ def test_a_file_that_was_exchanged_in_use(
     mine.close()
 
 
+def test_a_writer_that_was_interrupted_in_the_middle_is_waited_for(folder: Path) -> None:
+    """Its new state is in the data, and not yet in the lock file: on a busy machine for long."""
+    mine = opened(folder)
+    grow(mine, 1, 2)
+    older = seen_elsewhere(folder / "lock.mdb")
+    grow(mine, 1, 3)
+    newer = seen_elsewhere(folder / "lock.mdb")
+    put_elsewhere(folder / "lock.mdb", older)
+    command = [sys.executable, "-c", WAITING, str(folder)]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        time.sleep(0.2)
+        put_elsewhere(folder / "lock.mdb", newer)
+        assert process.wait(60) == 0
+    mine.close()
+
+
 def test_a_lock_file_that_lags_behind_is_seen_by_a_writer_who_has_it_open(folder: Path) -> None:
     """The lock file's state goes back, as if somebody had written under another one."""
     mine = opened(folder)
     grow(mine, 2, 2)
     older = (folder / "lock.mdb").read_bytes()
     grow(mine, 2, 3)
-    with (folder / "lock.mdb").open("r+b") as file:  # LMDB maps it: the same file, not a new one
-        file.write(older)
+    put(folder / "lock.mdb", older)
     with pytest.raises(DamagedData, match="do not belong together"):
         grow(mine, 1, 4)
     mine.close()

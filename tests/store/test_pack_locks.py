@@ -11,7 +11,7 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem
 from mvc.store.packs.reader import PackReader
-from tests.faults.hooked import HookedFS
+from mvc.testing import HookedFS
 
 
 def test_a_failed_opening_lets_go_of_the_lock(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 from mvc.api.repository import Repository
 from mvc.io.files import TEMPORARY
 from mvc.maintenance import gc
-from tests.faults.hooked import HookedFS
-from tests.fresh import fresh_process
+from mvc.testing import HookedFS, fresh_process
 
 
 class Meanwhile:

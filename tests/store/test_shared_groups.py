@@ -14,7 +14,7 @@ from mvc.repo.lookup import manifests
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery import grouped
 from mvc.store.recovery.timing import Timing
-from tests.fresh import open_quietly
+from mvc.testing import open_quietly
 
 
 def uneven(root: Path) -> tuple[CommitId, dict[str, np.ndarray]]:

@@ -142,7 +142,7 @@ def test_a_damaged_base_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise DamagedData("not readable")
 
     with history.open() as repo, monkeypatch.context() as patched:
-        patched.setattr("mvc.repo.commit.state_writer.StateWriter._older", fail)
+        patched.setattr("mvc.store.writing.object_writer.ObjectWriter._older", fail)
         history.commit(repo)
         history.check(repo)
     with history.open() as repo:

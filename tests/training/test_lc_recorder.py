@@ -15,9 +15,9 @@ from mvc.errors import DamagedData, WrongUsage
 from mvc.maintenance.repack.joint import SuperStep
 from mvc.repo.lossy import approximate as approximating
 from mvc.serving.served_version import ServedVersion
+from mvc.testing import fresh_process, open_quietly
 from mvc.training.lossy import approximator
 from mvc.training.state.optimizers import bound_moments
-from tests.fresh import fresh_process, open_quietly
 from tests.training.runs import Run, tensor_bits
 
 LC = "lc:x=3"

@@ -15,7 +15,7 @@ import mvc
 from mvc.adapters.python.arrays import has_dtype
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
-from tests.fresh import fresh_process, open_quietly
+from mvc.testing import fresh_process, open_quietly
 from tests.values.extremes import NAMES, Words, first, later, near_ends, zero
 
 __all__ = ["STEPS", "Story", "bits", "stored_bytes"]

@@ -13,7 +13,7 @@ import mvc
 from mvc.errors import EncodingFailed, MvcError
 from mvc.store.packs.reader import PackReader
 from mvc.store.writing.pack_writer import PackWriter
-from tests.fresh import fresh_process, open_quietly
+from mvc.testing import fresh_process, open_quietly
 from tests.values.stories import stored_bytes
 
 State = dict[str, np.ndarray]

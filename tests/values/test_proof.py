@@ -23,7 +23,7 @@ from mvc.model.commit import Commit
 from mvc.store.journal.entries import Entry
 from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.proof import ALWAYS
-from tests.fresh import fresh_process, open_quietly
+from mvc.testing import fresh_process, open_quietly
 from tests.values.stories import stored_bytes
 
 Spoil = Callable[[Any], Any]

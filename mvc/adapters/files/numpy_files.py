@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from mvc.adapters.files.zip_layout import Member, find_checks
+from mvc.adapters.files.zip_layout import ZipMember, find_checks
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_DIMENSIONS
@@ -38,7 +38,7 @@ def parse_npy(source: Source, name: str) -> FileParts:
     return FileParts("npy", (ParsedContent(start, spec),), (ParsedTensor("array", spec, 0),))
 
 
-def parse_npz(source: Source, name: str, members: tuple[Member, ...]) -> FileParts:
+def parse_npz(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
     """Arrays under their names without ``.npy``. Raises BadModelFile if one is compressed."""
     contents: list[ParsedContent] = []
     tensors: list[ParsedTensor] = []

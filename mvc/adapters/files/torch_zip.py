@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent, read_pickle
-from mvc.adapters.files.zip_layout import Member, find_checks, read_members
+from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source, gaps
 from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
@@ -191,7 +191,9 @@ def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
     if type(offset) is not int or not 0 <= offset < _MAX_STEP or len(shape) != len(steps):
         raise BadModelFile("a tensor in the pickle has a malformed shape")
     spec = TensorSpec(dtype, shape)
-    return StoredTensor(names.unique(path), spec, key, offset, steps, size_in_bytes, node)
+    return StoredTensor(
+        names.unique(path), spec, key, offset, strides=steps, storage_bytes=size_in_bytes, node=node
+    )
 
 
 def _is_lazy_view(name: str, args: tuple[Any, ...]) -> bool:
@@ -228,14 +230,14 @@ def _naturals(node: Any) -> tuple[int, ...]:
     return tuple(node)
 
 
-def archive_name(members: Iterable[Member]) -> str | None:
+def archive_name(members: Iterable[ZipMember]) -> str | None:
     """The folder inside the archive that holds ``data.pkl``; None if it is no torch file."""
     names = [m.name for m in members]
     folder = names[0].split("/")[0] if names else ""
     return folder if f"{folder}/data.pkl" in names else None
 
 
-def _root(source: Source, name: str, members: Iterable[Member]) -> tuple[Member, Any]:
+def _root(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[ZipMember, Any]:
     """The member ``data.pkl`` and the nodes in it."""
     wanted = f"{archive_name(members)}/data.pkl"
     pickle = next((m for m in members if m.name == wanted), None)
@@ -244,7 +246,7 @@ def _root(source: Source, name: str, members: Iterable[Member]) -> tuple[Member,
     return pickle, read_pickle(source.read(pickle.start, pickle.size))
 
 
-def parse_torch_zip(source: Source, name: str, members: tuple[Member, ...]) -> FileParts:
+def parse_torch_zip(source: Source, name: str, members: tuple[ZipMember, ...]) -> FileParts:
     """Raises BadModelFile for what torch would not have written."""
     folder = archive_name(members)
     by_name = {m.name: m for m in members}
@@ -285,18 +287,18 @@ def parse_torch_zip(source: Source, name: str, members: tuple[Member, ...]) -> F
     )
 
 
-def _is_content(member: Member, prefix: str) -> bool:
+def _is_content(member: ZipMember, prefix: str) -> bool:
     return bool(member.size) and (
         member.size >= _BIG_MEMBER or (member.stored and member.name.startswith(prefix))
     )
 
 
-def _raw(member: Member) -> ParsedContent:
+def _raw(member: ZipMember) -> ParsedContent:
     return ParsedContent(member.start, TensorSpec("raw", (member.size,)))
 
 
 def _place(
-    member: Member, tensors: list[StoredTensor], name: str
+    member: ZipMember, tensors: list[StoredTensor], name: str
 ) -> dict[str, tuple[ParsedContent, View | None]]:
     """Where in the file each tensor of one storage lies, by key."""
     for tensor in tensors:

@@ -19,7 +19,7 @@ from mvc.errors import BadModelFile
 from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
 from mvc.model.manifest import Check
 
-__all__ = ["Member", "find_checks", "read_members"]
+__all__ = ["ZipMember", "find_checks", "read_members"]
 
 _END = struct.Struct("<4sHHHHIIH")
 _END64 = struct.Struct("<4sQHHIIQQQQ")
@@ -32,7 +32,7 @@ _ENCRYPTED, _DESCRIPTOR, _UTF8 = 1, 8, 0x800
 _LOCAL_CRC, _CENTRAL_CRC = 14, 16
 
 
-class Member(Struct, frozen=True):
+class ZipMember(Struct, frozen=True):
     """``size`` bytes at ``start``; ``fields`` are places that may keep their CRC-32."""
 
     name: str
@@ -53,7 +53,7 @@ class _Listed(Struct, frozen=True):
     crc_at: int
 
 
-def read_members(source: Source, name: str) -> tuple[Member, ...]:
+def read_members(source: Source, name: str) -> tuple[ZipMember, ...]:
     """All members in file order. Raises BadModelFile."""
     try:
         start, length, count = _directory(source, name)
@@ -124,7 +124,9 @@ def _list(directory: bytes, start: int, count: int, name: str) -> list[_Listed]:
         if row[4] == 0 and full != packed:
             raise BadModelFile(f"{name}: a zip member has two sizes")
         text = directory[text_at:extra_at]
-        listed.append(_Listed(text, row[3], row[4], packed, header, start + at + _CENTRAL_CRC))
+        listed.append(
+            _Listed(text, row[3], row[4], packed, header=header, crc_at=start + at + _CENTRAL_CRC)
+        )
         at = end
     if at != len(directory):
         raise BadModelFile(f"{name}: its zip directory is longer than its members")
@@ -148,7 +150,7 @@ def _wide(extra: bytes, values: tuple[int, ...], name: str) -> tuple[int, ...]:
     return values
 
 
-def _locate(source: Source, entry: _Listed, name: str) -> Member:
+def _locate(source: Source, entry: _Listed, name: str) -> ZipMember:
     head = source.read(entry.header, _LOCAL.size + len(entry.name))
     if len(head) != _LOCAL.size + len(entry.name):
         raise BadModelFile(f"{name}: a zip member lies outside the file")
@@ -165,10 +167,10 @@ def _locate(source: Source, entry: _Listed, name: str) -> Member:
         text = entry.name.decode("utf-8" if entry.flags & _UTF8 else "cp437")
     except UnicodeDecodeError as error:
         raise BadModelFile(f"{name}: the name of a zip member is not UTF-8") from error
-    return Member(text, start, entry.size, entry.method == 0, tuple(sorted(fields)))
+    return ZipMember(text, start, entry.size, entry.method == 0, fields=tuple(sorted(fields)))
 
 
-def find_checks(source: Source, name: str, members: Iterable[Member]) -> tuple[Check, ...]:
+def find_checks(source: Source, name: str, members: Iterable[ZipMember]) -> tuple[Check, ...]:
     """The CRC-32 fields of members that hold the right value; others stay literal bytes.
 
     Reads the members once, through one buffer.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -39,14 +39,13 @@ from mvc.adapters.python.arrays import (
 from mvc.adapters.structure import Names, decode, encode
 from mvc.adapters.views import extract
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
-from mvc.ids import BlobId
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import check_key, printable
 from mvc.model.tensor import DTYPES, TensorSpec
 
 __all__ = [
-    "Buffers", "Deferred", "HashedState", "ParsedState", "from_state", "to_state", "values",
+    "Buffers", "Deferred", "from_state", "to_state", "values",
 ]  # fmt: skip
 
 Buffers = Callable[[int], Any]
@@ -62,34 +61,6 @@ class Deferred(Struct, frozen=True):
 
     spec: TensorSpec
     read: Callable[[int, memoryview], None]
-
-
-class HashedState(Mapping[str, Any]):
-    """A state that nobody writes to, with the ids of its contents in the order of ``from_state``.
-
-    A commit takes it as the state itself, and does not hash it again.
-    """
-
-    def __init__(self, state: Mapping[str, Any], ids: Sequence[BlobId]) -> None:
-        self.state = state
-        self.ids = ids
-
-    def __getitem__(self, key: str) -> Any:
-        return self.state[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.state)
-
-    def __len__(self) -> int:
-        return len(self.state)
-
-
-class ParsedState(HashedState):
-    """A state that was parsed and hashed before, and whose contents may have been replaced."""
-
-    def __init__(self, state: Mapping[str, Any], parsed: ParsedFile) -> None:
-        super().__init__(state, parsed.ids or ())
-        self.parsed = parsed
 
 
 class _Array(Struct, frozen=True):
@@ -187,19 +158,15 @@ def from_state(obj: Mapping[Any, Any]) -> ParsedFile:
     Raises UnsupportedTensor naming the place of anything that cannot be kept
     exactly, and InvalidName for a name that mvc does not accept.
     """
-    if isinstance(obj, ParsedState):
-        return obj.parsed
     if not isinstance(obj, Mapping):
         raise WrongUsage(
             f"a state is a dictionary, not a {type(obj).__qualname__}",
             hint="commit model.state_dict(), or a dictionary that holds the tensor",
         )
     collector = _Collector()
-    structure = encode(obj.state if isinstance(obj, HashedState) else obj, collector.leaf)
+    structure = encode(obj, collector.leaf)
     arrays = sorted(collector.arrays, key=lambda a: -DTYPES[a.spec.dtype].itemsize)
-    parsed = _ParsedState(_header(structure, arrays), arrays)
-    parsed.ids = obj.ids if isinstance(obj, HashedState) else None
-    return parsed
+    return _ParsedState(_header(structure, arrays), arrays)
 
 
 def _header(structure: str, arrays: list[_Array]) -> bytes:

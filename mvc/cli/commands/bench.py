@@ -14,7 +14,7 @@ from typing import Any
 
 from mvc.api.bench import MAX_BYTES, Measured, Row, bench
 from mvc.cli.completing import complete_files
-from mvc.cli.options import Options, argument, option
+from mvc.cli.options import CommandOptions, argument, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
@@ -26,20 +26,20 @@ from mvc.model.names import printable
 _COLUMNS = (
     Column("pipeline"),
     Column("preset"),
-    *numbers("deltas", "full", "commit", "checkout", "recovery", "a version"),
+    *numbers("deltas, full, commit, checkout, recovery, a version"),
     Column(""),
 )
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _BenchOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[str, ...] = argument("PATH...", required=True, shell_complete=complete_files)
     max_bytes: str | None = option(
         "BYTES", "Commit at most this much of a version (1MB); by default 256MiB."
     )
 
 
-@verb("mvc bench runs/2026-11", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc bench runs/2026-11", _BenchOptions)
+def command(session: Session, args: _BenchOptions) -> None:
     repository = None
     with suppress(NotARepository):
         repository = session.repository
@@ -127,19 +127,19 @@ def _speed(rate: float) -> str:
 def _json(found: Measured) -> dict[str, Any]:
     best = found.advice.row
     return {
-        **fields(found, "versions", "compared", "newest", "base", "raw_bytes"),
+        **fields(found, "versions compared newest base raw_bytes"),
         "sampled_bytes": found.sampled,
-        **fields(found, "changed", "threads"),
+        **fields(found, "changed threads"),
         "exact": True,  # other bytes end the command with an error
-        **fields(found, "reset_interval", "max_recovery", "in_use"),
+        **fields(found, "reset_interval max_recovery in_use"),
         "pipelines": [
             {
-                **fields(row, "pipeline", "preset"),
+                **fields(row, "pipeline preset"),
                 "delta": row.delta,
                 "full": row.full,
                 "interval": row.interval,
                 "version_bytes": round(row.version_bytes),
-                **fields(row, "recovery", "fits"),
+                **fields(row, "recovery fits"),
                 "slow": _is_slow(found, row),
             }
             for row in found.rows

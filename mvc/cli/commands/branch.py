@@ -5,22 +5,22 @@ from __future__ import annotations
 import click
 
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _BranchOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=COMPLETIONS["BRANCH"])
     delete: bool = flag("Delete NAME; refuse if versions would be lost.", "-d")
     move: bool = flag("Rename: 'mvc branch -m [OLD] NEW'.", "-m")
     force: bool = flag("Move or replace an existing branch; delete in any case.", "-f")
 
 
-@verb("mvc branch experiment HEAD~3", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc branch experiment HEAD~3", _BranchOptions)
+def command(session: Session, args: _BranchOptions) -> None:
     if args.delete and args.move:
         raise click.UsageError("delete or rename, not both")
     if args.delete:

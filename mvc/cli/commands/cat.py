@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mvc.cli.listing import missing_path
-from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -23,7 +23,7 @@ from mvc.model.names import printable
 _MOST_IN_JSON = 10_000
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _CatOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("REV")
     tensor: str = argument("TENSOR")
     path: str | None = option("PATH", "The file, where several have a TENSOR.")
@@ -31,8 +31,8 @@ class _Options(Options, frozen=True, kw_only=True):
     force: bool = flag("Replace FILE.npy if it exists.", "-f")
 
 
-@verb("mvc cat HEAD conv1.weight -o conv1.npy", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc cat HEAD conv1.weight -o conv1.npy", _CatOptions)
+def command(session: Session, args: _CatOptions) -> None:
     from mvc.cli.values import array, npy, summary
 
     out = session.out

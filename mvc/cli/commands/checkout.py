@@ -15,7 +15,7 @@ import click
 from msgspec.structs import replace
 
 from mvc.cli.completing import complete_checkout
-from mvc.cli.options import FORCE_WORK, Options, argument, flag, given, option
+from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, given, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
 
 
-class _Retraining(Retraining, frozen=True, kw_only=True):
+class _CheckoutRetraining(Retraining, frozen=True, kw_only=True):
     trust_code: bool = flag(
         "With --retrain, run the stored code; with --model, to see that it works."
     )
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[REV] [PATH]...", shell_complete=complete_checkout)
     at: str | None = option("TIME", "The version that was live at TIME, instead of REV.")
     target: str | None = option("T", "Where it was live; without --at, what is live there now.")
@@ -46,12 +46,12 @@ class _Options(Options, frozen=True, kw_only=True):
     atomic_dir: bool = flag("With -o DIR: swap the whole folder in one step.")
     delete: bool = flag("With -o DIR: delete files that the version lacks.")
     whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
-    retrain: _Retraining
+    retrain: _CheckoutRetraining
     force: bool = FORCE_WORK
 
 
-@verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _Options)
-def command(session: Session, args: _Options) -> None:
+@verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _CheckoutOptions)
+def command(session: Session, args: _CheckoutOptions) -> None:
     _check(args)
     repository, out = session.repository, session.out
     by_moment = args.at is not None or args.target is not None
@@ -86,9 +86,9 @@ def command(session: Session, args: _Options) -> None:
     warn_of_unreached(session, done)
 
 
-def _check(args: _Options) -> None:
+def _check(args: _CheckoutOptions) -> None:
     """Raises UsageError for options that do not go together."""
-    name = given(args, "everything", "atomic_dir", "delete")
+    name = given(args, "everything atomic_dir delete")
     if name is not None and args.output in {None, "-"}:
         raise click.UsageError(f"{name} is for -o DIR")
     if args.retrain.trust_code and not (args.whole or args.retrain.asked):
@@ -96,7 +96,9 @@ def _check(args: _Options) -> None:
     args.retrain.check(trust_code=args.whole)
 
 
-def _restore(session: Session, rev: str | None, names: Sequence[str], args: _Options) -> Restored:
+def _restore(
+    session: Session, rev: str | None, names: Sequence[str], args: _CheckoutOptions
+) -> Restored:
     """Writes files; for a path in the place of a revision the error says how to write it."""
 
     def write() -> Restored:
@@ -108,7 +110,7 @@ def _restore(session: Session, rev: str | None, names: Sequence[str], args: _Opt
                 if args.output == "-"
                 else args.output or session.repository.root,
                 progress=progress,
-                **fields(args, "everything", "atomic_dir", "delete", "force"),
+                **fields(args, "everything atomic_dir delete force"),
             )
 
     try:
@@ -119,7 +121,7 @@ def _restore(session: Session, rev: str | None, names: Sequence[str], args: _Opt
         raise UnknownRevision(error.message, hint=hint) from error
 
 
-def _write_model(session: Session, rev: str, args: _Options) -> None:
+def _write_model(session: Session, rev: str, args: _CheckoutOptions) -> None:
     """Writes code and weights into a folder; with ``--trust-code`` builds the model, too."""
     repository, out = session.repository, session.out
     commit = repository.find(rev)

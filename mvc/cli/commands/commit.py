@@ -21,7 +21,7 @@ import click
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
 from mvc.cli.completing import complete_files
-from mvc.cli.options import TIMEOUT, Options, argument, flag, given, moment, option
+from mvc.cli.options import TIMEOUT, CommandOptions, argument, flag, given, option
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -38,14 +38,11 @@ from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
-_NOT_PROVEN = (
-    "every", "at", "pipeline", "output", "in_place", "exact", "reset_point", "author", "date",
-    "opaque", "allow_empty",
-)  # fmt: skip
+_NOT_PROVEN = "every at pipeline output in_place exact reset_point author date opaque allow_empty"
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[str, ...] = argument("[PATH]...", shell_complete=complete_files)
     every: bool = flag("Take every tracked file that changed.", "-a", "--all")
     message: str | None = option("MSG", "Say what this version is.", "-m")
@@ -84,8 +81,11 @@ class _Options(Options, frozen=True, kw_only=True):
     timeout: float | None = TIMEOUT
 
 
-@verb('mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod', _Options)
-def command(session: Session, args: _Options) -> None:
+@verb(
+    'mvc commit model.safetensors -m "nightly" --metric acc=0.98 --deploy prod',
+    _CommitOptions,
+)
+def command(session: Session, args: _CommitOptions) -> None:
     _check(args)
     text = args.message if args.message_file is None else args.message_file.read()
     recorded = {
@@ -101,7 +101,7 @@ def command(session: Session, args: _Options) -> None:
     same_as = _same_as(session, done)
     if not session.as_json and session.verbosity >= 0:
         _print(session, done, same_as)
-        if not given(args, "provenance", "pipeline", "output", "in_place"):
+        if not given(args, "provenance pipeline output in_place"):
             _tell_of_setting(session, done)
         if args.output is not None:
             session.out.note(f"the production weights are in {printable(str(args.output))}")
@@ -123,7 +123,7 @@ def command(session: Session, args: _Options) -> None:
         )
 
 
-def _check(args: _Options) -> None:
+def _check(args: _CommitOptions) -> None:
     """Raises UsageError for options that do not go together."""
     if args.provenance is None and (args.data or args.no_verify or args.timeout):
         raise click.UsageError("--data, --no-verify and --timeout go with --provenance")
@@ -132,21 +132,20 @@ def _check(args: _Options) -> None:
     if args.message is not None and args.message_file is not None:
         raise click.UsageError("give the message with -m or with -F, not both")
     if args.provenance is not None:
-        if name := given(args, *_NOT_PROVEN):
+        if name := given(args, _NOT_PROVEN):
             raise click.UsageError(f"{name} does not go with --provenance")
         if len(args.paths) != 1:
             raise click.UsageError("name the one file that the training made")
 
 
-def _commit(session: Session, args: _Options, recorded: dict[str, Any]) -> CommitResult:
+def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:
     with session.progress("committing") as progress:
         options = CommitOptions(
             all=args.every,
-            time=moment(session, args.date),
-            at=moment(session, args.at),
             progress=progress,
-            **fields(args, "output", "in_place", "exact", "opaque", "allow_empty", "author"),
-            reset_point=args.reset_point,
+            **fields(
+                args, "time=date at output in_place exact opaque allow_empty author reset_point"
+            ),
         )
         paths = list(args.paths) or None
         return session.repository.commit(paths, options=options, pipeline=args.pipeline, **recorded)
@@ -182,9 +181,11 @@ def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
     return pairs[0][0]
 
 
-def _commit_with_recipe(session: Session, args: _Options, recorded: dict[str, Any]) -> CommitResult:
+def _commit_with_recipe(
+    session: Session, args: _CommitOptions, recorded: dict[str, Any]
+) -> CommitResult:
     """Commits a file with a recipe that no replay has proven yet."""
-    from mvc.recipes.service import made
+    from mvc.recipes.making import made
 
     repository, (path,) = session.repository, args.paths
     (name,) = session.names([path])
@@ -305,10 +306,10 @@ def _json(done: CommitResult, same_as: dict[str, CommitId]) -> dict[str, Any]:
         "commit": commit_json(LogEntry(done.id, done.commit, (), ())),
         "branch": done.branch,
         "paths": [
-            fields(path, "path", "kind", "tensors_changed", "tensors", "renamed_from")
+            fields(path, "path kind tensors_changed tensors renamed_from")
             | {"same_as": same_as.get(path.path)}
             for path in done.paths
         ],
-        **fields(done, "raw_bytes", "stored_bytes"),
-        "deployment": deployed and fields(deployed, "target", "time@"),
+        **fields(done, "raw_bytes stored_bytes"),
+        "deployment": deployed and fields(deployed, "target time@"),
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, ShellComplete, get_completion_class
 
-from mvc.cli.options import Options, argument
+from mvc.cli.options import CommandOptions, argument
 from mvc.cli.program import program, verb
 from mvc.cli.session import Session
 
@@ -47,12 +47,16 @@ class _Bash(BashComplete):
     source_template = _BASH
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _CompletionOptions(CommandOptions, frozen=True, kw_only=True):
     shell: str = argument(None, type=click.Choice(["bash", "zsh", "fish"]))
 
 
-@verb("mvc completion bash > ~/.local/share/bash-completion/completions/mvc", _Options, json=False)
-def command(session: Session, args: _Options) -> None:
+@verb(
+    "mvc completion bash > ~/.local/share/bash-completion/completions/mvc",
+    _CompletionOptions,
+    json=False,
+)
+def command(session: Session, args: _CompletionOptions) -> None:
     found: type[ShellComplete] | None = (
         _Bash if args.shell == "bash" else get_completion_class(args.shell)
     )

@@ -10,7 +10,7 @@ import os
 
 import click
 
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.cli.tables import columns, show
@@ -18,23 +18,23 @@ from mvc.errors import NotARepository
 from mvc.model.names import printable
 from mvc.repo.config import KEYS, Config, set_value, unset_value, user_file
 
-_COLUMNS = columns("key", "value", "from", "meaning")
+_COLUMNS = columns("key, value, from, meaning")
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _ConfigOptions(CommandOptions, frozen=True, kw_only=True):
     key: str | None = argument("[KEY]")
     value: str | None = argument("[VALUE]")
     user: bool = flag("Change your own file, not the repository's.")
     unset: bool = flag("Take KEY out of the file.")
 
 
-@verb("mvc config store.reset_interval 50", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc config store.reset_interval 50", _ConfigOptions)
+def command(session: Session, args: _ConfigOptions) -> None:
     if args.unset and (args.key is None or args.value is not None):
         raise click.UsageError("--unset takes one KEY")
     if args.key is None or (args.value is None and not args.unset):
         try:
-            config = session.context.config
+            config = session.repository.config
         except NotARepository:  # the settings that apply to all
             config = load(None)
         _print(session, config, args.key)

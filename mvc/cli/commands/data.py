@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mvc.cli.completing import complete_files
-from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -22,10 +22,10 @@ from mvc.model.names import printable
 if TYPE_CHECKING:
     from mvc.recipes.dataset import DataSet
 
-_COLUMNS = [*columns("data set", "version"), *numbers("files", "size"), *columns("where")]
+_COLUMNS = [*columns("data set, version"), *numbers("files, size"), *columns("where")]
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _DataOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument(
         "[list | add SOURCE | show NAME]", shell_complete=complete_files
     )
@@ -34,8 +34,8 @@ class _Options(Options, frozen=True, kw_only=True):
     message: str = option("MSG", "With add: what changed.", "-m", default="")
 
 
-@verb("mvc data add data/digits", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc data add data/digits", _DataOptions)
+def command(session: Session, args: _DataOptions) -> None:
     action, *given = args.words or ("list",)
     wanted = {"list": 0, "add": 1, "show": 1}.get(action)
     if wanted is None or len(given) != wanted:
@@ -49,7 +49,7 @@ def command(session: Session, args: _Options) -> None:
         found = [repository.recipes.data_set(given[0])]
     else:
         with session.progress("storing") as progress:
-            settings = fields(args, "name", "reference", "message")
+            settings = fields(args, "name reference message")
             found = [repository.recipes.add_data(given[0], progress=progress, **settings)]
     if session.as_json:
         out.json("mvc.data/1", {"data_sets": found})

@@ -7,7 +7,7 @@ it stays on record.
 from __future__ import annotations
 
 from mvc.cli.commits import warn_of_clock, warn_of_time
-from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -15,15 +15,15 @@ from mvc.model.names import printable
 from mvc.repo.times import format_time
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("REV")
     target: str = argument("TARGET")
     at: str | None = option("TIME", "When it went live, if not now.")
     retract: bool = flag("Record that this deployment did not happen.")
 
 
-@verb("mvc deploy HEAD prod --at 2026-11-20T10:00", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc deploy HEAD prod --at 2026-11-20T10:00", _DeployOptions)
+def command(session: Session, args: _DeployOptions) -> None:
     repository, out = session.repository, session.out
     done = (repository.retract if args.retract else repository.deploy)(
         args.rev, args.target, at=args.at

@@ -6,7 +6,7 @@ Newest first. What is live now is marked; retracted deployments stay listed.
 from __future__ import annotations
 
 from mvc.cli.commits import IsLive, forgotten_on, live_now
-from mvc.cli.options import Options, argument
+from mvc.cli.options import CommandOptions, argument
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -16,15 +16,15 @@ from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.times import format_time
 
-_COLUMNS = columns("time", "target", "commit", "state", "message")
+_COLUMNS = columns("time, target, commit, state, message")
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _DeploymentsOptions(CommandOptions, frozen=True, kw_only=True):
     target: str | None = argument("[TARGET]")
 
 
-@verb("mvc deployments prod", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc deployments prod", _DeploymentsOptions)
+def command(session: Session, args: _DeploymentsOptions) -> None:
     incomplete: list[DamagedData] = []
     found = session.repository.deployments(args.target, incomplete=incomplete)[::-1]
     live = live_now(session)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.retraining import Retraining, retraining
@@ -28,14 +28,13 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.content.compare import FileDiff, TensorDiff
 from mvc.repo.diff.diff import Diff
 
-_FIGURES = ("changed", "L2", "max |d|", "cosine", "not finite")
-_COLUMNS = [*columns("tensor", "kind", "shape"), *numbers(*_FIGURES)]
+_COLUMNS = [*columns("tensor, kind, shape"), *numbers("changed, L2, max |d|, cosine, not finite")]
 _MOST_ROWS = 40  # of one file, unless all are asked for
 _MOST_UNCHANGED = 12  # more are only counted
 _STYLES = {"added": "added", "removed": "removed", "changed": None, "unchanged": "dim"}
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     a: str | None = argument("[A]")
     b: str | None = argument("[B]")
     paths: tuple[str, ...] = argument("[PATH]...")
@@ -44,8 +43,8 @@ class _Options(Options, frozen=True, kw_only=True):
     retrain: Retraining
 
 
-@verb("mvc diff HEAD~1 HEAD", _Options)
-def command(session: Session, args: _Options) -> int:
+@verb("mvc diff HEAD~1 HEAD", _DiffOptions)
+def command(session: Session, args: _DiffOptions) -> int:
     revs = _versions(session, args.a, args.b) if args.retrain.asked else []
     with retraining(session, revs, args.retrain), session.progress("comparing") as progress:
         found = session.repository.diff(
@@ -188,11 +187,11 @@ def _shapes(old: TensorSpec | None, new: TensorSpec | None) -> str:
 
 def _json(found: Diff) -> dict[str, Any]:
     return {
-        **fields(found, "a", "b"),
+        **fields(found, "a b"),
         "differs": _differs(found),
-        **fields(found, "comparisons", "from_head", "metrics", "params", "unmeasured"),
+        **fields(found, "comparisons from_head metrics params unmeasured"),
         "files": [
-            fields(file, "path", "kind", "renamed_from", "comparisons", "other_changed")
+            fields(file, "path kind renamed_from comparisons other_changed")
             | {"relation": found.relations.get(file.path), "tensors": file.tensors}
             for file in found.files
         ],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -28,14 +28,14 @@ _SET = ("settings.", "threads.")
 _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _EnvOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
     other: str | None = argument("[OTHER]")
     exit_code: bool = flag("End with 1 if they are different.")
 
 
-@verb("mvc env v1.2", _Options)
-def command(session: Session, args: _Options) -> int:
+@verb("mvc env v1.2", _EnvOptions)
+def command(session: Session, args: _EnvOptions) -> int:
     from mvc.models.environment import capture
 
     repository = session.repository
@@ -48,14 +48,16 @@ def command(session: Session, args: _Options) -> int:
     code = int(args.exit_code and compared.verdict == "different")
     if session.as_json:
         sections = {"environment": recorded.sections, "other": there.sections}
-        payload = fields(compared, "verdict", "differences") | sections
+        payload = fields(compared, "verdict differences") | sections
         session.out.json("mvc.env/1", payload | {"used": sorted(recorded.used)})
     else:
         _print(session, args, recorded, compared)
     return code
 
 
-def _print(session: Session, args: _Options, recorded: Environment, compared: Comparison) -> None:
+def _print(
+    session: Session, args: _EnvOptions, recorded: Environment, compared: Comparison
+) -> None:
     out = session.out
     name = printable(args.other or "this machine")
     out.line(f"{printable(args.rev)} and {name}: {_VERDICTS[compared.verdict]}")
@@ -70,7 +72,7 @@ def _print(session: Session, args: _Options, recorded: Environment, compared: Co
         equal = {k: v for k, v in recorded.fields().items() if k not in differing}
         rows += [("equal", printable(k), printable(v), printable(v)) for k, v in equal.items()]
         styles += [None] * len(equal)
-    titles = [*columns("grade", "field", "recorded"), Column(name, give="end")]
+    titles = [*columns("grade, field, recorded"), Column(name, give="end")]
     show(out, titles, rows, styles=styles)
     if not args.other and any(d.field.startswith(_SET) for d in shown):
         out.note("a retraining sets settings and threads as recorded before it computes")

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.cli.options import FORCE_FILE, Options, argument, option
+from mvc.cli.options import FORCE_FILE, CommandOptions, argument, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.errors import DamagedData, WrongUsage
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _FamilyOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = argument("[REV]")
     output: str | None = option("FILE", "Draw it as .svg.", "-o")
     force: bool = FORCE_FILE
 
 
-@verb("mvc family v1 -o family.svg", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc family v1 -o family.svg", _FamilyOptions)
+def command(session: Session, args: _FamilyOptions) -> None:
     out, every = session.out, session.verbose
     if args.output is not None:
         if Path(args.output).suffix.lower() != ".svg":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import DRY_RUN, Options, argument, flag, option
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
-_COLUMNS = columns("version", "time", "message", "live on")
+_COLUMNS = columns("version, time, message, live on")
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     unused: str | None = option(
         "TARGET", "Forget the versions that no deployment on TARGET served."
@@ -54,15 +54,15 @@ class _Options(Options, frozen=True, kw_only=True):
     force: bool = flag("Do not ask; needed without a terminal.", "-f")
 
 
-@verb("mvc forget --keep-daily 30 --keep-best acc:5", _Options)
-def command(session: Session, args: _Options) -> int:
+@verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)
+def command(session: Session, args: _ForgetOptions) -> int:
     from mvc.maintenance.gc import grace_of
 
-    context, as_json = session.context, session.as_json
+    context, as_json = session.repository.context, session.as_json
     rules = Retention(
         best=tuple(Best.parse(text) for text in args.keep_best),
-        **fields(args, "last=keep_last", "hourly=keep_hourly", "daily=keep_daily"),
-        **fields(args, "unused", "unqueried"),
+        **fields(args, "last=keep_last hourly=keep_hourly daily=keep_daily"),
+        **fields(args, "unused unqueried"),
     )
     chosen = forget.choose(context, args.rev, rules or None)
     asks = bool(chosen.commits) and not args.dry_run and not args.force
@@ -189,6 +189,6 @@ def _json(chosen: Chosen, cost: ForgetPreview) -> dict[str, Any]:
         "already": chosen.already,
         **stamped("queries_since", chosen.queries_since_ns),
         "short": chosen.short,
-        **fields(cost, "tensors", "shared", "files", "shared_files"),
+        **fields(cost, "tensors shared files shared_files"),
         "freed_bytes": cost.collection and cost.collection.freed,
     }

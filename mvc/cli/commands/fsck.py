@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mvc.cli.options import Options, flag, option
+from mvc.cli.options import CommandOptions, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -28,7 +28,7 @@ _DAMAGED = 4
 _FIRST = 10
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
     full: bool = flag("Also recover and hash every tensor.")
     repair: bool = flag("Restore what a copy holds; quarantine the rest.")
     other: Path | None = option(
@@ -37,8 +37,8 @@ class _Options(Options, frozen=True, kw_only=True):
     rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
 
 
-@verb("mvc fsck --full", _Options)
-def command(session: Session, args: _Options) -> int:
+@verb("mvc fsck --full", _FsckOptions)
+def command(session: Session, args: _FsckOptions) -> int:
     if args.other is not None and not args.repair:
         raise WrongUsage("--from goes with --repair", hint="add --repair")
     healed = _before_opening(session, args.other) if args.repair else []
@@ -110,7 +110,7 @@ def _unhealed(report: FsckReport, other: Path | None) -> str:
 def _rebuild(session: Session) -> None:
     loss = None
     try:
-        context = session.context
+        context = session.repository.context
     except HistoryMissing as error:
         # The journal is older than the index: opening is refused until the index is gone.
         loss = error.message
@@ -123,7 +123,7 @@ def _rebuild(session: Session) -> None:
         folder = _folder(session.fs)
         if folder is not None:
             forget_index(session.fs, folder)
-        context = session.context
+        context = session.repository.context
     session.repository.storage.rebuild_index()
     session.out.note("the index was rebuilt")
 

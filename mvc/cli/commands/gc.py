@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DRY_RUN, Options, option
+from mvc.cli.options import DRY_RUN, CommandOptions, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from mvc.maintenance.gc import Collection
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _GcOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
     grace: str | None = option(
         "DURATION", "Keep what operations of the last DURATION left behind (14d, 36h, 0)."
     )
 
 
-@verb("mvc gc -n --grace 3d", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc gc -n --grace 3d", _GcOptions)
+def command(session: Session, args: _GcOptions) -> None:
     from mvc.maintenance.gc import grace_of
 
     try:
-        span = grace_of(session.context, args.grace)
+        span = grace_of(session.repository.context, args.grace)
     except InvalidTime as error:
         if args.grace is None:
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import Options, argument
+from mvc.cli.options import CommandOptions, argument
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -19,12 +19,12 @@ from mvc.repo.times import format_time
 from mvc.repo.worktree.identify import Identified
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
     file: str = argument("FILE")
 
 
-@verb("mvc identify downloaded.pt", _Options)
-def command(session: Session, args: _Options) -> int:
+@verb("mvc identify downloaded.pt", _IdentifyOptions)
+def command(session: Session, args: _IdentifyOptions) -> int:
     found = session.repository.identify(args.file)
     if session.as_json:
         session.out.json("mvc.identify/1", {"versions": [_json(session, v) for v in found]})
@@ -53,8 +53,8 @@ def _print(session: Session, version: Identified) -> None:
 def _json(session: Session, version: Identified) -> dict[str, Any]:
     commit = session.commit(version.commit)
     return {
-        **fields(version, "commit", "path", "exact", "forgotten@"),
+        **fields(version, "commit path exact forgotten@"),
         "time": format_time(commit.time_ns, 0),
         "message": commit.message,
-        **fields(version, "branches", "deployments"),
+        **fields(version, "branches deployments"),
     }

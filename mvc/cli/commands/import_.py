@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mvc.cli.completing import complete_files
-from mvc.cli.options import Options, argument, option
+from mvc.cli.options import CommandOptions, argument, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -22,10 +22,10 @@ from mvc.model.names import printable
 from mvc.repo.importing.importing import Imported
 from mvc.repo.times import format_time
 
-_COLUMNS = [*columns("time", "source", "commit"), *numbers("stored")]
+_COLUMNS = [*columns("time, source, commit"), *numbers("stored")]
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
     sources: tuple[str, ...] = argument("DIR|FILE...", required=True, shell_complete=complete_files)
     clock: str = option(
         "mtime|name:FORMAT",
@@ -39,8 +39,8 @@ class _Options(Options, frozen=True, kw_only=True):
     message: str | None = option("MSG", "Message of each, if not the name of its file.", "-m")
 
 
-@verb("mvc import runs/2026-11 --time mtime --deploy prod", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc import runs/2026-11 --time mtime --deploy prod", _ImportOptions)
+def command(session: Session, args: _ImportOptions) -> None:
     done: list[Imported] = []
     left_out: list[Path] = []
     try:
@@ -50,7 +50,7 @@ def command(session: Session, args: _Options) -> None:
                 progress=progress,
                 taken=done.append,
                 left_out=left_out,
-                **fields(args, "time=clock", "deploy", "path", "message"),
+                **fields(args, "time=clock deploy path message"),
             )
     except BaseException:
         _tell_kept(session, done)

@@ -5,19 +5,19 @@ It lives in the folder .mvc inside DIR, which is made if it is not there.
 
 from __future__ import annotations
 
-from mvc.cli.options import Options, argument, option
+from mvc.cli.options import CommandOptions, argument, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     folder: str = argument("[DIR]", default=".")
     branch: str | None = option("NAME", "Name of the first branch.", "-b")
 
 
-@verb("mvc init models", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc init models", _InitOptions)
+def command(session: Session, args: _InitOptions) -> None:
     from mvc.api.repository import Repository
 
     with Repository.init(args.folder, branch=args.branch, config=load) as repository:

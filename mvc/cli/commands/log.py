@@ -12,21 +12,18 @@ import click
 
 from mvc.cli.commits import as_json, details, heading, live_now, one_liner, related
 from mvc.cli.log_graph import GraphRow, graph_lines
-from mvc.cli.options import LIMIT, Options, argument, flag, moment, option
+from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.tables import columns, numbers, show
+from mvc.cli.tables import Column, columns, show
 from mvc.cli.text import number, one_line
 from mvc.errors import DamagedData, UnknownRevision
-from mvc.ids import CommitId
 from mvc.model.names import printable
-from mvc.repo.history.log import LogEntry, log
-from mvc.repo.lookup.refs import head_if_known
+from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
-from mvc.repo.version_stats import VersionStats
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str | None = argument("[REV]")
     paths: tuple[str, ...] = argument("[PATH]...")
     limit: int | None = LIMIT
@@ -43,8 +40,8 @@ class _Options(Options, frozen=True, kw_only=True):
     until: str | None = option("TIME", "Not newer than TIME.")
 
 
-@verb("mvc log -n 20 --oneline", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc log -n 20 --oneline", _LogOptions)
+def command(session: Session, args: _LogOptions) -> None:
     paths = args.paths
     rev = args.rev
     if args.best is not None and (args.sort is not None or args.limit is not None):
@@ -53,23 +50,22 @@ def command(session: Session, args: _Options) -> None:
         raise click.UsageError("--graph goes with neither --metrics nor --sort nor --best")
     rev, paths = _rev_and_paths(session, rev, paths)
     incomplete: list[DamagedData] = []
-    entries = log(  # a Repository takes longer to import
-        session.context,
+    entries = session.repository.log(
         rev,
         limit=1 if args.best is not None else args.limit,
         target=args.target,
-        since=moment(session, args.since),
-        until=moment(session, args.until),
+        since=args.since,
+        until=args.until,
         incomplete=incomplete,
         every=args.every,
         paths=session.names(paths),
         sort=args.sort if args.best is None else args.best,
-        related=args.relations,
-        storage=_storage(session) if args.prices else None,
+        relations=args.relations,
+        prices=args.prices,
     )
     if session.as_json:
-        asked = ("relations",) * args.relations
-        commits = [as_json(entry, *asked) for entry in entries]
+        more = "relations" if args.relations else ""
+        commits = [as_json(entry, more) for entry in entries]
         session.out.json("mvc.log/1", {"commits": commits}, incomplete=incomplete)
     elif args.as_table:
         _print_table(session, entries)
@@ -77,12 +73,6 @@ def command(session: Session, args: _Options) -> None:
         plain = (GraphRow(entry, "", "", ()) for entry in entries)
         _print(session, graph_lines(entries) if args.graph else plain, oneline=args.oneline)
     session.tell_incomplete(incomplete)
-
-
-def _storage(session: Session) -> dict[CommitId, VersionStats]:
-    from mvc.report.stats import by_version
-
-    return by_version(session.context)[1]
 
 
 def _rev_and_paths(
@@ -105,8 +95,8 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     """A row a version, a column for every metric that one of them has."""
     rows, live = list(entries), live_now(session)
     names = sorted({name for entry in rows for name in entry.commit.metrics})
-    metrics = numbers(*map(printable, names))
-    head, last = columns("version", "refs", "live on", "date"), columns("relation", "message")
+    metrics = [Column(printable(name), right=True) for name in names]
+    head, last = columns("version, refs, live on, date"), columns("relation, message")
     show(
         session.out,
         [*head, *metrics, *last],
@@ -128,7 +118,7 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
 def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None:
     """Prints versions one after the other, beside the graph where there is one."""
     out, full, now_ns = session.out, session.verbose, session.now_ns()
-    branch, live = head_if_known(session.context).branch, live_now(session)
+    branch, live = session.repository.head(if_known=True).branch, live_now(session)
     title = one_liner if oneline else heading
     for n, row in enumerate(rows):
         if n and not oneline and not row.first:

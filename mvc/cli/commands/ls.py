@@ -6,20 +6,20 @@ With -v the ids are shown in full.
 from __future__ import annotations
 
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _LsOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
     paths: tuple[str, ...] = argument("[PATH]...")
     name_only: bool = flag("Only the paths, one a line.")
 
 
-@verb("mvc ls HEAD~1", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc ls HEAD~1", _LsOptions)
+def command(session: Session, args: _LsOptions) -> None:
     out = session.out
     commit_id = session.repository.find(args.rev)
     entries = chosen(session.repository.manifest(commit_id), session.names(args.paths))

@@ -6,7 +6,7 @@ Newest first, with what each of them moved; 'mvc undo NUMBER' takes one back.
 from __future__ import annotations
 
 from mvc.cli.operations import about, is_shortened, moves, operation_json
-from mvc.cli.options import LIMIT, Options
+from mvc.cli.options import LIMIT, CommandOptions
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
@@ -14,15 +14,15 @@ from mvc.model.names import printable
 from mvc.repo.oplog.oplog import Operation
 from mvc.repo.times import format_time
 
-_COLUMNS = columns("number", "time", "operation", "state", "changes", "about")
+_COLUMNS = columns("number, time, operation, state, changes, about")
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _OplogOptions(CommandOptions, frozen=True, kw_only=True):
     limit: int | None = LIMIT
 
 
-@verb("mvc oplog -n 20", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc oplog -n 20", _OplogOptions)
+def command(session: Session, args: _OplogOptions) -> None:
     found = list(session.repository.oplog(args.limit))
     if session.as_json:
         session.out.json("mvc.oplog/1", {"operations": [operation_json(each) for each in found]})

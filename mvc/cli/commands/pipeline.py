@@ -10,7 +10,7 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
-from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -22,13 +22,13 @@ from mvc.codecs.stages.table import STAGES, read_stages
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
-_STAGES = columns("stage", "what it does")
-_PRESETS = columns("preset", "pipeline")
-_ABOUT = ("about", "lossy", "decides")  # of a stage, in JSON
-_EXPLAINED = columns("stage", "acts on", "what it does")
+_STAGES = columns("stage, what it does")
+_PRESETS = columns("preset, pipeline")
+_ABOUT = "about lossy decides"  # of a stage, in JSON
+_EXPLAINED = columns("stage, acts on, what it does")
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
     text: str | None = argument("[SPEC|PRESET]")
     max_recovery: float | None = option(
         "SECONDS", "Choose: seconds that recovering any version may take; by default 10."
@@ -44,8 +44,8 @@ class _Options(Options, frozen=True, kw_only=True):
     write: bool = flag("Make it the setting commit.pipeline.", "--set")
 
 
-@verb('mvc pipeline "xor | lsb:20 | planes:all | zstd:1"', _Options)
-def command(session: Session, args: _Options) -> None:
+@verb('mvc pipeline "xor | lsb:20 | planes:all | zstd:1"', _PipelineOptions)
+def command(session: Session, args: _PipelineOptions) -> None:
     text = args.text
     needs = None
     if args.lossy or not (
@@ -95,7 +95,7 @@ def _set(session: Session, name: str, needs: Requirements | None) -> None:
 def _list(session: Session) -> None:
     out = session.out
     if session.as_json:
-        stages = [fields(kind, "usage", *_ABOUT) for kind in STAGES.values()]
+        stages = [fields(kind, f"usage {_ABOUT}") for kind in STAGES.values()]
         out.json("mvc.pipeline/1", {"stages": stages, "presets": PRESETS})
         return
     show(out, _STAGES, [(kind.usage, kind.about) for kind in STAGES.values()])
@@ -142,9 +142,9 @@ def _json(pipeline: Pipeline, preset: str | None) -> dict[str, Any]:
     return {
         "pipeline": pipeline.text,
         "preset": preset,
-        **fields(pipeline, "operator", "scope"),
+        **fields(pipeline, "operator scope"),
         "lossy": bool(pipeline.lossy) or pipeline.forward_only,
         "coding": coding.text,
         "full": coding.full().text,
-        "stages": [fields(stage, "text", "scope", *_ABOUT) for stage in _stages(pipeline)],
+        "stages": [fields(stage, f"text scope {_ABOUT}") for stage in _stages(pipeline)],
     }

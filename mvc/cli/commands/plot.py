@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mvc.cli.options import FORCE_FILE, Options, argument, flag, option
+from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _PlotOptions(CommandOptions, frozen=True, kw_only=True):
     metrics: tuple[str, ...] = argument("[METRIC]...")
     stored: bool = flag("The bytes that versions added.", "--bytes")
     distance: bool = flag("How far versions are from their parents.")
@@ -22,8 +22,8 @@ class _Options(Options, frozen=True, kw_only=True):
     force: bool = FORCE_FILE
 
 
-@verb("mvc plot acc loss --target prod -o history.svg", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc plot acc loss --target prod -o history.svg", _PlotOptions)
+def command(session: Session, args: _PlotOptions) -> None:
     if args.output is not None:
         session.check_output(Path(args.output), force=args.force)
     drawn = session.repository.plot(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.options import FORCE_FILE, Options, argument, flag, option
+from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.retraining import Retraining, with_weights
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from mvc.probing.compare import LayerRow
     from mvc.probing.probe import Probe
 
-_VALUES = ("inp", "out", "grad_inp", "grad_out", "grad_par")
-_COLUMNS = [*columns("layer", "type"), *numbers("fwd", "bwd"), *columns(*_VALUES)]
+_COLUMNS = [
+    *columns("layer, type"),
+    *numbers("fwd, bwd"),
+    *columns("inp, out, grad_inp, grad_out, grad_par"),
+]
 _MOST_ROWS = 40  # unless all are asked for
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
     model: str = argument("SCRIPT|MODEL")
     training: bool = flag(
         "Forward, backward and one step (the default), or forward in evaluation mode.",
@@ -69,8 +72,8 @@ class _Options(Options, frozen=True, kw_only=True):
     retrain: Retraining
 
 
-@verb("mvc probe net.py --save here.json", _Options)
-def command(session: Session, args: _Options) -> int:
+@verb("mvc probe net.py --save here.json", _ProbeOptions)
+def command(session: Session, args: _ProbeOptions) -> int:
     from mvc.probing.probe import probe
     from mvc.probing.run import seed_all
 
@@ -84,10 +87,8 @@ def command(session: Session, args: _Options) -> int:
     def make() -> Any:
         made = _made(script)
         if args.rev is not None:
-            from mvc.api.repository import Repository
-
             module = made[0] if isinstance(made, tuple) else made
-            Repository(session.context).load(module, args.rev, path=args.path)
+            session.repository.load(module, args.rev, path=args.path)
         return made
 
     given = None if args.shape is None else _tensor(args.shape)
@@ -104,7 +105,7 @@ def command(session: Session, args: _Options) -> int:
                 optimizer=script.get("optimizer"),
                 only=None if args.only is None else [each.strip() for each in args.only.split(",")],
                 deterministic=args.deterministic or None,
-                **fields(args, "training", "against", "seed", "threads"),
+                **fields(args, "training against seed threads"),
             )
 
     found = with_weights(session, [args.rev], run, args.retrain)
@@ -159,8 +160,8 @@ def _json(found: Probe) -> dict[str, Any]:
         "first_difference": None
         if first is None
         else {
-            **fields(first, "direction", "part", "text", "name", "inside"),
-            **(fields(first.call, "layer", "type", "call", "forward") if first.call else {}),
+            **fields(first, "direction part text name inside"),
+            **(fields(first.call, "layer type call forward") if first.call else {}),
         },
         "causes": found.causes,
         "layers": [_row_json(row) for row in found.rows],
@@ -169,7 +170,7 @@ def _json(found: Probe) -> dict[str, Any]:
 
 def _row_json(row: LayerRow) -> dict[str, Any]:
     return {
-        **fields(row, "layer", "type", "call", "forward", "backward"),
+        **fields(row, "layer type call forward backward"),
         **{part: getattr(row, part) or None for part in _PARTS},
         "distances": row.distances,
     }

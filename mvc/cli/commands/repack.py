@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.curve import POINT, show_curve
-from mvc.cli.options import FORCE_FILE, TIMEOUT, TRUST, Options, argument, flag, given, option
+from mvc.cli.options import (
+    FORCE_FILE,
+    TIMEOUT,
+    TRUST,
+    CommandOptions,
+    argument,
+    flag,
+    given,
+    option,
+)
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.retraining import training_progress
@@ -27,11 +36,11 @@ from mvc.ids import CommitId
 if TYPE_CHECKING:
     from mvc.maintenance.repack.repack import LayoutMetrics, Repacked
 
-_AIMS = ("interval", "max_recovery", "add_queried", "super_step")
+_AIMS = "interval max_recovery add_queried super_step"
 _NAMED = 8  # versions listed by id, unless -v
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     dry_run: bool = flag("Only print the plan with its price.", "-n")
     interval: int | None = option("R", "A reset point every R commits.")
@@ -55,8 +64,8 @@ class _Options(Options, frozen=True, kw_only=True):
     force: bool = FORCE_FILE
 
 
-@verb("mvc repack -n --max-recovery 2", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc repack -n --max-recovery 2", _RepackOptions)
+def command(session: Session, args: _RepackOptions) -> None:
     _check(args)
     if args.as_curve:
         show_curve(session, None if args.output is None else Path(args.output), force=args.force)
@@ -73,7 +82,7 @@ def command(session: Session, args: _Options) -> None:
             drop_weights=dropped or None,
             trust=(*args.trust, *(*add, *dropped) * args.trust_code),
             progress=progress,
-            **fields(args, *_AIMS, "outside_data", "timeout", "dry_run"),
+            **fields(args, f"{_AIMS} outside_data timeout dry_run"),
         )
     gone = [session.repository.find(each) for each in dropped]
     if session.as_json:
@@ -88,19 +97,19 @@ def command(session: Session, args: _Options) -> None:
         _print(session, done)
 
 
-def _check(args: _Options) -> None:
+def _check(args: _RepackOptions) -> None:
     """Raises UsageError for options that do not go together."""
     if args.rev and sum(map(bool, (args.add, args.remove, args.drop_weights))) != 1:
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
-    name = given(args, "trust_code", "trust", "timeout")
+    name = given(args, "trust_code trust timeout")
     if name is not None and not (args.add or args.drop_weights):
         raise click.UsageError(f"{name} is for --drop-weights and --add")
     if args.outside_data and not args.drop_weights:
         raise click.UsageError("--outside-data goes with --drop-weights")
     if args.output is not None and not args.as_curve:
         raise click.UsageError("-o goes with --curve")
-    aims = given(args, "add", "remove", "drop_weights", "dry_run")
-    numbers_given = {getattr(args, name) for name in (*_AIMS, "max_size")} != {None}
+    aims = given(args, "add remove drop_weights dry_run")
+    numbers_given = {getattr(args, name) for name in (*_AIMS.split(), "max_size")} != {None}
     if args.as_curve and (aims or numbers_given):
         raise click.UsageError("--curve changes nothing and goes with no other aim")
 
@@ -139,7 +148,7 @@ def _print(session: Session, done: Repacked) -> None:
         columns["planned"] = plan.after
     figures = [_figures(metrics) for metrics in columns.values()]
     rows = [(name, *(each[name] for each in figures)) for name in figures[0]]
-    show(out, [Column(""), *numbers(*columns)], rows)
+    show(out, [Column(""), *numbers(", ".join(columns))], rows)
 
 
 def _figures(metrics: LayoutMetrics) -> dict[str, str]:
@@ -167,8 +176,8 @@ def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
         "wish": str(plan.goal),  # the key of the release before, for one release
         "dry_run": dry_run,
         "changed": done.now is not None,
-        **fields(plan, "added", "removed", "full_added", "full_removed"),
-        **fields(plan, "deltas_added", "deltas_removed", "given_up", "prices"),
+        **fields(plan, "added removed full_added full_removed"),
+        **fields(plan, "deltas_added deltas_removed given_up prices"),
         "before": _metrics_json(plan.before),
         "planned": _metrics_json(plan.after),
         "now": done.now and _metrics_json(done.now),
@@ -177,9 +186,9 @@ def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
 
 def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
     return {
-        **fields(metrics, *POINT),
+        **fields(metrics, POINT),
         "reset_points": len(metrics.reset_points),
-        **fields(metrics, "recovery_worst_commit=worst_commit", "decoded_worst=worst_bytes"),
-        **fields(metrics, "decoded_mean=mean_bytes", "deltas_worst=worst_deltas"),
+        **fields(metrics, "recovery_worst_commit=worst_commit decoded_worst=worst_bytes"),
+        **fields(metrics, "decoded_mean=mean_bytes deltas_worst=worst_deltas"),
         "deltas_mean": metrics.mean_deltas,
     }

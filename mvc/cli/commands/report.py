@@ -10,14 +10,14 @@ from pathlib import Path
 
 import click
 
-from mvc.cli.options import FORCE_FILE, Options, option
+from mvc.cli.options import FORCE_FILE, CommandOptions, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import size
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
     output: str = option(
         "FILE",
         "Where to write it (report.html); - is stdout.",
@@ -31,8 +31,8 @@ class _Options(Options, frozen=True, kw_only=True):
     )
 
 
-@verb("mvc report -o report.html", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc report -o report.html", _ReportOptions)
+def command(session: Session, args: _ReportOptions) -> None:
     if args.output == "-" and not session.as_json:
         session.out.line(session.repository.report(layer_seconds=args.layer_seconds).rstrip("\n"))
         return

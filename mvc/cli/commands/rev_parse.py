@@ -6,21 +6,21 @@ ancestor, ^N for the Nth parent, and @{TIME} for what a branch pointed to at TIM
 
 from __future__ import annotations
 
-from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _RevParseOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("REV...")
     at: str | None = option("TIME", "The version that was live at TIME, instead of REV.")
     target: str | None = option("T", "The target of --at; needed where there are several.")
     short: bool = flag("Ten digits instead of all 64.")
 
 
-@verb('mvc rev-parse "main@{1 hour ago}~2"', _Options)
-def command(session: Session, args: _Options) -> None:
+@verb('mvc rev-parse "main@{1 hour ago}~2"', _RevParseOptions)
+def command(session: Session, args: _RevParseOptions) -> None:
     if (args.at is None) == (not args.rev) or (args.target is not None and args.at is None):
         raise WrongUsage("name a REV, or a moment with --at (and its --target)")
     repository = session.repository

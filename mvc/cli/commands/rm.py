@@ -5,20 +5,20 @@ They are deleted from the disk; every version that has them keeps them.
 
 from __future__ import annotations
 
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _RmOptions(CommandOptions, frozen=True, kw_only=True):
     paths: tuple[str, ...] = argument("PATH...", required=True)
     cached: bool = flag("Keep the files on disk.")
     force: bool = flag("Delete files that hold uncommitted work.", "-f")
 
 
-@verb('mvc rm old.safetensors && mvc commit -m "drop the old head"', _Options)
-def command(session: Session, args: _Options) -> None:
+@verb('mvc rm old.safetensors && mvc commit -m "drop the old head"', _RmOptions)
+def command(session: Session, args: _RmOptions) -> None:
     gone = session.repository.remove(
         session.names(args.paths), cached=args.cached, force=args.force
     )

@@ -7,7 +7,7 @@ and files stay as they are.
 from __future__ import annotations
 
 from mvc.cli.commits import warn_of_clock
-from mvc.cli.options import Options, argument, option
+from mvc.cli.options import CommandOptions, argument, option
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -15,13 +15,13 @@ from mvc.model.names import printable
 from mvc.repo.times import format_time
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     target: str = argument("TARGET")
     rev: str | None = option("REV", "Go back to REV, which was live there.", "--to")
 
 
-@verb("mvc rollback prod", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc rollback prod", _RollbackOptions)
+def command(session: Session, args: _RollbackOptions) -> None:
     out, done = session.out, session.repository.rollback(args.target, args.rev)
     warn_of_clock(out, done)
     tell_of_training(session)

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
 from mvc.cli.listing import entry_json, file_line, tensor_table
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -23,28 +23,27 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.repo.content.compare import renames
 from mvc.repo.history.log import LogEntry
-from mvc.repo.lookup import manifests
-from mvc.repo.lookup.refs import head_if_known
 
 _FIRST = 20
 _CALL = 2000  # characters
+_EMPTY = Manifest(())
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
     code: bool = flag("Print the code that it carries and what would run.")
 
 
-@verb("mvc show main~2", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc show main~2", _ShowOptions)
+def command(session: Session, args: _ShowOptions) -> None:
     if args.code:
         _print_code(session, args.rev)
         return
-    context, out = session.context, session.out
+    out, repository = session.out, session.repository
     incomplete: list[DamagedData] = []
-    found = session.repository.log(args.rev, limit=1, reset_points=True, incomplete=incomplete)
+    found = repository.log(args.rev, limit=1, reset_points=True, incomplete=incomplete)
     entry = found[0]
-    manifest = manifests.if_kept(context, entry.id) or manifests.EMPTY
+    manifest = repository.manifest(entry.id) if entry.forgotten_ns is None else _EMPTY
     parent = _parent(session, entry, incomplete)
     files, removed = _compared(parent, manifest)
     if session.as_json:
@@ -59,7 +58,7 @@ def command(session: Session, args: _Options) -> None:
         session.tell_incomplete(incomplete)
         return
     live = live_now(session)
-    out.line(heading(out, entry, head_if_known(context).branch, live, full=True))
+    out.line(heading(out, entry, repository.head(if_known=True).branch, live, full=True))
     for line in details(entry, session.now_ns(), full=session.verbose):
         out.line(line)
     if entry.forgotten_ns is None:
@@ -95,7 +94,7 @@ def _print_code(session: Session, rev: str) -> None:
     call = repository.recipes.model(rev).call if carries_model else None
     calls = repository.recipes.calls(rev)
     if session.as_json:
-        shown = [fields(each, "text", "stored") for each in calls]
+        shown = [fields(each, "text stored") for each in calls]
         out.json("mvc.show.code/1", {"call": call, "calls": shown, "code": files})
         return
     if call is not None:
@@ -166,9 +165,12 @@ def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) ->
     if entry.forgotten_ns is not None:
         return None
     if not entry.commit.parents:
-        return manifests.EMPTY
+        return _EMPTY
     try:
-        return manifests.if_kept(session.context, entry.commit.parents[0])
+        parent = entry.commit.parents[0]
+        if session.repository.forgotten_ns(parent) is not None:
+            return None
+        return session.repository.manifest(parent)
     except DamagedData as error:
         incomplete.append(error)
         return None
@@ -177,7 +179,7 @@ def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) ->
 def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> str:
     if incomplete:
         return "its parent cannot be read"
-    when = forgotten_on(manifests.forgotten_ns(session.context, entry.commit.parents[0]))
+    when = forgotten_on(session.repository.forgotten_ns(entry.commit.parents[0]))
     return f"the state of its parent was {when}"
 
 

@@ -19,7 +19,7 @@ _KINDS = {
     "journal": "journal",
     "index": "index (can be rebuilt)",
 }
-_COLUMNS = (Column("stored"), *numbers("bytes", "share"))
+_COLUMNS = (Column("stored"), *numbers("bytes, share"))
 
 
 @verb("mvc stats")
@@ -59,7 +59,7 @@ def _print(session: Session, found: Stats) -> None:
         kinds = [f"{number:,} {kind}" for kind, number in found.kinds.items() if number]
         held.append(("Stored as", ", ".join(kinds)))
     if found.price is not None:
-        weight = session.context.config.get("store.storage_weight")
+        weight = session.repository.config.get("store.storage_weight")
         held.append(("Price", f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"))
     for name, value in held:
         out.line(f"{name + ':':17}{value}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mvc.cli.options import Options, flag
+from mvc.cli.options import CommandOptions, flag
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.model.names import printable
-from mvc.repo.worktree.status import Change, Status
+from mvc.repo.worktree.status import FileChange, Status
 
 _SECTIONS = {
     "staged": "Left out of the next commit:",
@@ -21,13 +21,13 @@ _MARKS = {"modified": "M", "missing": "!", "removed": "D", "renamed": "R"}
 _STYLES = {"modified": "changed", "missing": "removed", "removed": "removed", "renamed": "changed"}
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _StatusOptions(CommandOptions, frozen=True, kw_only=True):
     short: bool = flag("One line a file: M, !, D, R, ?, L.", "-s")
     no_untracked: bool = flag("Leave out files that are not tracked.")
 
 
-@verb("mvc status", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc status", _StatusOptions)
+def command(session: Session, args: _StatusOptions) -> None:
     found = session.repository.status(untracked=not args.no_untracked)
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
@@ -38,7 +38,7 @@ def command(session: Session, args: _Options) -> None:
         _print_long(session, found, changed)
 
 
-def _print_short(session: Session, status: Status, changed: Sequence[Change]) -> None:
+def _print_short(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
     out = session.out
     for change in changed:
         mark = out.paint(_MARKS[change.kind], _STYLES[change.kind])
@@ -48,7 +48,7 @@ def _print_short(session: Session, status: Status, changed: Sequence[Change]) ->
             out.line(f"{out.paint(mark, 'removed')} {session.from_here(path)}")
 
 
-def _print_long(session: Session, status: Status, changed: Sequence[Change]) -> None:
+def _print_long(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
     out = session.out
     if status.branch is not None:
         out.line(f"On branch {out.paint(printable(status.branch), 'branch')}")
@@ -74,14 +74,14 @@ def _print_long(session: Session, status: Status, changed: Sequence[Change]) -> 
         out.line("\nTracked files are as in HEAD")
 
 
-def _of(change: Change) -> str:
+def _of(change: FileChange) -> str:
     """The section that a change belongs to."""
     if change.kind in {"removed", "missing"}:
         return "staged" if change.kind == "removed" else "missing"
     return "work" if change.same_as is None else "older"
 
 
-def _line(session: Session, change: Change) -> str:
+def _line(session: Session, change: FileChange) -> str:
     detail = change.detail
     if change.same_as is not None:
         detail = f"as in {session.named(change.same_as)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mvc.cli.options import FORCE_WORK, Options, argument, flag
+from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str = argument("BRANCH")
     start: str | None = argument("[START]")
     create: bool = flag("Make the branch, at START or HEAD.", "-c")
@@ -28,8 +28,8 @@ class _Options(Options, frozen=True, kw_only=True):
     retrain: Retraining
 
 
-@verb("mvc switch -c experiment", _Options, json=False)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc switch -c experiment", _SwitchOptions, json=False)
+def command(session: Session, args: _SwitchOptions) -> None:
     if args.start is not None and not args.create:
         raise click.UsageError("START is where a new branch begins: add -c")
     repository, revs = session.repository, []
@@ -40,7 +40,7 @@ def command(session: Session, args: _Options) -> None:
 
     def write() -> Restored | None:
         with session.progress("restoring") as progress:
-            settings = fields(args, "create", "start", "force")
+            settings = fields(args, "create start force")
             return repository.switch(args.branch, progress=progress, **settings)
 
     done = with_weights(session, revs, write, args.retrain)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import click
 
 from mvc.cli.completing import complete_tags
-from mvc.cli.options import Options, argument, flag
+from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
 from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session
 from mvc.model.names import printable
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _TagOptions(CommandOptions, frozen=True, kw_only=True):
     names: tuple[str, ...] = argument("[NAME [REV]]", shell_complete=complete_tags)
     delete: bool = flag("Delete the tags NAME.", "-d")
     force: bool = flag("Move a tag that exists.", "-f")
 
 
-@verb("mvc tag v1.2 HEAD~1", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc tag v1.2 HEAD~1", _TagOptions)
+def command(session: Session, args: _TagOptions) -> None:
     repository, out = session.repository, session.out
     if args.delete:
         if not args.names:

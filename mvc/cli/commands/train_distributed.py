@@ -17,7 +17,7 @@ from msgspec.structs import asdict
 
 from mvc.api.repository import Repository
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import Options, argument, flag, option
+from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, size
@@ -29,7 +29,7 @@ from mvc.model.names import printable
 _OF_THE_LAUNCH = {"script", "arguments", "workers", "resume", "restarts", "host", "port"}
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     script: str = argument("SCRIPT")
     arguments: tuple[str, ...] = argument("[ARGUMENTS]...", type=click.UNPROCESSED)
     workers: int = option(
@@ -86,8 +86,8 @@ class _Options(Options, frozen=True, kw_only=True):
     log: str | None = option("FILE", "Write the order of all events, for a replay.")
 
 
-@verb("mvc train-distributed train.py --workers 4 --rho 12 --rate 0.01", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc train-distributed train.py --workers 4 --rho 12 --rate 0.01", _TrainDistributedOptions)
+def command(session: Session, args: _TrainDistributedOptions) -> None:
     settings = {k: v for k, v in asdict(args).items() if k not in _OF_THE_LAUNCH}
     settings["worker_models"] = args.worker_models or None
     for name in ("repo", "log"):

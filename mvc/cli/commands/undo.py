@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mvc.cli.operations import moves, operation_json
-from mvc.cli.options import DRY_RUN, Options, argument
+from mvc.cli.options import DRY_RUN, CommandOptions, argument
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -22,15 +22,15 @@ from mvc.repo.oplog.undo import Undoing
 from mvc.repo.times import format_time
 
 
-class _Options(Options, frozen=True, kw_only=True):
+class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
     number: int | None = argument("[NUMBER]", type=click.IntRange(min=0))
     dry_run: bool = DRY_RUN
 
 
-@verb("mvc undo", _Options)
-def command(session: Session, args: _Options) -> None:
+@verb("mvc undo", _UndoOptions)
+def command(session: Session, args: _UndoOptions) -> None:
     out = session.out
-    if args.number is None and session.context.given_up:
+    if args.number is None and session.repository.context.given_up:
         raise RefConflict(
             "the interrupted checkout is taken back, and nothing else was undone",
             hint="'mvc undo' takes back the newest operation of 'mvc oplog', too",

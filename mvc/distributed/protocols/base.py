@@ -15,12 +15,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.layout import Layout
-from mvc.distributed.protocols.options import Options
+from mvc.distributed.protocols.layout import VectorLayout
+from mvc.distributed.protocols.options import ProtocolOptions
 from mvc.distributed.safe import SafeFunction
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 
-__all__ = ["Coordinator", "Counts", "Layout", "Refusal", "Vector", "Worker"]
+__all__ = ["Coordinator", "Counts", "Refusal", "Vector", "VectorLayout", "Worker"]
 
 Vector = NDArray[np.float64]
 
@@ -62,17 +62,17 @@ class Coordinator(ABC):
 
     def __init__(
         self,
-        protocol: Options,
+        protocol: ProtocolOptions,
         model: NDArray[Any],
         workers: Iterable[int],
-        layout: Layout | None = None,
+        layout: VectorLayout | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> None:
         """``workers``: for whom the first round waits. ``memory``: of a coordinator before this
         one, to go on from its last model. Raises WrongUsage for fewer than two workers.
         """
         self.protocol = protocol
-        self.layout = layout or Layout.of(model)
+        self.layout = layout or VectorLayout.of(model)
         self.reference = model.copy()
         self.counts = Counts()
         self.refusals: list[Refusal] = []
@@ -253,7 +253,7 @@ class Coordinator(ABC):
         full = 0 if change else 1
         data = change or self.reference.tobytes()
         for worker in sorted(members):
-            self._send(m.Begin(worker, self.round, 0, full, quantum, data))
+            self._send(m.Begin(worker, self.round, 0, full=full, quantum=quantum, data=data))
         self._admit()
 
     # ---- the rest
@@ -265,7 +265,9 @@ class Coordinator(ABC):
             self.members.add(worker)
             data = self.reference.tobytes()
             subround = self._subround_of(worker)
-            self._send(m.Begin(worker, self.round, subround, 1, self._quantum(), data))
+            self._send(
+                m.Begin(worker, self.round, subround, full=1, quantum=self._quantum(), data=data)
+            )
         self._joiners.clear()
 
     def _receive(self, message: m.Message) -> None:
@@ -365,12 +367,16 @@ class Worker(ABC):
     """
 
     def __init__(
-        self, protocol: Options, number: int, model: NDArray[Any], layout: Layout | None = None
+        self,
+        protocol: ProtocolOptions,
+        number: int,
+        model: NDArray[Any],
+        layout: VectorLayout | None = None,
     ) -> None:
         self.protocol = protocol
         self.number = number
         self.model = model
-        self.layout = layout or Layout.of(model)
+        self.layout = layout or VectorLayout.of(model)
         self.reference = model.copy()
         self.waiting = True
         self.changed = False
@@ -387,7 +393,7 @@ class Worker(ABC):
     def join(self) -> list[m.Message]:
         """Asks to take part. What the model holds is lost: the coordinator's takes its place."""
         self.round, self.waiting, self._residual = -1, True, None
-        return [m.Join(self.number, 0, 0, self.layout.length, self.layout.digest)]
+        return [m.Join(self.number, 0, 0, length=self.layout.length, layout=self.layout.digest)]
 
     def on_update(self) -> list[m.Message]:
         """The model has been trained: says what must be said.
@@ -478,7 +484,7 @@ class Worker(ABC):
         if not self._up.codec.exact:
             self._residual = drift - decoded
         self.waiting = self.waiting_for_model = True
-        return m.Drift(self.number, self.round, self.subround, alarm, data)
+        return m.Drift(self.number, self.round, self.subround, alarm=alarm, data=data)
 
     def _check(self, drift: Vector) -> None:
         if not np.isfinite(drift).all():

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from mvc.errors import WrongUsage
 
-__all__ = ["Layout"]
+__all__ = ["VectorLayout"]
 
 
-class Layout(Struct, frozen=True):
+class VectorLayout(Struct, frozen=True):
     """What the flat vector of a model holds: parameters first, then statistics of its layers.
 
     ``measured``: how many numbers are parameters. The statistics (running means and variances of
@@ -28,7 +28,9 @@ class Layout(Struct, frozen=True):
     digest: bytes
 
     @staticmethod
-    def of(model: NDArray[Any], measured: int | None = None, digest: bytes = bytes(16)) -> Layout:
+    def of(
+        model: NDArray[Any], measured: int | None = None, digest: bytes = bytes(16)
+    ) -> VectorLayout:
         """Raises WrongUsage unless the model is a flat vector of finite float32 or float64."""
         if model.ndim != 1 or model.dtype not in (np.float32, np.float64) or not len(model):
             shape = "x".join(map(str, model.shape)) or "()"
@@ -40,4 +42,4 @@ class Layout(Struct, frozen=True):
         measured = len(model) if measured is None else measured
         if not 0 < measured <= len(model) or len(digest) != 16:
             raise WrongUsage(f"{measured} of {len(model)} numbers cannot be parameters")
-        return Layout(len(model), measured, model.dtype, digest)
+        return VectorLayout(len(model), measured, model.dtype, digest)

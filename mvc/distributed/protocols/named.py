@@ -12,8 +12,8 @@ from mvc.distributed.codecs import codec_named
 from mvc.distributed.protocols.base import Coordinator, Worker
 from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker
 from mvc.distributed.protocols.geometric import GeometricCoordinator, GeometricWorker
-from mvc.distributed.protocols.layout import Layout
-from mvc.distributed.protocols.options import Options
+from mvc.distributed.protocols.layout import VectorLayout
+from mvc.distributed.protocols.options import ProtocolOptions
 from mvc.distributed.protocols.periodic import PeriodicCoordinator, PeriodicWorker
 from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWorker
 from mvc.distributed.safe import SAFE_FUNCTIONS
@@ -22,20 +22,22 @@ from mvc.errors import WrongUsage
 __all__ = ["PROTOCOLS", "Protocol", "check_values", "protocol_named", "takes"]
 
 
-class Protocol(Options, frozen=True):
+class Protocol(ProtocolOptions, frozen=True):
     """A protocol with all its options. Make one with ``protocol_named``."""
 
     def coordinator(
         self,
         model: NDArray[Any],
         workers: Iterable[int],
-        layout: Layout | None = None,
+        layout: VectorLayout | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> Coordinator:
         """The coordinator that starts from this model; see ``Coordinator``."""
-        return _KINDS[self.name][0](self, model, workers, layout, memory)
+        return _KINDS[self.name][0](self, model, workers, layout=layout, memory=memory)
 
-    def worker(self, number: int, model: NDArray[Any], layout: Layout | None = None) -> Worker:
+    def worker(
+        self, number: int, model: NDArray[Any], layout: VectorLayout | None = None
+    ) -> Worker:
         """The worker that trains this vector in place; see ``Worker``."""
         return _KINDS[self.name][1](self, number, model, layout)
 
@@ -98,7 +100,7 @@ def takes(name: str) -> set[str]:
     return _KINDS[name][3] | _ALL
 
 
-def check_values(made: Options) -> None:
+def check_values(made: ProtocolOptions) -> None:
     """Raises WrongUsage if an option has a value that no protocol takes."""
     if made.safe not in SAFE_FUNCTIONS:
         known = ", ".join(SAFE_FUNCTIONS)

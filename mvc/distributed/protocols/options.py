@@ -9,10 +9,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.distributed.codecs import Wire, codec_named
-from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.protocols.layout import VectorLayout
 from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold
 
-__all__ = ["Options", "OuterStep"]
+__all__ = ["OuterStep", "ProtocolOptions"]
 
 Vector = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ class OuterStep:
         return change
 
 
-class Options(Struct, frozen=True):
+class ProtocolOptions(Struct, frozen=True):
     """All options of a protocol.
 
     ``threshold``, ``safe``: of gm, fgm and fda (which takes the radius alone). ``every``: updates
@@ -70,7 +70,7 @@ class Options(Struct, frozen=True):
         assert self.threshold is not None
         return SAFE_FUNCTIONS[self.safe](reference, self.threshold.radius_at(reference))
 
-    def wires(self, layout: Layout) -> tuple[Wire, Wire]:
+    def wires(self, layout: VectorLayout) -> tuple[Wire, Wire]:
         """How vectors travel up and down."""
         up, down = (
             Wire(codec_named(name), layout.measured, layout.length, layout.dtype)

@@ -138,7 +138,11 @@ class VarianceWorker(Worker):
             along = 0.0 if self._direction is None else float(np.sum(drift * self._direction))
             summary = np.array([along], np.float32)
         self.waiting = True
-        return [m.LocalState(self.number, self.round, self.subround, square, summary.tobytes())]
+        return [
+            m.LocalState(
+                self.number, self.round, self.subround, square=square, data=summary.tobytes()
+            )
+        ]
 
     def _take(self, message: m.Message) -> list[m.Message]:
         if isinstance(message, m.Continue) and message.subround == self.subround + 1:

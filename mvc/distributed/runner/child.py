@@ -11,10 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from mvc.io.process import cpu_count
+from mvc.io.process import cpu_count, import_path
 
 __all__ = ["Child", "Tell", "end_all"]
 
@@ -114,12 +113,10 @@ def end_all(children: Iterable[Child]) -> list[Child]:
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment of the processes; they import this very package."""
-    home = str(Path(__file__).parents[3])
-    kept = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     threads = max(1, cpu_count() // max(1, int(variables.get("WORLD_SIZE", "1"))))
     return {
         "OMP_NUM_THREADS": str(threads),
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys([home, *kept])),
+        "PYTHONPATH": import_path(),
         **variables,
     }

@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import os
 import queue
-import socket
 import sys
-import threading
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +22,7 @@ import numpy as np
 
 import mvc
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.protocols.layout import VectorLayout
 from mvc.distributed.runner.connection import (
     ALIVE,
     CONTROL,
@@ -33,13 +30,11 @@ from mvc.distributed.runner.connection import (
     MESSAGE,
     MODEL,
     Connection,
-    ConnectionGone,
     Frame,
-    serve,
 )
 from mvc.distributed.runner.global_models import GlobalModels, Round, alone
-from mvc.distributed.runner.handshake import Unproven, admit
 from mvc.distributed.runner.layout import Carried, ModelLayout, Vector
+from mvc.distributed.runner.reception import GOODBYE, Reception
 from mvc.distributed.runner.script import end_with_stdin
 from mvc.distributed.runner.settings import (
     BEAT,
@@ -48,7 +43,6 @@ from mvc.distributed.runner.settings import (
     checked,
     protocol_of,
 )
-from mvc.distributed.runner.sockets import Traffic
 from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
@@ -57,9 +51,6 @@ from mvc.io.patience import SLICE, Patience
 __all__ = ["Service"]
 
 _LAST_WORDS = 10.0  # seconds that workers may take to end, at least
-_GOODBYE = 5.0  # seconds that a failure may take to reach them
-_GREETING = 10.0  # seconds in which a process that connects must prove that it is a worker
-_STRANGERS = 64  # processes that may be about to prove it; the oldest makes room for one more
 _RESUME = "--resume goes on from the last round"
 
 Tell = Callable[..., None]
@@ -87,7 +78,6 @@ class Service:
         self._job, self._tell = job, tell
         self._settings: dict[str, Any] = dict(job.get("settings", {}))
         self._workers = int(job["workers"])
-        self._events: queue.Queue[tuple[str, Connection, Any]] = queue.Queue()
         self._seats: dict[int, Seat] = {}
         self._missing: dict[int, float] = {}
         gone = job.get("gone", {})  # workers that cannot come, and why; None: their part is done
@@ -95,10 +85,8 @@ class Service:
         self._refused: dict[int, str] = {int(w): why for w, why in gone.items() if why is not None}
         self._held: list[m.Message] = []
         self._log: list[Event] = []
-        self._traffic = Traffic()
         self._connections: list[Connection] = []
-        self._strangers: deque[socket.socket] = deque()
-        self._over = self._running = False
+        self._running = False
         self._drifts: dict[int, m.Drift] = {}
         self._timeout = float(self._settings.get("timeout", TIMEOUT))
         self._beat = self._ping = time.monotonic()  # when the command, the workers heard of us
@@ -109,23 +97,20 @@ class Service:
 
     def run(self) -> None:
         """Trains, from the first worker to the last global model. All workers hear of an error."""
-        host = str(self._job.get("host", "127.0.0.1"))
-        door = serve(host, int(self._job.get("port", 0)))
-        accepting = threading.Thread(target=self._accept, args=(door,), daemon=True)
-        accepting.start()
+        host, port = str(self._job.get("host", "127.0.0.1")), int(self._job.get("port", 0))
+        self._reception = Reception(host, port, self._timeout)
         try:
-            self._tell("listening", port=door.getsockname()[1], pid=os.getpid())
+            self._tell("listening", port=self._reception.port, pid=os.getpid())
             self._train()
         except Exception as error:
             for seat in self._seats.values():
                 seat.link.say(failed=str(error))
-            until = time.monotonic() + _GOODBYE
+            until = time.monotonic() + GOODBYE
             for link in self._connections:
                 link.finish(max(0.0, until - time.monotonic()))
             raise
         finally:
-            self._over = True
-            accepting.join(5.0)
+            self._reception.close()
             for link in self._connections:
                 link.close()
 
@@ -135,6 +120,7 @@ class Service:
         layout = self._layout = first.layout
         self._settings = checked({**first.settings, **self._settings})
         self._timeout = float(self._settings.get("timeout", TIMEOUT))
+        self._reception.timeout = self._timeout
         protocol = self._protocol = protocol_of(self._settings)
         check_worker_models(self._settings, protocol)
         if "log" in self._settings:  # where it cannot be written, nobody trains for nothing
@@ -157,7 +143,7 @@ class Service:
             away = set(range(self._workers)) - self._seats.keys()
             self._missing = dict.fromkeys(away - self._refused.keys() - self._gone, now)
             self._committed = [*start.steps, *[0] * self._workers][: self._workers]
-            kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
+            kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
                 start.vector, range(self._workers), kind, start.memory or None
             )
@@ -178,59 +164,13 @@ class Service:
 
     # -- connections ---------------------------------------------------------------------------
 
-    def _accept(self, door: socket.socket) -> None:
-        """Attends to all that connect, in a thread each, until the training is over."""
-        door.settimeout(SLICE / 4)
-        with door:
-            while not self._over:
-                try:
-                    link, _ = door.accept()
-                except TimeoutError:
-                    continue
-                except OSError:  # as too many open files
-                    time.sleep(SLICE / 4)
-                    continue
-                self._strangers.append(link)
-                if len(self._strangers) > _STRANGERS:  # a worker needs a moment only
-                    with suppress(OSError):  # its own thread closes it
-                        self._strangers.popleft().shutdown(socket.SHUT_RDWR)
-                threading.Thread(target=self._attend, args=(link,), daemon=True).start()
-
-    def _attend(self, link: socket.socket) -> None:
-        """A process that has connected: it proves that it is a worker, or is dropped."""
-        try:
-            worker, keys = admit(link, time.monotonic() + _GREETING)
-            connection = Connection(link, keys, self._timeout)
-        except (ConnectionGone, Unproven, OSError):
-            link.close()
-            return
-        finally:
-            with suppress(ValueError):  # it made room for another
-                self._strangers.remove(link)
-        self._hear(worker, connection)
-
-    def _hear(self, worker: int, link: Connection) -> None:
-        """Receives from one worker, until it goes."""
-        try:
-            self._events.put(("hello", link, {**link.receive().json(), "hello": worker}))
-            while True:
-                self._events.put(("frame", link, link.receive()))
-        except BadMessage as error:
-            link.say(failed=error.message)
-        except ConnectionGone:
-            self._events.put(("lost", link, None))
-        finally:
-            self._traffic.look()
-            link.finish(_GOODBYE)
-            link.close()
-
     def _next(self, until: float | None) -> tuple[str, Connection, Any] | None:
         """The next event; None if none comes until then."""
         while True:
             self._say_alive()
             left = SLICE if until is None else max(0.0, until - time.monotonic())
             try:
-                event = self._events.get(timeout=min(SLICE, left))
+                event = self._reception.events.get(timeout=min(SLICE, left))
             except queue.Empty:
                 if until is not None and left <= SLICE:
                     return None
@@ -361,8 +301,9 @@ class Service:
         carried = layout.unpack(self._given())
         if len(vector) != layout.length:
             raise BadMessage("the model that worker 0 sent does not have its own length")
+        VectorLayout.of(vector)  # refuses numbers that are not finite
         steps = [0] * self._workers
-        start = Round(0, base_checked(vector), carried, steps, 0, 0, 0, {})
+        start = Round(number=0, vector=vector, carried=carried, steps=steps)
         self._report(start, self._versions.commit(layout, start).hex())
         return start
 
@@ -474,14 +415,14 @@ class Service:
             self._committed[worker] = seat.steps
         number = start.number + counts.rounds
         done = Round(
-            number,
-            machine.reference,
-            self._carried,
-            list(self._committed),
-            start.subrounds + counts.subrounds,
-            start.up + counts.up,
-            start.down + counts.down,
-            machine.memory(),
+            number=number,
+            vector=machine.reference,
+            carried=self._carried,
+            steps=list(self._committed),
+            subrounds=start.subrounds + counts.subrounds,
+            up=start.up + counts.up,
+            down=start.down + counts.down,
+            memory=machine.memory(),
         )
         if self._settings.get("worker_models"):
             ended = machine.round if machine.finished else machine.round - 1
@@ -489,9 +430,10 @@ class Service:
             for worker, drift in sorted(self._drifts.items()):
                 if drift.round == ended:
                     local = (before.astype(np.float64) + wire.decode(drift.data)).astype(np.float32)
-                    self._versions.commit_local(self._layout, worker, number, local, self._carried)
+                    state = self._layout.state(local, self._carried)
+                    self._versions.commit_local(state, worker=worker, number=number)
         commit = self._versions.commit(self._layout, done)
-        self._traffic.look()
+        self._reception.traffic.look()
         self._report(done, commit.hex())
 
     def _report(self, done: Round, commit: str) -> None:
@@ -625,10 +567,10 @@ class Service:
             sent = seat.link.finish(max(0.0, until - time.monotonic()))
             if not sent or not seat.link.ended.wait(max(0.0, until - time.monotonic())):
                 self._dismiss_deaf(worker)
-            self._traffic.look()
+            self._reception.traffic.look()
         if "log" in self._settings:
             _write_log(Path(self._settings["log"]), self._log, orders)
-        counts, start, traffic = machine.counts, self._begun_with, self._traffic
+        counts, start, traffic = machine.counts, self._begun_with, self._reception.traffic
         self._tell(
             "finished",
             resumed=start.number > 0,
@@ -653,12 +595,6 @@ class Service:
         self._seats.pop(worker).link.say(failed=reason)
         self._refused[worker] = reason
         self._tell("lost", worker=worker, reason=reason, deaf=True)
-
-
-def base_checked(vector: Vector) -> Vector:
-    """Raises WrongUsage if a model holds numbers that are not finite."""
-    Layout.of(vector)
-    return vector
 
 
 def _packed(carried: Carried) -> bytes:

@@ -38,10 +38,10 @@ class Round(Struct, frozen=True):
     vector: Vector
     carried: Carried
     steps: Sequence[int]
-    subrounds: int
-    up: int
-    down: int
-    memory: Mapping[str, Any]
+    subrounds: int = 0
+    up: int = 0
+    down: int = 0
+    memory: Mapping[str, Any] = {}
 
 
 @contextmanager
@@ -102,13 +102,11 @@ class GlobalModels:
         )
         return result.id
 
-    def commit_local(
-        self, layout: ModelLayout, worker: int, number: int, vector: Vector, carried: Carried
-    ) -> None:
+    def commit_local(self, state: Mapping[str, torch.Tensor], *, worker: int, number: int) -> None:
         """Commits a worker's model at the end of a round, and deploys it to ``worker-I``."""
         name = f"worker-{worker}"
         self._repo.commit(
-            layout.state(vector, carried),
+            state,
             message=f"round {number}, {name}",
             metrics={"round": number, "worker": worker},
             params=self._params,
@@ -172,6 +170,13 @@ class GlobalModels:
             for name, value in own.items()
             if name.startswith(_MEMORY)
         }
-        subrounds = int(version.metrics["subrounds"])
-        steps = own["steps"].tolist()
-        return Round(number, vector, carried, steps, subrounds, up, down, memory)
+        return Round(
+            number=number,
+            vector=vector,
+            carried=carried,
+            steps=own["steps"].tolist(),
+            subrounds=int(version.metrics["subrounds"]),
+            up=up,
+            down=down,
+            memory=memory,
+        )

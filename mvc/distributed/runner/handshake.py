@@ -26,7 +26,7 @@ from mvc.distributed.runner.connection import ConnectionGone, Keys, read
 from mvc.distributed.runner.settings import TOKEN
 from mvc.errors import CannotDistribute
 
-__all__ = ["Unproven", "admit", "greet", "keyed"]
+__all__ = ["Unproven", "admit", "greet", "keyed", "own_secret"]
 
 _MARK = b"mvc run\n"
 _NONCE = 32
@@ -48,7 +48,7 @@ def greet(link: socket.socket, worker: int, until: float) -> Keys:
 
     Raises Unproven if the other end is not the coordinator, and ConnectionGone.
     """
-    secret, nonce = _secret(), secrets.token_bytes(_NONCE)
+    secret, nonce = own_secret(), secrets.token_bytes(_NONCE)
     _send(link, _HELLO.pack(_MARK, worker, nonce))
     nonces = nonce + read(link, _NONCE, until)
     _check(link, keyed(secret, "coordinator", worker, nonces), until)
@@ -58,7 +58,7 @@ def greet(link: socket.socket, worker: int, until: float) -> Keys:
 
 def admit(link: socket.socket, until: float) -> tuple[int, Keys]:
     """The coordinator's part: the worker's number. Raises Unproven and ConnectionGone."""
-    secret, nonce = _secret(), secrets.token_bytes(_NONCE)
+    secret, nonce = own_secret(), secrets.token_bytes(_NONCE)
     mark, worker, theirs = _HELLO.unpack(read(link, _HELLO.size, until))
     if mark != _MARK:
         raise Unproven
@@ -71,7 +71,7 @@ def admit(link: socket.socket, until: float) -> tuple[int, Keys]:
 _ROLES = ("worker", "coordinator")
 
 
-def _secret() -> str:
+def own_secret() -> str:
     """Of this training. Raises CannotDistribute where there is none: anybody knows an empty one."""
     secret = os.environ.get(TOKEN)
     if not secret:

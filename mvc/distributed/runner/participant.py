@@ -21,7 +21,7 @@ import torch.distributed
 
 from mvc.distributed import messages
 from mvc.distributed.protocols import base
-from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.protocols.layout import VectorLayout
 from mvc.distributed.runner.child import Child
 from mvc.distributed.runner.connection import (
     ALIVE,
@@ -72,7 +72,8 @@ def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> 
             "this process is not one of several that train together",
             hint="start it by 'mvc train-distributed SCRIPT --workers 4' or by torchrun",
         ) from None
-    return Participant(model, layout, address, (rank, workers), settings, timeout)
+    place = (rank, workers)
+    return Participant(model, layout, address, place, settings=settings, timeout=timeout)
 
 
 class Participant:
@@ -84,6 +85,7 @@ class Participant:
         layout: ModelLayout,
         address: str,
         place: tuple[int, int],
+        *,
         settings: Mapping[str, Any],
         timeout: float,
     ) -> None:
@@ -342,7 +344,7 @@ class Participant:
                 self._link.send(MODEL, layout.pack(self._model))
             if "welcome" in said and self._machine is None:
                 vector = layout.read(self._model)
-                kind = Layout(layout.length, layout.measured, vector.dtype, layout.digest)
+                kind = VectorLayout(layout.length, layout.measured, vector.dtype, layout.digest)
                 protocol = protocol_of(said["welcome"])
                 self._machine = protocol.worker(self.rank, vector, kind)
                 self._steps = self._skip = int(said["steps"])

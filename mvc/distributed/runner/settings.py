@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mvc.distributed.protocols.named import PROTOCOLS, Protocol, check_values, protocol_named, takes
-from mvc.distributed.protocols.options import Options
+from mvc.distributed.protocols.options import ProtocolOptions
 from mvc.distributed.safe import Threshold
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import check_ref
@@ -89,7 +89,7 @@ def check_alone(settings: Mapping[str, Any]) -> None:
     if units.keys() <= {"rho", "rate"}:  # the script may name the other
         units = {"rho": 1.0, "rate": 1.0, **units}
     options = {name: settings[name] for name in _PROTOCOL & settings.keys()}
-    check_values(Options("fgm", threshold=Threshold(**units), **options))
+    check_values(ProtocolOptions("fgm", threshold=Threshold(**units), **options))
     given = options.keys() | ({"threshold"} if settings.keys() & {*_THRESHOLD} else set())
     if not any(given <= takes(name) for name in PROTOCOLS):
         raise WrongUsage(

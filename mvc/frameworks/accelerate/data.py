@@ -93,20 +93,24 @@ class Epochs:
 
     def check_sizes(self, kept: list[Mapping[str, Any]]) -> list[str]:
         """What differs of the data's amount; CannotResume if that is in the middle of an epoch."""
-        found = []
-        for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
-            lines = data.changed(at.get("sizes", {}), data.sizes(loader))  # not in older ones
-            if at["rng"] is not None:
-                data.refuse_middle("the version", lines)
-            found += lines
-        return found
+        loaders = prepared(self._accelerator, "dataloaders")
+        return [
+            line
+            for loader, at in zip(loaders, kept, strict=True)
+            for line in data.compare([at.get("sizes", {})], [loader], middle=at["rng"] is not None)
+        ]
 
     def restore(self, kept: list[Any], rng: Mapping[str, Any], *, draws: bool) -> None:
         """Sets the positions; ``rng`` are the generators at the save."""
         for loader, at in zip(prepared(self._accelerator, "dataloaders"), kept, strict=True):
             inside = None if at["rng"] is None else rng
-            position = _Position(at["epoch"], at["done"], at["rng"], at["order"], inside)
-            self._positions[id(loader)] = position
+            self._positions[id(loader)] = _Position(
+                epoch=at["epoch"],
+                done=at["done"],
+                rng=at["rng"],
+                order=at["order"],
+                restored=inside,
+            )
             generator = data.order_generator(loader)
             if generator is not None and at["order"] is not None:
                 generator.set_state(at["order"])

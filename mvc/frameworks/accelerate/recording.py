@@ -11,20 +11,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, Unpack
 
+from accelerate.state import PartialState
 from msgspec.structs import replace
 
+from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
-from mvc.frameworks.common.options import Options, checked, stage_by_loss
-from mvc.frameworks.common.ranks import own_of, refuse_sharded, rng_of_others
+from mvc.frameworks.common.options import CallbackOptions, refuse_data, stage_by_loss
+from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
+from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.common.resume import alone, check_schedulers, load_with_optimizers, several
 from mvc.ids import CommitId
 from mvc.repo.lookup.refs import tip
 from mvc.training import resume
-from mvc.training.checks import RecorderOptions, opened
-from mvc.training.recorder import Recorder, Report, complete
+from mvc.training.checks import RecorderOptions
+from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type
 from mvc.training.state.optimizers import optimizer_state
@@ -52,23 +55,27 @@ class Attached:
         repo: AnyRepository,
         *,
         wait: bool = True,
-        **options: Unpack[Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         refuse_sharded()
-        self._options = checked(options)
-        _check_stages(self._options)
-        self.repo = opened(repo)[0]
+        self._recording = Recording(repo, options)
+        chosen = self._recording.options
+        _check_stages(chosen)
         # The branch is that of now, not of the first save.
-        branch = tip(self.repo.context, self._options.branch).branch
-        self._options = replace(self._options, branch=branch)
+        branch = tip(self.repo.context, chosen.branch).branch
+        self._recording.options = replace(chosen, branch=branch)
         self.saves = 0
         self._origin: CommitId | None = None
         self._accelerator = accelerator
         self._wait = wait
         self._epochs = Epochs(accelerator)
         self._others: list[dict[str, Any]] = []  # the generators of the other processes
-        self._recorder: Recorder | None = None
         self._hook = accelerator.register_save_state_pre_hook(self._on_save)
+
+    @property
+    def repo(self) -> Repository:
+        """The repository; opened if need be."""
+        return self._recording.repo
 
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:
         """Accelerate's hook; every process calls it, the first one writes."""
@@ -76,12 +83,11 @@ class Attached:
         self._others = rng_of_others()
         if not self._accelerator.is_main_process:
             return
-        if self._recorder is None:
-            options = replace(self._options, start=self.saves - 1, origin=self._origin)
-            self._recorder = Recorder.of(self.repo, self, options)
-        self._recorder.step(number=self.saves)
+        if not self._recording.running:
+            self._recording.begin(self, start=self.saves - 1, origin=self._origin)
+        self._recording.step(self.saves)
         if self._wait:
-            self._recorder.flush()
+            self.flush()
 
     def exact(self) -> list[str]:
         return no_weights(model_of(self._accelerator))
@@ -125,18 +131,16 @@ class Attached:
     @property
     def report(self) -> Report | None:
         """Counts of the Recorder; None before the first save."""
-        return self._recorder.report if self._recorder is not None else None
+        return self._recording.report
 
     def flush(self) -> None:
         """Waits until all that was saved is durable."""
-        if self._recorder is not None:
-            self._recorder.flush()
+        self._recording.flush()
 
     def detach(self) -> None:
         """Removes the hook and completes the queued versions."""
         self._hook.remove()
-        if self._recorder is not None:
-            self._recorder.close()
+        self._recording.close()
 
     def __enter__(self) -> Self:
         return self
@@ -162,7 +166,7 @@ class Attached:
         ``Resumed.step`` is the number of the save. Raises CannotResume where the version does
         not fit what was prepared and registered; then nothing has changed.
         """
-        commit, name = self.repo.find(self._options.tip if rev is None else rev), self._options.name
+        commit, name = self._recording.find(rev), self._recording.options.name
         kept = resume.training_state(self.repo, commit, name, production=True)
         saved = kept.get("accelerate")
         if saved is None:
@@ -201,7 +205,7 @@ class Attached:
         differs += resume.check_types(kept, scaler=accelerator.scaler)
         differs += check_schedulers(saved.get("kinds", []), live["schedulers"])
         differs += epochs.check_sizes(saved["loaders"])
-        rng = own_of(kept["rng"], saved["others"])
+        rng = _of_this_process([kept["rng"], *saved["others"]])
         check_rng(rng)
         model = model_of(accelerator)
         resume.check_model(model, weights, kept)
@@ -232,6 +236,12 @@ class Attached:
 attach = Attached
 
 
+def _of_this_process(states: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The stored generators of this process, or of the first one if fewer processes saved."""
+    index = PartialState().process_index
+    return states[index if index < len(states) else 0]
+
+
 def _check_stages(options: RecorderOptions) -> None:
     """Raises WrongUsage for a pipeline that may skip a save, or asks for an unknown loss."""
     decides = options.stages.decisions
@@ -241,6 +251,7 @@ def _check_stages(options: RecorderOptions) -> None:
             "but save_state always saves",
             hint="leave it out",
         )
+    refuse_data(options, "save_state does not show it")
     stage = stage_by_loss(options)
     if stage is not None and options.metrics is None:
         raise WrongUsage(

@@ -9,7 +9,7 @@ not made on resuming, those after them are other ones.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from mvc.errors import CannotResume
 
 __all__ = [
-    "Drawing", "Sizes", "changed", "order_generator", "order_seed", "refuse_middle",
+    "Drawing", "Sizes", "changed", "compare", "order_generator", "order_seed", "refuse_middle",
     "set_order_seed", "sizes", "unlike",
 ]  # fmt: skip
 
@@ -96,6 +96,17 @@ def _generators() -> tuple[object, ...]:
     kind, keys, *rest = np.random.get_state(legacy=True)
     drawn = torch.get_rng_state().numpy().tobytes()
     return drawn, kind, np.asarray(keys).tobytes(), *rest, random.getstate()
+
+
+def compare(
+    kept: Sequence[Mapping[str, Any]], loaders: Sequence[Any], *, middle: bool
+) -> list[str]:
+    """What differs of the loaders' amounts of data; raises as ``refuse_middle`` with ``middle``."""
+    pairs = zip(kept, loaders, strict=False)  # older versions have none
+    found = [line for then, loader in pairs for line in changed(then, sizes(loader))]
+    if middle:
+        refuse_middle("the version", found)
+    return found
 
 
 def order_seed(loader: Any) -> int | None:

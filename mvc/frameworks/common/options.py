@@ -11,12 +11,18 @@ from mvc.errors import WrongUsage
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, Params, RecorderOptions, check_options
-from mvc.training.state.parts import PARTS
+from mvc.training.lossy.decisions import Evaluate, Monitor
 
-__all__ = ["Options", "checked", "included", "refuse_data", "stage_by_data", "stage_by_loss"]
+__all__ = [
+    "CallbackOptions",
+    "checked",
+    "refuse_data",
+    "stage_by_data",
+    "stage_by_loss",
+]
 
 
-class Options(TypedDict, total=False):
+class CallbackOptions(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
@@ -28,33 +34,25 @@ class Options(TypedDict, total=False):
     name: str
     queue_bytes: int | None
     on_deploy: Callable[[ServedVersion], object] | None
+    evaluate: Evaluate | None
+    monitor: Monitor | None
     exact: Sequence[str]
     keep_training: bool
 
 
-def checked(options: Options, every: int = 1, kind: type[Any] = Options) -> RecorderOptions:
-    """The Recorder's options. ``kind`` is the TypedDict that names what the callback takes.
+def checked(options: CallbackOptions, every: int = 1) -> RecorderOptions:
+    """The Recorder's options.
 
     Raises TypeError for another name; WrongUsage, InvalidName or InvalidPipeline for a value.
     """
     for name in options:
-        if name not in kind.__annotations__:
+        if name not in CallbackOptions.__annotations__:
             raise TypeError(f"unexpected keyword argument {name!r}")
     text, bound = pipeline_and_bound(options.get("pipeline"))
     given = cast("dict[str, Any]", options) | {"pipeline": text, "max_recovery": bound}
     chosen = RecorderOptions(**given, every=every)
     check_options(chosen)
     return chosen
-
-
-def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...]:
-    """The parts that ``include`` names, at least one; all for None. Raises WrongUsage."""
-    names = (include,) if isinstance(include, str) else tuple(parts if include is None else include)
-    wrong = [repr(name) for name in names if name not in parts]
-    if wrong or not names:
-        what = wrong[0] if wrong else "nothing"
-        raise WrongUsage(f"include names {what}", hint="it takes " + ", ".join(parts))
-    return names
 
 
 def stage_by_data(options: RecorderOptions) -> str | None:
@@ -70,10 +68,13 @@ def stage_by_loss(options: RecorderOptions) -> str | None:
 
 
 def refuse_data(options: RecorderOptions, why: str) -> None:
-    """Raises WrongUsage naming the stage that asks for data; ``why`` there are none."""
+    """Raises WrongUsage naming what asks for the batch's data; ``why`` there are none."""
     stage = stage_by_data(options)
-    if stage is not None:
+    functions = {"evaluate": options.evaluate, "monitor": options.monitor}
+    asks = [f"stage {stage}"] if stage is not None else []
+    asks += [name for name, function in functions.items() if function is not None]
+    if asks:
         raise WrongUsage(
-            f"stage {stage} goes by the data of the batch, and {why}",
+            f"{asks[0]} goes by the data of the batch, and {why}",
             hint="leave it out, or train in a loop of your own with mvc.Recorder",
         )

@@ -7,21 +7,11 @@ from typing import Any
 
 import torch
 
-from mvc.errors import CannotResume
-from mvc.ids import CommitId
 from mvc.training.resume import load_model
 from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
 
-__all__ = ["alone", "check_schedulers", "load_with_optimizers", "several", "without"]
-
-
-def without(commit: CommitId, part: str) -> CannotResume:
-    """The error for a version that was recorded without ``part``."""
-    what = "state of the random generators" if part == "rng" else part
-    return CannotResume(
-        f"{commit.short} was recorded without the {what}", hint=f"record with {part!r} in include"
-    )
+__all__ = ["alone", "check_schedulers", "load_with_optimizers", "several"]
 
 
 def alone(states: list[Any]) -> tuple[Any, list[Any]]:

@@ -1,34 +1,16 @@
-"""What is not committed yet: files that wait in ``.mvc/staging``, and bytes for the parsers."""
+"""What is not committed yet: the folder ``.mvc/staging``, and paths of a version to come."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
 from pathlib import Path
 
-from msgspec import Struct
-
 from mvc.errors import InvalidName, IoFailed, WrongUsage
-from mvc.io.files import TEMPORARY, WriteFile
 from mvc.model.manifest import Manifest
 from mvc.model.names import check_path
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
 
-__all__ = ["Readable", "check_new_path", "is_path", "scratch", "staging_folder"]
-
-
-class Readable(Struct, frozen=True):
-    """A ``Source`` of the parsers for bytes that are no file of their own."""
-
-    size: Callable[[], int]
-    read: Callable[[int, int], bytes]
-    """Takes an offset and a length."""
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        data = self.read(offset, len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+__all__ = ["check_new_path", "is_path", "staging_folder"]
 
 
 def staging_folder(context: Context) -> Path:
@@ -41,16 +23,6 @@ def staging_folder(context: Context) -> Path:
             f"{own / 'staging'} is not a folder", hint="move away what stands there"
         ) from None
     return own / "staging"
-
-
-def scratch(context: Context) -> WriteFile:
-    """A new file without a name: it disappears when it is closed or its process dies."""
-    fs = context.store.fs
-    folder = staging_folder(context)
-    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
-    file = fs.open_write(path, create=True, exclusive=True, within=folder)
-    fs.unlink(path, missing_ok=True, within=folder)
-    return file
 
 
 def is_path(text: object) -> bool:

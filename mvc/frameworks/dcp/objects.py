@@ -9,9 +9,9 @@ from typing import Any
 
 from mvc.adapters.files.pickle_nodes import Dict, read_pickle
 from mvc.adapters.files.zip_layout import read_members
+from mvc.adapters.parsed import MemorySource
 from mvc.adapters.structure import MAX_DEPTH
 from mvc.errors import BadModelFile, UnsupportedTensor
-from mvc.frameworks.common.staging import Readable
 
 __all__ = ["objects_path", "plain_value", "saved_bytes"]
 
@@ -28,7 +28,7 @@ def plain_value(data: bytes) -> Any:
     The pickle is read without running it, and the value is saved again and compared byte for
     byte. Raises MvcError, TypeError or ValueError if ``data`` is anything else.
     """
-    members = {m.name.partition("/")[2]: m for m in read_members(_source(data), "an object")}
+    members = {m.name.partition("/")[2]: m for m in read_members(MemorySource(data), "an object")}
     pickle = members.get("data.pkl")
     if pickle is None or not pickle.stored or any(n.startswith("data/") for n in members):
         raise BadModelFile("an object that holds tensors")
@@ -36,15 +36,11 @@ def plain_value(data: bytes) -> Any:
     # As many values as the pickle has bytes: containers that are shared cannot grow beyond.
     value = _plain(read_pickle(text), 0, iter(range(len(text))))
     again = saved_bytes(value)
-    for member in read_members(_source(again), "an object"):
+    for member in read_members(MemorySource(again), "an object"):
         here = again[member.start : member.start + member.size]
         if member.name.endswith("/data.pkl") and here == text:
             return value
     raise UnsupportedTensor("an object that is not what it seems to be")
-
-
-def _source(data: bytes) -> Readable:
-    return Readable(lambda: len(data), lambda offset, length: data[offset : offset + length])
 
 
 def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:

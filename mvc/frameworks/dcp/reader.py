@@ -30,7 +30,7 @@ from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.weights import check_weights
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.queries import note
 
 __all__ = ["MvcReader"]
@@ -78,7 +78,7 @@ class MvcReader(StorageReader):
                 f"{self._commit.short} has no tensors at {self._path}",
                 hint="`mvc ls` lists what a version holds",
             )
-        check_weights(repo.context, self._commit, [entry])
+        check_available(repo.context, self._commit, [entry])
         self._state = _State(repo.context, entry, paths.get(objects_path(self._path)))
         return self._state.metadata
 

@@ -209,7 +209,7 @@ class _Saved:
     """What all ranks have written, by the flat names of torch's planner."""
 
     def __init__(
-        self, metadata: Metadata, records: dict[Any, Record], shards: dict[str, Any]
+        self, metadata: Metadata, records: dict[Any, ShardPart], shards: dict[str, Any]
     ) -> None:
         self._entries = metadata.state_dict_metadata
         self._places = metadata.planner_data if isinstance(metadata.planner_data, dict) else {}
@@ -227,7 +227,13 @@ class _Saved:
     def _chunk(self, name: str, box: kinds.ChunkStorageMetadata) -> Chunk:
         record = self._record(MetadataIndex(name, box.offsets))
         source = self._shards[record.shard]
-        return Chunk(tuple(box.offsets), tuple(box.sizes), source, record.offset, record.length)
+        return Chunk(
+            offsets=tuple(box.offsets),
+            sizes=tuple(box.sizes),
+            source=source,
+            start=record.offset,
+            length=record.length,
+        )
 
     def objects(self) -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
         """Everything else: plain values as themselves, all others as their saved bytes."""
@@ -245,7 +251,7 @@ class _Saved:
                 other[name] = np.frombuffer(out, np.uint8)
         return plain, other
 
-    def _record(self, index: MetadataIndex) -> Record:
+    def _record(self, index: MetadataIndex) -> ShardPart:
         if index not in self._records:
             raise BadModelFile(f"no rank has written {index.fqn}")
         return self._records[index]
@@ -280,7 +286,7 @@ def _built(value: Any) -> Any:
     return [_built(value[i]) if i in value else {} for i in range(max(value) + 1)]
 
 
-class Record(Struct, frozen=True):
+class ShardPart(Struct, frozen=True):
     """Bytes [offset, offset + length) of a shard."""
 
     shard: str
@@ -304,11 +310,11 @@ class Shard:
         _sweep(fs, folder, self._within)
         self._file = fs.open_write(self._path, create=True, exclusive=True, within=self._within)
 
-    def write(self, data: Bytes) -> Record:
+    def write(self, data: Bytes) -> ShardPart:
         """Appends bytes."""
         start = self._file.position
         self._file.write(data)
-        return Record(self.name, start, self._file.position - start)
+        return ShardPart(self.name, start, self._file.position - start)
 
     def release(self) -> None:
         """Releases the lock: the coordinator does not need the shard any more."""
@@ -423,26 +429,18 @@ class _Whole:
             replace(chunk, offsets=chunk.offsets or (0,), sizes=chunk.sizes or (1,))
             for chunk in chunks
         ]
-        self._stacked = all(chunk.sizes[1:] == self._shape[1:] for chunk in self._chunks)
+        if all(chunk.sizes[1:] == self._shape[1:] for chunk in self._chunks):
+            # One after the other: as rows of a byte, so that a row need not be read as a whole.
+            self._chunks = [
+                replace(chunk, offsets=(chunk.offsets[0] * self._row,), sizes=(chunk.length,))
+                for chunk in self._chunks
+            ]
+            self._shape, self._row, self._item = (spec.nbytes,), 1, 1
 
     def read(self, start: int, out: memoryview) -> None:
-        """Fills ``out`` with row-major bytes from ``start`` on."""
-        if len(out):
-            read = self._read_stacked if self._stacked else self._read_rows
-            read(start, out)
-
-    def _read_stacked(self, start: int, out: memoryview) -> None:
-        """Chunks of whole rows, one after the other."""
-        end = start + len(out)
-        for chunk in self._chunks:
-            at = chunk.offsets[0] * self._row
-            low, high = max(start, at), min(end, at + chunk.length)
-            if low < high:
-                part = out[low - start : high - start]
-                read_exactly(chunk.source, self._name, chunk.start + low - at, part)
-
-    def _read_rows(self, start: int, out: memoryview) -> None:
-        """Any chunks, put together as the rows that ``out`` is a part of."""
+        """Fills ``out`` with row-major bytes from ``start`` on: of the rows it is a part of."""
+        if not len(out):
+            return
         first, last = start // self._row, -(-(start + len(out)) // self._row)
         rows = np.empty((last - first, *self._shape[1:], self._item), np.uint8)
         for chunk in self._chunks:

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import io
 import re
+import secrets
 import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -29,7 +30,7 @@ from urllib.parse import unquote
 from fsspec import AbstractFileSystem
 from fsspec.transaction import Transaction
 from fsspec.utils import stringify_path
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mvc.adapters.files.detect import parse_file, suspicion
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
@@ -43,10 +44,10 @@ from mvc.errors import (
     UnknownRevision,
     WrongUsage,
 )
-from mvc.frameworks.common.staging import Readable, check_new_path, scratch
+from mvc.frameworks.common.staging import check_new_path, staging_folder
 from mvc.frameworks.fsspec.parts import PartsFile, entry_parts, place
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem, WriteFile
+from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import check_path, printable
 from mvc.repo.commit.commit import commit
@@ -54,8 +55,8 @@ from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.queries import note
 from mvc.store.store import FOLDER
 
@@ -88,18 +89,11 @@ class Location(Struct, frozen=True):
         return f"{self.prefix}/{path}" if path else self.prefix
 
 
-class Opened(Struct):
-    """A repository that stays open until the process ends. Writers hold ``lock``."""
-
-    repo: Repository
-    lock: threading.RLock = field(default_factory=threading.RLock)
+_opened: dict[tuple[Path, int, int], Repository] = {}
+_one_at_a_time = threading.RLock()  # opens, or commits
 
 
-_opened: dict[tuple[Path, int, int], Opened] = {}
-_opening = threading.Lock()
-
-
-def opened(root: Path) -> Opened:
+def opened(root: Path) -> Repository:
     """The repository in ``root``. It is opened once a process, and again if it was replaced."""
     fs = FileSystem()
     real = fs.realpath(root)
@@ -107,9 +101,9 @@ def opened(root: Path) -> Opened:
     if identity is None:
         raise NotARepository(f"not a repository: {printable(str(root))}", hint=_FORM)
     key = real, identity.device, identity.inode
-    with _opening:
+    with _one_at_a_time:
         if key not in _opened:
-            _opened[key] = Opened(Repository.open(real, discover=False))
+            _opened[key] = Repository.open(real, discover=False)
         return _opened[key]
 
 
@@ -136,49 +130,113 @@ def locate(text: str) -> Location:
     raise NotARepository(f"no repository in the path {printable(text)}", hint=_FORM)
 
 
-def version_of(here: Opened, location: Location) -> tuple[CommitId | None, Manifest]:
-    """The version that a location names; none on a branch without versions.
+class _Place:
+    """A path of a version in an open repository. Raises what ``locate`` does."""
 
-    Raises UnknownRevision, AmbiguousRevision, InvalidTime, StateForgotten.
-    """
-    at = head(here.repo.context)
-    if at.commit is None and location.rev in {None, HEAD, at.branch}:
-        return None, manifests.EMPTY
-    commit = here.repo.find(location.rev or HEAD)
-    return commit, manifests.of_commit(here.repo.context, commit)
+    def __init__(self, path: str) -> None:
+        self.at = at = locate(path)
+        self.path = at.path
+        self.name = at.name(at.path)
+        self.repo = opened(at.root)
+        self.context = self.repo.context
+        self._head = head(self.context)
 
+    @cached_property
+    def commit(self) -> CommitId | None:
+        """The version; None on a branch without versions.
 
-def branch_of(here: Opened, location: Location) -> str:
-    """The branch that writing to a location moves. Raises NotABranch, UnknownRevision."""
-    at = head(here.repo.context)
-    if location.rev in {None, HEAD}:
-        if at.branch is None:
-            raise NotABranch(
-                "HEAD is at a version and on no branch, so there is nothing to write to",
-                hint="name a branch: mvc://REPOSITORY@BRANCH/PATH",
-            )
-        return at.branch
-    rev = str(location.rev)
-    name = rev.removeprefix(BRANCH)
-    if name == at.branch or isinstance(here.repo.context.store.ref(BRANCH + name), CommitId):
-        return name
-    try:
-        here.repo.find(rev)
-    except UnknownRevision as error:
-        raise UnknownRevision(
-            f"there is no branch {printable(name[:100])} to write to",
-            hint="make it with 'mvc branch NAME'",
-        ) from error
-    raise NotABranch(
-        f"{printable(rev)} is not a branch: versions do not change",
-        hint="write to a branch, for example mvc://REPOSITORY@main/PATH",
-    )
+        Raises UnknownRevision, AmbiguousRevision, InvalidTime, StateForgotten.
+        """
+        rev = self.at.rev
+        if self._head.commit is None and rev in {None, HEAD, self._head.branch}:
+            return None
+        return self.repo.find(rev or HEAD)
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        return manifests.of_commit(self.context, self.commit)
+
+    @property
+    def entry(self) -> FileEntry | None:
+        return self.manifest.by_path.get(self.path)
+
+    @property
+    def branch(self) -> str:
+        """The branch that writing here moves. Raises NotABranch, UnknownRevision."""
+        now, rev = self._head.branch, self.at.rev
+        if rev is None or rev == HEAD:
+            if now is None:
+                raise NotABranch(
+                    "HEAD is at a version and on no branch, so there is nothing to write to",
+                    hint="name a branch: mvc://REPOSITORY@BRANCH/PATH",
+                )
+            return now
+        name = rev.removeprefix(BRANCH)
+        if name == now or isinstance(self.context.store.ref(BRANCH + name), CommitId):
+            return name
+        try:
+            self.repo.find(rev)
+        except UnknownRevision as error:
+            raise UnknownRevision(
+                f"there is no branch {printable(name[:100])} to write to",
+                hint="make it with 'mvc branch NAME'",
+            ) from error
+        raise NotABranch(
+            f"{printable(rev)} is not a branch: versions do not change",
+            hint="write to a branch, for example mvc://REPOSITORY@main/PATH",
+        )
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether there are files below. The version itself is always a folder."""
+        below = f"{self.path}/"
+        return not self.path or any(e.path.startswith(below) for e in self.manifest.entries)
+
+    @property
+    def absent(self) -> NoSuchFile:
+        return NoSuchFile(
+            f"{printable(self.at.prefix)} has no path {printable(self.path)}",
+            hint="'mvc ls REVISION' lists what a version holds",
+        )
+
+    def check_weights(self, entries: list[FileEntry]) -> None:
+        """Raises WeightsDropped if the version has given the content of one of them up."""
+        assert self.commit is not None, "a version without a commit has no entries"
+        check_available(self.context, self.commit, entries)
+
+    def stored(self, entry: FileEntry, path: str) -> Change:
+        """The change that stores a file of this version under another name."""
+        return Change(path, lambda: nullcontext(_Stored(self.context, entry)))
+
+    def file(self, entry: FileEntry) -> dict[str, Any]:
+        content = {"id": entry.content_id.hex(), "format": entry.format}
+        return self._info(self.at.name(entry.path), entry.size, "file") | content
+
+    def folder(self, name: str) -> dict[str, Any]:
+        return self._info(name, 0, "directory")
+
+    def _info(self, name: str, size: int, kind: str) -> dict[str, Any]:
+        commit = None if self.commit is None else str(self.commit)
+        return {"name": name, "size": size, "type": kind, "commit": commit}
+
+    def listed(self) -> list[dict[str, Any]]:
+        """The entries of this folder, by name. For a file, its own entry."""
+        start = f"{self.path}/" if self.path else ""
+        found: dict[str, dict[str, Any]] = {}
+        for entry in self.manifest.entries:
+            if entry.path == self.path:
+                found[self.name] = self.file(entry)
+            elif entry.path.startswith(start):
+                first, slash, _ = entry.path[len(start) :].partition("/")
+                name = self.at.name(start + first)
+                found[name] = self.folder(name) if slash else self.file(entry)
+        return [found[name] for name in sorted(found)]
 
 
 class _Planned(Struct, frozen=True):
     """Changes of one branch that go into one commit, and its message."""
 
-    opened: Opened
+    repo: Repository
     branch: str
     changes: tuple[Change, ...]
     message: str
@@ -191,16 +249,16 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
     """
     groups: dict[tuple[int, str], list[_Planned]] = {}
     for plan in plans:
-        groups.setdefault((id(plan.opened), plan.branch), []).append(plan)
+        groups.setdefault((id(plan.repo), plan.branch), []).append(plan)
     for group in groups.values():
-        here, branch = group[0].opened, group[0].branch
+        context, branch = group[0].repo.context, group[0].branch
         changes = {change.path: change for plan in group for change in plan.changes}
         _check_apart({path for path, change in changes.items() if change.open is not None})
         said = {plan.message for plan in group}
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
         request = CommitRequest(tuple(changes.values()), message, branch=branch)
-        with here.lock, suppress(NothingToCommit):
-            commit(here.repo.context, request)
+        with _one_at_a_time, suppress(NothingToCommit):
+            commit(context, request)
 
 
 def _check_apart(paths: set[str]) -> None:
@@ -335,29 +393,28 @@ class MvcFileSystem(AbstractFileSystem):
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         """Size in bytes, type (``file`` or ``directory``), commit; of files the content's id."""
-        at, _, commit, manifest = self._look(path)
-        entry = manifest.by_path.get(at.path)
-        if entry is not None:
-            return _file(at, commit, entry)
-        if not _is_folder(manifest, at.path):
-            raise _absent(at)
-        return _folder(at.name(at.path), commit)
+        place = self._place(path)
+        if place.entry is not None:
+            return place.file(place.entry)
+        if not place.is_folder:
+            raise place.absent
+        return place.folder(place.name)
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """The entries of a folder of a version, by name. For a file, its own entry."""
-        at, _, commit, manifest = self._look(path)
-        found = _listed(at, commit, manifest)
-        if not found and at.path:
-            raise _absent(at)
+        place = self._place(path)
+        found = place.listed()
+        if not found and place.path:
+            raise place.absent
         return found if detail else [entry["name"] for entry in found]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         """Whether the version has this path. False also if there is no such version."""
         try:
-            at, _, _, manifest = self._look(path)
+            place = self._place(path)
+            return place.entry is not None or place.is_folder
         except (NotARepository, UnknownRevision):
             return False
-        return at.path in manifest.by_path or _is_folder(manifest, at.path)
 
     def ukey(self, path: str) -> str:
         """A text that changes when the content changes."""
@@ -368,36 +425,33 @@ class MvcFileSystem(AbstractFileSystem):
         self, path: str, mode: str = "rb", block_size: Any = None, autocommit: bool = True, **_: Any
     ) -> io.RawIOBase:
         if mode == "rb":
-            return self._open_read(path)
+            return self._open_read(self._place(path))
         if mode not in {"wb", "xb"}:
             raise WrongUsage(f"files of a version are written as a whole, not in mode {mode!r}")
         if mode == "xb" and self.exists(path):
             raise FileExistsError(path)
-        return self._open_write(path, autocommit)
+        return self._open_write(self._place(path), autocommit)
 
-    def _open_read(self, path: str) -> PartsFile:
-        at, here, commit, manifest = self._look(path)
-        entry = manifest.by_path.get(at.path)
-        if entry is not None:
-            id_ = CommitId.parse(str(commit))
-            check_weights(here.repo.context, id_, [entry])
-            file = PartsFile(entry_parts(here.repo.context, entry), at.name(at.path))
-            note(here.repo.context, [id_])
-            return file
-        if _is_folder(manifest, at.path):
-            raise IsADirectoryError(f"a folder: {at.name(at.path)}")
-        _refuse_checkpoint(at.path)
-        raise _absent(at)
+    def _open_read(self, place: _Place) -> PartsFile:
+        if place.entry is None:
+            if place.is_folder:
+                raise IsADirectoryError(f"a folder: {place.name}")
+            _refuse_checkpoint(place.path)
+            raise place.absent
+        place.check_weights([place.entry])
+        file = PartsFile(entry_parts(place.context, place.entry), place.name)
+        assert place.commit is not None
+        note(place.context, [place.commit])
+        return file
 
-    def _open_write(self, path: str, autocommit: bool) -> Spool:
-        at, here, branch, manifest = self._target(path)
-        _refuse_checkpoint(at.path)
-        check_new_path(manifest, at.path)
-        file = scratch(here.repo.context)
-        change = Change(at.path, partial(_parsed, file, at.path))
-        plan = _Planned(here, branch, (change,), f"write {at.path}")
-        transaction = None if autocommit else self.transaction
-        return Spool(file, at.name(at.path), plan, transaction)
+    def _open_write(self, place: _Place, autocommit: bool) -> Spool:
+        branch = place.branch
+        _refuse_checkpoint(place.path)
+        check_new_path(place.manifest, place.path)
+        file = _scratch(place.context)
+        change = Change(place.path, partial(_parsed, file, place.path))
+        plan = _Planned(place.repo, branch, (change,), f"write {place.path}")
+        return Spool(file, place.name, plan, None if autocommit else self.transaction)
 
     def rm_file(self, path: str) -> None:
         """A commit that removes this path."""
@@ -411,62 +465,59 @@ class MvcFileSystem(AbstractFileSystem):
     def _removals(self, path: str, recursive: bool, maxdepth: int | None) -> Iterator[_Planned]:
         message = f"remove {locate(self._strip_protocol(path)).path or 'everything'}"
         for name in self.expand_path(path, recursive=recursive, maxdepth=maxdepth):
-            at, here, branch, manifest = self._target(name)
-            if at.path in manifest.by_path:
-                yield _Planned(here, branch, (Change(at.path, None),), message)
-            elif not _is_folder(manifest, at.path):
-                raise _absent(at)
+            place = self._place(name)
+            branch = place.branch
+            if place.entry is not None:
+                yield _Planned(place.repo, branch, (Change(place.path, None),), message)
+            elif not place.is_folder:
+                raise place.absent
             elif not recursive:
-                raise IsADirectoryError(f"a folder: {at.name(at.path)}")
+                raise IsADirectoryError(f"a folder: {place.name}")
 
     def mv(
         self, path1: str, path2: str, recursive: bool = False, maxdepth: Any = None, **kwargs: Any
     ) -> None:
         """One commit that renames a file or folder."""
-        source, here, branch, _ = self._target(path1)
-        target, there, other, manifest = self._target(path2)
-        if here is not there or branch != other:
+        source, target = self._place(path1), self._place(path2)
+        branch = source.branch
+        if source.repo is not target.repo or branch != target.branch:
             self.copy(path1, path2, recursive=recursive, maxdepth=maxdepth, on_error="raise")
             self.rm(path1, recursive=recursive, maxdepth=maxdepth)
             return
         moved = {
             entry.path: target.path + entry.path.removeprefix(source.path)
-            for entry in manifest.entries
+            for entry in source.manifest.entries
             if source.path and f"{entry.path}/".startswith(f"{source.path}/")
         }
         if not moved:
-            raise _absent(source)
+            raise source.absent
         check_new_path(Manifest(()), target.path)
-        check_weights(
-            here.repo.context,
-            CommitId.parse(str(self._look(path2)[2])),
-            [manifest.by_path[name] for name in moved],
-        )
-        changes = [Change(name, None) for name in moved if name not in moved.values()]
-        others = Manifest(e for e in manifest.entries if e.path not in moved)
-        for name, new in moved.items():
+        entries = {path: source.manifest.by_path[path] for path in moved}
+        source.check_weights([*entries.values()])
+        changes = [Change(path, None) for path in moved if path not in moved.values()]
+        others = Manifest(e for e in source.manifest.entries if e.path not in moved)
+        for path, new in moved.items():
             check_new_path(others, new)
-            changes.append(_stored(here.repo.context, manifest.by_path[name], new))
+            changes.append(source.stored(entries[path], new))
         message = f"move {source.path} to {target.path}"
-        self._keep([_Planned(here, branch, tuple(changes), message)])
+        self._keep([_Planned(source.repo, branch, tuple(changes), message)])
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
         """A commit with a copy of a file, which may come from any version."""
-        source, here, commit, manifest = self._look(path1)
-        entry = manifest.by_path.get(source.path)
-        target, there, branch, onto = self._target(path2)
-        if entry is None and _is_folder(manifest, source.path):
+        source, target = self._place(path1), self._place(path2)
+        branch = target.branch
+        if source.entry is None and source.is_folder:
             return  # folders exist by their files
-        if entry is None or here is not there:
+        if source.entry is None or source.repo is not target.repo:
             with self.open(path1, "rb") as old, self.open(path2, "wb") as new:
                 while data := old.read(_BLOCK):
                     new.write(data)
             return
-        check_new_path(onto, target.path)
-        check_weights(here.repo.context, CommitId.parse(str(commit)), [entry])
-        change = _stored(here.repo.context, entry, target.path)
+        check_new_path(target.manifest, target.path)
+        source.check_weights([source.entry])
+        change = source.stored(source.entry, target.path)
         message = f"copy {source.path} to {target.path}"
-        self._keep([_Planned(there, branch, (change,), message)])
+        self._keep([_Planned(target.repo, branch, (change,), message)])
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         """Creates nothing: a folder exists if it has files. Checks that it could be written."""
@@ -476,21 +527,10 @@ class MvcFileSystem(AbstractFileSystem):
         """As ``mkdir``."""
         if not exist_ok and self.exists(path):
             raise FileExistsError(path)
-        self._target(path)
+        _ = self._place(path).branch
 
-    def _look(self, path: str) -> tuple[Location, Opened, str | None, Manifest]:
-        """The location of a path, and the version that it names."""
-        at = locate(self._strip_protocol(path))
-        here = opened(at.root)
-        commit, manifest = version_of(here, at)
-        return at, here, None if commit is None else str(commit), manifest
-
-    def _target(self, path: str) -> tuple[Location, Opened, str, Manifest]:
-        """The location of a path, and the branch that a commit there moves."""
-        at = locate(self._strip_protocol(path))
-        here = opened(at.root)
-        branch = branch_of(here, at)
-        return at, here, branch, version_of(here, at)[1]
+    def _place(self, path: str) -> _Place:
+        return _Place(self._strip_protocol(path))
 
     def _keep(self, plans: Iterable[_Planned]) -> None:
         self.transaction.plans.extend(plans) if self._intrans else _commit_plans(plans)
@@ -506,9 +546,30 @@ def _refuse_checkpoint(path: str) -> None:
         )
 
 
+def _scratch(context: Context) -> WriteFile:
+    """A new file without a name: it disappears when it is closed or its process dies."""
+    fs, folder = context.store.fs, staging_folder(context)
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
+    file = fs.open_write(path, create=True, exclusive=True, within=folder)
+    fs.unlink(path, missing_ok=True, within=folder)
+    return file
+
+
+class _Written:
+    """What was written to a file so far, as a ``Source`` of the parsers."""
+
+    def __init__(self, file: WriteFile) -> None:
+        self.size, self.read = file.size, file.read
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self.read(offset, len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
 def _parsed(file: WriteFile, path: str) -> AbstractContextManager[ParsedFile]:
     """The model file written so far. Raises BadModelFile if it claims to be one but is cut off."""
-    written = Readable(file.size, file.read)
+    written = _Written(file)
     parsed = parse_file(written, path)
     if parsed.format == "opaque" and (why := suspicion(written, path)):
         raise BadModelFile(
@@ -516,11 +577,6 @@ def _parsed(file: WriteFile, path: str) -> AbstractContextManager[ParsedFile]:
             hint="write it again; to keep it as it is: mvc commit --opaque",
         )
     return nullcontext(parsed)
-
-
-def _stored(context: Context, entry: FileEntry, path: str) -> Change:
-    """The change that stores a file of a version under another name."""
-    return Change(path, lambda: nullcontext(_Stored(context, entry)))
 
 
 class _Stored(ParsedFile):
@@ -538,45 +594,3 @@ class _Stored(ParsedFile):
 
     def skeleton(self) -> bytes:
         return skeleton_of(self._context, self._entry)
-
-
-def _is_folder(manifest: Manifest, path: str) -> bool:
-    """Whether there are files below ``path``. The version itself is always a folder."""
-    return not path or any(e.path.startswith(f"{path}/") for e in manifest.entries)
-
-
-def _listed(at: Location, commit: str | None, manifest: Manifest) -> list[dict[str, Any]]:
-    """The entries of a folder, by name. For a file, its own entry."""
-    start = f"{at.path}/" if at.path else ""
-    found: dict[str, dict[str, Any]] = {}
-    for entry in manifest.entries:
-        if entry.path == at.path:
-            found[at.name(at.path)] = _file(at, commit, entry)
-        elif entry.path.startswith(start):
-            first, slash, _ = entry.path[len(start) :].partition("/")
-            name = at.name(start + first)
-            found[name] = _folder(name, commit) if slash else _file(at, commit, entry)
-    return [found[name] for name in sorted(found)]
-
-
-def _absent(at: Location) -> NoSuchFile:
-    """The error for a path that a version does not hold."""
-    return NoSuchFile(
-        f"{printable(at.prefix)} has no path {printable(at.path)}",
-        hint="'mvc ls REVISION' lists what a version holds",
-    )
-
-
-def _file(at: Location, commit: str | None, entry: FileEntry) -> dict[str, Any]:
-    return {
-        "name": at.name(entry.path),
-        "size": entry.size,
-        "type": "file",
-        "commit": commit,
-        "id": entry.content_id.hex(),
-        "format": entry.format,
-    }
-
-
-def _folder(name: str, commit: str | None) -> dict[str, Any]:
-    return {"name": name, "size": 0, "type": "directory", "commit": commit}

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mvc.adapters.parsed import CHECK_BYTES
+from mvc.adapters.parsed import CHECK_BYTES, gaps
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, MIB
 from mvc.model.manifest import Check, FileEntry
@@ -108,10 +108,8 @@ class PartsFile(io.RawIOBase):
         return count
 
     def read(self, size: int | None = -1, /) -> bytes:
-        left = max(0, self.size - self._at)
-        out = bytearray(left if size is None or size < 0 else min(size, left))
-        self.readinto(out)
-        return bytes(out)
+        left = max(0, self.size - self._at)  # what a damaged file asks for is not allocated
+        return super().read(left if size is None or size < 0 else min(size, left)) or b""
 
     def readall(self) -> bytes:
         return self.read()
@@ -140,16 +138,14 @@ class _Entry:
         self._summing: set[Check] = set()
         spans = [(c.offset, c.spec.nbytes, "content", i) for i, c in enumerate(entry.contents)]
         spans += [(c.position, CHECK_BYTES, "check", i) for i, c in enumerate(entry.checks)]
+        spans = sorted(span for span in spans if span[1])
+        runs = gaps([(start, length) for start, length, _, _ in spans], entry.size)
+        spans += [(start, length, "skeleton", -1) for start, length in runs]
         self._layout: list[tuple[int, str, int]] = []
-        done = end = 0  # bytes of the skeleton, which has zeros for checksums; of the file
-        for start, length, kind, i in [*sorted(s for s in spans if s[1]), (entry.size, 0, "", 0)]:
-            if start > end:
-                self._layout.append((start - end, "skeleton", done))
-                done += start - end
-            if length:
-                self._layout.append((length, kind, i))
-                done += length if kind == "check" else 0
-            end = start + length
+        done = 0  # bytes of the skeleton, which has zeros for checksums
+        for _, length, kind, i in sorted(spans):
+            self._layout.append((length, kind, done if kind == "skeleton" else i))
+            done += length if kind != "content" else 0
         self.parts = Parts([length for length, _, _ in self._layout], self._load)
 
     def _load(self, index: int) -> Mapping[int, Bytes]:

@@ -26,22 +26,22 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 from msgspec.structs import replace
+from safetensors.torch import save
 from transformers import TrainerCallback
 
-from mvc.adapters.python.state import from_state
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
-from mvc.frameworks.common.options import Options, checked, included, refuse_data, stage_by_loss
+from mvc.frameworks.common.options import CallbackOptions, refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
+from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
-from mvc.training.checks import opened, whole
-from mvc.training.recorder import Recorder, Report, complete
+from mvc.training.checks import whole
+from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
-from mvc.training.state.parts import PRODUCTION, TrainingParts, unwrap
+from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
-from mvc.types import Bytes
 
 __all__ = ["MVCCallback"]
 
@@ -65,25 +65,33 @@ class MVCCallback(TrainerCallback):
         *,
         every_n_steps: int | None = 1,
         include: Sequence[str] | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         if every_n_steps is not None:  # None: where the Trainer saves
             every_n_steps = whole("every_n_steps", every_n_steps, 1)
         self._include = None if include is None else included(include)
-        self._options = checked(options)
-        refuse_data(self._options, "the Trainer does not hand batches to callbacks")
-        self.repo = opened(repo)[0]
+        self._recording = Recording(repo, options)
+        chosen = self._recording.options
+        refuse_data(chosen, "the Trainer does not hand batches to callbacks")
         self.resumed: Resumed | None = None
-        self.report: Report | None = None
         self._every = every_n_steps
-        self._by_loss = None if self._options.metrics is not None else stage_by_loss(self._options)
-        self._recorder: Recorder | None = None
-        self._source: _Source | None = None
+        self._by_loss = None if chosen.metrics is not None else stage_by_loss(chosen)
+        self._source: _TrainerSource | None = None
         self._drawing = data.Drawing()
         self._pending = False
         self._logged: dict[str, float] = {}
         self._going_on: tuple[CommitId, Mapping[str, Any]] | None = None
         self._epoch_rng: Mapping[str, Any] | None = None  # to be set when the epoch begins
+
+    @property
+    def repo(self) -> Repository:
+        """The repository; opened if need be."""
+        return self._recording.repo
+
+    @property
+    def report(self) -> Report | None:
+        """The Recorder's counts for this training or the last one. None before the first."""
+        return self._recording.report
 
     # -- going on ------------------------------------------------------------------------
 
@@ -105,7 +113,7 @@ class MVCCallback(TrainerCallback):
                 hint="leave restore_callback_states_from_checkpoint at False",
             )
         self.close()
-        commit, name = self.repo.find(self._options.tip if rev is None else rev), self._options.name
+        commit, name = self._recording.find(rev), self._recording.options.name
         kept = training_state(self.repo, commit, name, production=True)
         _check(trainer.model, training_weights(self.repo, commit, name, kept), kept)
         self._going_on = commit, kept
@@ -124,7 +132,7 @@ class MVCCallback(TrainerCallback):
         ``trainer.train(resume_from_checkpoint=...)`` takes it, as does ``from_pretrained``.
         Raises WouldOverwrite where the folder holds one of its files already.
         """
-        commit, name = self.repo.find(rev), self._options.name
+        commit, name = self.repo.find(rev), self._recording.options.name
         _write_checkpoint(self.repo, commit, Path(folder), name, full=True)
         return str(folder)
 
@@ -140,17 +148,18 @@ class MVCCallback(TrainerCallback):
                 hint="TrainingArguments(logging_steps=1)",
             )
         parts = _parts(live, self._include)
-        self._source = _Source(parts, args, state, live.get("train_dataloader"))
+        self._source = _TrainerSource(parts, args, state, live.get("train_dataloader"))
         origin = None
         if self._going_on is not None:
             origin, kept = self._going_on
             self._go_on(self._source, origin, kept, _parts(live, None))
         if state.is_world_process_zero:
-            options = replace(self._options, start=state.global_step, origin=origin)
-            self._recorder = Recorder.of(self.repo, self._source, options)
+            self._recording.begin(self._source, start=state.global_step, origin=origin)
 
-    def _go_on(self, source: _Source, commit: CommitId, kept: Any, parts: TrainingParts) -> None:
-        model, optimizer, name = parts.model, parts.optimizer, self._options.name
+    def _go_on(
+        self, source: _TrainerSource, commit: CommitId, kept: Any, parts: TrainingParts
+    ) -> None:
+        model, optimizer, name = parts.model, parts.optimizer, self._recording.options.name
         others = {"scheduler": parts.scheduler, "scaler": parts.scaler}
         resumed = resume(self.repo, model, optimizer, **others, rev=commit, name=name)
         data.set_order_seed(source.loader, kept["order_seed"])
@@ -203,17 +212,15 @@ class MVCCallback(TrainerCallback):
             return
         if self._source.rng:
             self._source.others = rng_of_others()  # every process must call it
-        if self._recorder is not None:
+        if self._recording.running:
             self._source.data_draws = self._drawing.seen
             step = int(state.global_step)
-            self._recorder.step(batch=step, metrics=self._logged, number=step)
+            self._recording.step(step, batch=step, metrics=self._logged)
 
     def close(self) -> None:
         """Completes the queued versions. Training that continues is no longer recorded."""
         self._pending = False
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            self.report = recorder.close()
+        self._recording.close()
 
     def __enter__(self) -> Self:
         return self
@@ -234,10 +241,12 @@ def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingPa
     optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
-    return TrainingParts.chosen(live["model"], optimizer, live["lr_scheduler"], scaler, include)
+    return TrainingParts.chosen(
+        live["model"], optimizer, live["lr_scheduler"], scaler, include=include
+    )
 
 
-class _Source:
+class _TrainerSource:
     """States for the Recorder. ``epoch_rng``: the generators as the epoch began; ``others``: those
     of the processes after the first, as they are now.
     """
@@ -321,23 +330,13 @@ def _write_checkpoint(
             raise WouldOverwrite(f"{path} exists already", hint="name another folder")
     fs.make_dirs(folder)
     if kept["schema"] == PRODUCTION:
-        parts = _safetensors(training_weights(repo, commit, name, kept))
-        fs.replace_file(weights, lambda file: file.write(parts), mode=None, durable=True)
+        files[weights.name] = save(
+            dict(training_weights(repo, commit, name, kept)), {"format": "pt"}
+        )
     else:
         repo.checkout(commit, path=[name], to=weights)
     for file, content in files.items():
         fs.write_atomic(folder / file, content)
-
-
-def _safetensors(state: Mapping[str, Any]) -> list[Bytes]:
-    """The parts of a safetensors file of a state that no version has as a path."""
-    parsed = from_state(state)
-    parts: list[Bytes] = [parsed.skeleton()]
-    for i in range(len(parsed.contents)):
-        tensor = parsed.borrow(i)
-        assert tensor is not None, "what a repository recovers is contiguous"
-        parts.append(tensor)
-    return parts
 
 
 def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:

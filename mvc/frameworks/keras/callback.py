@@ -6,20 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from msgspec.structs import replace
-
-from mvc.api.repository import Repository
 from mvc.errors import CannotResume, NotInstalled, WrongUsage, how_to_install
-from mvc.frameworks.common.options import Options, checked, included, refuse_data
-from mvc.frameworks.common.repository import AnyRepository
-from mvc.frameworks.keras.internals import begin_at, check_version, data_of_fit
-from mvc.frameworks.keras.state import Restored, TrainingSource
-from mvc.frameworks.keras.variables import Filling, weights
-from mvc.ids import CommitId
-from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.training.checks import opened, whole
-from mvc.training.recorder import Recorder, Report
-from mvc.training.resume import Resumed
 
 try:
     import keras
@@ -28,6 +15,20 @@ except ImportError as error:
         f"Keras cannot be imported: {error}",
         hint=f"{how_to_install('keras')}, and set KERAS_BACKEND=torch",
     ) from error
+
+from mvc.api.repository import Repository
+from mvc.frameworks.common.options import CallbackOptions, refuse_data
+from mvc.frameworks.common.recording import Recording
+from mvc.frameworks.common.repository import AnyRepository
+from mvc.frameworks.keras.internals import begin_at, data_of_fit
+from mvc.frameworks.keras.state import RestoredFit, TrainingSource
+from mvc.frameworks.keras.variables import Filling, weights
+from mvc.ids import CommitId
+from mvc.repo.checkout.checkout import DEFAULT_STATE
+from mvc.training.checks import whole
+from mvc.training.recorder import Report
+from mvc.training.resume import Resumed
+from mvc.training.state.parts import included
 
 __all__ = ["MVCCallback", "load"]
 
@@ -51,7 +52,7 @@ class MVCCallback(keras.callbacks.Callback):
         every_n_batches: int = 1,
         include: Sequence[str] | None = None,
         resume: str | CommitId | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         super().__init__()
         _check_backend()
@@ -63,21 +64,22 @@ class MVCCallback(keras.callbacks.Callback):
         self._by_epoch = every == "epoch"
         self._include = included(include, ("model", "optimizer", "rng"))
         self._resume = resume
-        self._options = checked(options, every_n_batches)
-        refuse_data(self._options, "Keras does not hand batches to callbacks")
-        self.repo = opened(repo)[0]
-        self._recorder: Recorder | None = None
-        self._report: Report | None = None
-        self._told: BaseException | None = None  # a failure that fit has raised already
+        self._recording = Recording(repo, options, every=every_n_batches)
+        refuse_data(self._recording.options, "Keras does not hand batches to callbacks")
         self._steps = 0
-        self._restored: Restored | None = None  # until its epoch has begun
+        self._restored: RestoredFit | None = None  # until its epoch has begun
         self._skip: Skip | None = None
         self.resumed: Resumed | None = None
 
     @property
+    def repo(self) -> Repository:
+        """The repository; opened if need be."""
+        return self._recording.repo
+
+    @property
     def report(self) -> Report | None:
-        """Counts of the recorder of this ``fit``, or of the last one."""
-        return self._report if self._recorder is None else self._recorder.report
+        """The Recorder's counts for this ``fit`` or the last one. None before the first."""
+        return self._recording.report
 
     def close(self) -> Report | None:
         """Completes queued versions, as ``on_train_end`` does. Call it after an exception."""
@@ -85,17 +87,7 @@ class MVCCallback(keras.callbacks.Callback):
         if self._restored is not None:  # fit had no epoch left
             self._restored = None
             begin_at(self.model, None)
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            self._steps = recorder.report.steps + self._steps
-            try:
-                recorder.close()
-            except BaseException as failure:
-                if failure is not self._told:
-                    raise
-            finally:
-                self._report = recorder.report
-        return self._report
+        return self._recording.close()
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002 (the name is Keras's)
         self.close()  # of a fit that ended with an exception
@@ -104,16 +96,15 @@ class MVCCallback(keras.callbacks.Callback):
             model.optimizer.build(model.trainable_variables)
         origin = None
         if self._resume is not None:
-            commit, epochs = self.repo.find(self._resume), (self.params or {}).get("epochs")
-            name = self._options.name
-            restored = Restored(self.repo, commit, name, model=model, data=data, epochs=epochs)
+            commit, epochs = self._recording.find(self._resume), (self.params or {}).get("epochs")
+            name = self._recording.options.name
+            restored = RestoredFit(self.repo, commit, name, model=model, data=data, epochs=epochs)
             self._resume, self._restored, self.resumed = None, restored, restored.resumed
             self._steps, origin = restored.resumed.step, commit
             begin_at(model, restored.epoch)
         self._thread = threading.get_ident()
         self._source = TrainingSource(model, self._include, data)
-        options = replace(self._options, start=self._steps, origin=origin)
-        self._recorder = Recorder.of(self.repo, self._source, options)
+        self._recording.begin(self._source, start=self._steps, origin=origin)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         restored, self._restored = self._restored, None
@@ -123,7 +114,7 @@ class MVCCallback(keras.callbacks.Callback):
         self._expected = restored.digest if restored is not None else None
         self._source.epoch_begins(epoch, batches)
 
-    def _enter(self, restored: Restored, epoch: int, batches: int | None) -> None:
+    def _enter(self, restored: RestoredFit, epoch: int, batches: int | None) -> None:
         begin_at(self.model, None)
         if epoch != restored.epoch:
             raise CannotResume(
@@ -180,12 +171,9 @@ class MVCCallback(keras.callbacks.Callback):
         self.close()
 
     def _step(self, epoch: int, batch: int, metrics: Mapping[str, float]) -> None:
-        assert self._recorder is not None
-        try:
-            self._recorder.step(batch={"epoch": epoch, "batch": batch}, metrics=metrics)
-        except BaseException as failure:
-            self._told = failure
-            raise
+        self._steps += 1
+        position = {"epoch": epoch, "batch": batch}
+        self._recording.step(self._steps, batch=position, metrics=metrics)
 
     def _end_skip(self) -> None:
         skip, self._skip = self._skip, None
@@ -228,7 +216,6 @@ def _numbers(logs: Any) -> dict[str, float]:
 
 
 def _check_backend() -> None:
-    check_version()
     backend = keras.backend.backend()
     if backend != "torch":
         raise WrongUsage(

@@ -20,16 +20,15 @@ import torch
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume
 from mvc.frameworks.common.data import changed, refuse_middle, unlike
-from mvc.frameworks.common.resume import without
 from mvc.frameworks.keras import variables
 from mvc.frameworks.keras.internals import FitData, own_generator, set_own_generator
 from mvc.frameworks.keras.variables import Filling, tensors
 from mvc.ids import CommitId
-from mvc.training.resume import RecordedBy, Resumed, training_state, training_weights
+from mvc.training.resume import RecordedBy, Resumed, training_state, training_weights, without
 from mvc.training.state.parts import setting
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
-__all__ = ["Restored", "TrainingSource"]
+__all__ = ["RestoredFit", "TrainingSource"]
 
 _SCHEMA = "mvc.keras/1"
 _WEIGHTS = "mvc.frameworks.keras.load"
@@ -85,8 +84,8 @@ class TrainingSource:
             "metrics": tensors(variables.by_path(model.metrics_variables)),
             "rng": _random_state() if rng else None,
             "order": {
-                "unrepeatable": self._data[0],
-                "sizes": self._data[1] or {},
+                "unrepeatable": self._data.unrepeatable,
+                "sizes": self._data.sizes or {},
                 "before": self._before if within else None,
                 "digest": self.digest if within else None,
             },
@@ -98,7 +97,7 @@ def _optimizer_state(optimizer: Any) -> dict[str, Any]:
     return {"kind": variables.optimizer_kind(optimizer), "variables": kept}
 
 
-class Restored:
+class RestoredFit:
     """A version that has been put into a model, and what ``fit`` needs of it later on."""
 
     def __init__(
@@ -119,12 +118,12 @@ class Restored:
         self.epoch, self.batch = int(kept["batch"]["epoch"]), int(kept["batch"]["batch"])
         self.batches, self.logs = kept["batches"], kept["logs"]
         self.digest: str | None = kept["order"]["digest"]
-        why = data[0] or kept["order"]["unrepeatable"]
-        sizes = changed(kept["order"].get("sizes", {}), data[1] or {})
+        why = data.unrepeatable or kept["order"]["unrepeatable"]
+        sizes = changed(kept["order"].get("sizes", {}), data.sizes or {})
         differs = unlike(kept["setting"], _keras_setting()) + sizes
         if why is not None:
             differs.append(f"data: {why}")
-        if data[1] is None:
+        if data.sizes is None:
             differs.append("data: this fit does not show where it comes from: it is not compared")
         begun = self.epoch + bool(self.batch)
         if epochs is not None and epochs < begun:

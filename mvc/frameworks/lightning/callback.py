@@ -9,10 +9,9 @@ keeps what ``ModelCheckpoint`` saves (``mvc.frameworks.lightning.checkpoint``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Unpack
-
-from msgspec.structs import replace
 
 from mvc.errors import NotInstalled, WrongUsage, how_to_install
 
@@ -26,27 +25,21 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import Options, checked, included, stage_by_data, stage_by_loss
-from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.frameworks.common.options import CallbackOptions, stage_by_data, stage_by_loss
+from mvc.frameworks.common.recording import Recording
+from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
-from mvc.frameworks.lightning.state import Reader, Resume, TrainerSource
+from mvc.frameworks.lightning.state import Resume, TrainerSource, VersionReader
 from mvc.ids import CommitId
 from mvc.training.checks import whole
-from mvc.training.lossy.decisions import Evaluate, Monitor
-from mvc.training.recorder import Recorder, Report, complete
+from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed
+from mvc.training.state.parts import included
 
 __all__ = ["MVCCallback", "MVCCheckpointIO"]
 
 _HOOK = "on_train_batch_end"
-
-
-class _Options(Options, total=False):
-    """Here decisions see the batch of ``training_step``."""
-
-    evaluate: Evaluate | None
-    monitor: Monitor | None
 
 
 class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
@@ -66,33 +59,30 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         *,
         every_n_steps: int = 1,
         include: Sequence[str] | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[CallbackOptions],
     ) -> None:
         super().__init__()
-        self._given = GivenRepository(repo)
-        self._options = checked(options, whole("every_n_steps", every_n_steps, 1), _Options)
-        self._by_loss = stage_by_loss(self._options)
-        self._by_data = stage_by_data(self._options) is not None
-        self._decides = bool(self._options.stages.decisions)
+        every = whole("every_n_steps", every_n_steps, 1)
+        self._recording = Recording(repo, options, every=every)
+        chosen = self._recording.options
+        self._by_loss = stage_by_loss(chosen)
+        self._by_data = stage_by_data(chosen) is not None
+        self._decides = bool(chosen.stages.decisions)
         self._include = frozenset(included(include))
         self._steps = 0
-        self._recorder: Recorder | None = None
-        self._report: Report | None = None
         self._resume: Resume | None = None
-        self._reader: Reader | None = None
-        self._order: Order | None = None
-        self._waiting: Callable[[], None] | None = None
+        self._undo = ExitStack()  # what a fit has changed of the trainer and the module
         self.resumed: Resumed | None = None
 
     @property
     def repo(self) -> Repository:
         """The repository; opened if need be."""
-        return self._given.repo
+        return self._recording.repo
 
     @property
     def report(self) -> Report | None:
-        """The recorder's counts for this ``fit`` or the last one. None before the first."""
-        return self._report if self._recorder is None else self._recorder.report
+        """The Recorder's counts for this ``fit`` or the last one. None before the first."""
+        return self._recording.report
 
     def resume(self, rev: str | CommitId | None = None) -> str:
         """What to pass to ``trainer.fit`` as ``ckpt_path``, so that it goes on from a version.
@@ -101,8 +91,8 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         Raises CannotResume with the reason; here what the version lacks, in ``fit`` what does
         not fit the model, the optimizers or the loaders.
         """
-        commit = self.repo.find(self._options.tip if rev is None else rev)
-        self._resume = Resume(self.repo, commit, self._options.name)
+        commit = self._recording.find(rev)
+        self._resume = Resume(self.repo, commit, self._recording.options.name)
         return self._resume.path
 
     # -- hooks, in the order in which they are called ----------------------------------------
@@ -119,13 +109,12 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         trainer.callbacks = [*(c for c in trainer.callbacks if c is not self), self]
         self.resumed = None
         if self._resume is not None:
-            self._reader = Reader(trainer.strategy.checkpoint_io, trainer, self._resume)
-            trainer.strategy.checkpoint_io = self._reader
+            self._undo.callback(VersionReader(trainer, self._resume).remove)
         self._order = Order(trainer)
+        self._undo.callback(self._order.release)
         self._source = TrainerSource(trainer, self._order, self._include)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        self._remove_reader(trainer)
         if self._resume is not None and trainer.ckpt_path != self._resume.path:
             self._resume = None  # the user went on from elsewhere
         origin = None
@@ -135,22 +124,22 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
             # Not before the module has all its layers: its buffers are asked for here.
-            options = replace(self._options, origin=origin)
-            self._recorder = Recorder.of(self.repo, self._source, options)
+            self._recording.begin(self._source, origin=origin)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step
         self._ended = False  # an epoch whose last batch was recorded, but not yet its end
-        if self._resume is not None and self._order is not None:
+        if self._resume is not None:
             self._resume.on_train_start(trainer, self._order)
             self.resumed = self._resume.resumed
         self._last: tuple[Any, Any, int] | None = None
         self._loss: Any = None
-        if is_overridden(_HOOK, pl_module):
+        self._waits = is_overridden(_HOOK, pl_module)
+        if self._waits:
             self._wait_for(pl_module, trainer)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        if self._resume is not None and self._order is not None:
+        if self._resume is not None:
             self._resume.on_train_epoch_start(self._order)
             self._resume = None
         self._record_epoch(trainer)
@@ -159,20 +148,20 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self._resume = None
-        if self._waiting is None:
-            self._record_batch(trainer, outputs, batch, batch_idx)
-        else:
+        if self._waits:
             self._last = outputs, batch, batch_idx
+        else:
+            self._record_batch(trainer, outputs, batch, batch_idx)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         self._record_epoch(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        complete(lambda: self._finish(trainer), exception)
+        complete(self._finish, exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
-            self._finish(trainer)
+            self._finish()
 
     def _wait_for(self, module: Any, trainer: Any) -> None:
         """Has a batch recorded after the module's own hook, which comes after all callbacks.
@@ -193,60 +182,52 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
                 setattr(module, _HOOK, own)
 
         setattr(module, _HOOK, then)
-        self._waiting = release
+        self._undo.callback(release)
 
     def _record_batch(self, trainer: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        if self._recorder is None or trainer.global_step == self._seen:
+        if not self._recording.running or trainer.global_step == self._seen:
             return  # gradients are still gathered: there is no new version yet
         self._seen = trainer.global_step
         self._steps += 1
         self._source.next = comes_next(trainer)
         self._loss = _loss(outputs)
-        data = batch if self._by_data else None
-        taken = self._take(trainer, trainer.current_epoch, batch_idx + 1, self._loss, data)
+        taken = self._take(
+            trainer,
+            {"epoch": trainer.current_epoch, "batch": batch_idx + 1},
+            loss=self._loss,
+            data=batch if self._by_data else None,
+        )
         last = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         # No batch belongs to the end of an epoch, so there is nothing to decide about.
         self._ended = taken and last and not self._decides
 
     def _record_epoch(self, trainer: Any) -> None:
         """The state once validation and schedulers are done, from which the next epoch begins."""
-        if self._recorder is not None and self._ended:
+        if self._recording.running and self._ended:
             self._ended = False
             self._source.next = EPOCH
+            epoch = trainer.fit_loop.epoch_progress.current.processed
             loss = self._loss if self._by_loss else None
-            self._take(trainer, trainer.fit_loop.epoch_progress.current.processed, 0, loss, None)
+            self._take(trainer, {"epoch": epoch, "batch": 0}, loss=loss)
 
-    def _take(self, trainer: Any, epoch: int, batch: int, loss: Any, data: Any) -> bool:
-        assert self._recorder is not None
+    def _take(self, trainer: Any, position: dict[str, int], *, loss: Any, data: Any = None) -> bool:
         if self._by_loss and loss is None:
             raise WrongUsage(
                 f"stage {self._by_loss} goes by the loss of the batch",
                 hint="return it from training_step",
             )
-        position = {"epoch": epoch, "batch": batch, "global_step": trainer.global_step}
-        metrics = trainer.callback_metrics
-        return self._recorder.step(loss, position, metrics, number=self._steps, data=data)
+        return self._recording.step(
+            self._steps,
+            loss=loss,
+            batch={**position, "global_step": trainer.global_step},
+            metrics=trainer.callback_metrics,
+            data=data,
+        )
 
-    def _remove_reader(self, trainer: Any) -> None:
-        if self._reader is not None:
-            trainer.strategy.checkpoint_io, self._reader = self._reader.inner, None
-
-    def _finish(self, trainer: Any) -> None:
-        self._remove_reader(trainer)
+    def _finish(self) -> None:
+        self._undo.close()
         self._resume = None
-        if self._order is not None:
-            self._order.release()
-            self._order = None
-        if self._waiting is not None:
-            self._waiting()
-            self._waiting = None
-        recorder, self._recorder = self._recorder, None
-        try:
-            if recorder is not None:
-                recorder.close()
-        finally:
-            self._report = self._report if recorder is None else recorder.report
-            self._given.close()
+        self._recording.close()
 
 
 def _loss(outputs: Any) -> Any:

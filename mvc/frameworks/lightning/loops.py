@@ -22,7 +22,7 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from lightning.pytorch.loops.loop import _Loop
 
 from mvc.errors import CannotResume, NotInstalled
-from mvc.frameworks.common.data import Sizes, changed, refuse_middle, sizes
+from mvc.frameworks.common.data import Sizes, changed, compare, sizes
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
 __all__ = ["BATCH", "EPOCH", "Order", "begin", "check_draws", "checkpoint_of", "comes_next"]
@@ -143,11 +143,7 @@ class Order:
 
     def check_sizes(self, kept: Mapping[str, Any], *, middle: bool) -> list[str]:
         """What differs of the data's amount; CannotResume if an epoch is entered in its middle."""
-        here = [sizes(loader) for loader in self._loaders()]
-        pairs = zip(kept.get("sizes", []), here, strict=False)  # versions of before do not say
-        found = [line for then, now in pairs for line in changed(then, now)]
-        if middle:
-            refuse_middle("the version", found)
+        found = compare(kept.get("sizes", []), self._loaders(), middle=middle)
         return found or changed(kept.get("limit", {}), self._limit())
 
     def go_on(self, kept: Mapping[str, Any], rng: Mapping[str, Any], *, middle: bool) -> None:

@@ -29,7 +29,7 @@ from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng
 
-__all__ = ["Reader", "Resume", "TrainerSource"]
+__all__ = ["Resume", "TrainerSource", "VersionReader"]
 
 _ELSEWHERE = ("state_dict", "optimizer_states", "lr_schedulers")
 _HYPER = ("NAME", "KEY", "TYPE")  # keys of hyper-parameters, as attributes of modules
@@ -109,7 +109,7 @@ class Resume:
                 hint="use repo.resume in a loop of your own",
             )
         if kept["rng"] is None:
-            raise common.without(commit, "rng")
+            raise resume.without(commit, "rng")
         check_rng(kept["rng"])
         self._lightning = lightning = kept["lightning"]
         self._middle = lightning["next"] == BATCH
@@ -122,7 +122,7 @@ class Resume:
             ("scaler", lightning["scaler"]),
         ):
             if not complete:
-                raise common.without(commit, part)
+                raise resume.without(commit, part)
         if lightning["next"] not in {BATCH, EPOCH}:
             raise CannotResume(
                 f"{commit.short} lies before {lightning['next']}, which Lightning would leave out",
@@ -191,19 +191,24 @@ class Resume:
         self.resumed = replace(self.resumed, differs=(*self.resumed.differs, *differs))
 
 
-class Reader:
+class VersionReader:
     """The Trainer's own checkpoint plugin, except that one path loads a version."""
 
-    def __init__(self, inner: Any, trainer: Any, resume: Resume) -> None:
-        self.inner = inner
+    def __init__(self, trainer: Any, resume: Resume) -> None:
         self._trainer = trainer
         self._resume = resume
+        self._own = trainer.strategy.checkpoint_io
+        trainer.strategy.checkpoint_io = self
+
+    def remove(self) -> None:
+        """Gives the Trainer its plugin back."""
+        self._trainer.strategy.checkpoint_io = self._own
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        return getattr(self._own, name)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
         """As the plugin's own."""
         if str(path) == self._resume.path:
             return self._resume.checkpoint(self._trainer)
-        return self.inner.load_checkpoint(path, *arguments, **options)
+        return self._own.load_checkpoint(path, *arguments, **options)

@@ -26,15 +26,14 @@ from mvc.maintenance.quarantine import QUARANTINE, bytes_of, files_in
 from mvc.maintenance.report import FsckReport, Problem
 from mvc.maintenance.storage_graph import StorageGraph
 from mvc.model.commit import Commit
-from mvc.model.hashing import blob_id
+from mvc.model.hashing import blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.names import attached_path, printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import pieces, verify_pieces
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import dropped, dropped_paths, given_up
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.repo.lookup.weights import dropped, given_up, newest
 from mvc.store.format import FORMAT, read_features
 from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
@@ -111,8 +110,7 @@ def _look(
     payloads = [problem for problem in packs.problems if problem.kind == "payload"]
     versions.suspects = {id_ for problem in payloads for id_ in problem.ids}
     kept = [commit for id_, commit in commits.items() if id_ not in journal.forgotten]
-    marks = newest(journal.weights)
-    paths = {id_: mark.path for id_, mark in marks.items() if mark.kind == "dropped"}
+    paths = dropped_paths(journal.weights)
     versions.check(kept, given_up(paths, ((commit.id, commit.manifest) for commit in kept)))
     found = [versions.touching(p) if p.kind == "payload" else p for p in packs.problems]
     problems = [*journal.problems, *_joined(found, versions.problems)]
@@ -325,7 +323,7 @@ class PackCheck(Struct):
         """Reads the payloads of a record; returns the members with sound ones."""
         self.records += 1
         members, wrong = header.members, set[int]()
-        for hit, error in damaged_payloads(self.snapshot.packs, pack, at, header, MvcError):
+        for hit, error in damaged_payloads(self.snapshot.packs, (pack, at, header), MvcError):
             wrong.update(hit)
             name, where = members[hit[0]].id.hex(), f"pack {pack}, byte {at}"
             ids = tuple(member.id for member in members) if header.group else ()

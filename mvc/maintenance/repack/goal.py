@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.maintenance.history import History
-from mvc.repo.commit.commit import layout_of
+from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.queries import queries
 from mvc.store.writing.layout import Layout

@@ -11,7 +11,7 @@ from mvc.codecs.lc.joint import encode_joint
 from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.pipeline import Pipeline
 from mvc.maintenance.inventory import StoredRecord
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, payload_check
 from mvc.store.proof import proof_of
@@ -82,5 +82,5 @@ def steps_in(record: StoredRecord) -> int:
 def decoded(packs: PackReader, record: StoredRecord) -> list[Addition]:
     """The approximate steps of a record."""
     member = record.header.members[0]
-    found = decode_shared(packs, Step(record.pack, record.offset, record.header, member, False))
+    found = decode_shared(packs, PathStep(record.pack, record.offset, record.header, member, False))
     return [each for each in found if isinstance(each, Addition)]

@@ -27,7 +27,7 @@ from mvc.maintenance.repack.solve.priced import ENDLESS
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.repack.survey import Survey, survey
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
-from mvc.repo.commit.commit import layout_of
+from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.types import Progress
 

@@ -15,7 +15,6 @@ from mvc.repo.content.predecessors import BaseFinder, content_names
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.store.packs.arena import Arena
 from mvc.types import Progress
 
 __all__ = ["Survey", "Version", "survey"]
@@ -66,7 +65,7 @@ class Survey(Struct):
         new = set(self.new_in(a, b))
         if not new:
             return {}
-        finder = BaseFinder(self.manifest(a), self.context.store.recovery, Arena(0))
+        finder = BaseFinder(self.manifest(a))
         found: dict[bytes, bytes] = {}
         for entry in self.manifest(b).all_entries:
             names = content_names(entry.contents, entry.tensors)

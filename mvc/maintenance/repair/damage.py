@@ -7,27 +7,28 @@ quarantine. What is recovered over it is compared with its hash as usual.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec import Struct, field
 
 from mvc.maintenance.inventory import (
     CodingPlace,
     Inventory,
+    StoredRecord,
     claimed_twice,
     damaged_payloads,
     records_and_gaps,
 )
 from mvc.maintenance.quarantine import DamagedRange, QuarantinePacks
 from mvc.store.graph.cost import Speed
-from mvc.store.graph.search import Graph, Step
+from mvc.store.graph.search import Graph, PathStep
 from mvc.store.journal.frames import Recorded
-from mvc.store.packs.reader import PackReader
+from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.snapshot import Snapshot
 from mvc.types import Progress
 
-__all__ = ["DamageSurvey", "SoundGraph", "survey_damage"]
+__all__ = ["DamageSurvey", "SoundGraph", "quarantined", "survey_damage"]
 
 
 class DamageSurvey(Struct):
@@ -42,13 +43,39 @@ class DamageSurvey(Struct):
     ranges: list[DamagedRange] = field(default_factory=list)
     shared: set[tuple[int, int]] = field(default_factory=set)
 
-    def give_up(self, place: CodingPlace, end: int, why: str) -> None:
-        """Puts the record of a coding, which ends at byte ``end``, into quarantine."""
-        self.ranges.append(DamagedRange(place[0], place[1], end, why))
+    def take(self, packs: PackReader, recorded: Recorded) -> None:
+        """Reads the records of the next entry."""
+        records: list[Placed] = []
+        for region in recorded.entry.regions:
+            for at, end, header, why in records_and_gaps(packs, region):
+                if header is None:
+                    self.ranges.append(DamagedRange(region.pack, at, end, why))
+                    continue
+                records.append((region.pack, at, header))
+                wrong = list(damaged_payloads(packs, records[-1]))
+                self.damaged.update((region.pack, at, i) for hit, _ in wrong for i in hit)
+                if wrong:
+                    self.ranges.append(DamagedRange(region.pack, at, end, wrong[0][1].message))
+        self.found.add(recorded, records)
+
+    def distrust(self, ids: Collection[bytes]) -> None:
+        """Takes every coding of these objects for damaged, because they decode to other bytes."""
+        for record, place, member in self.found.all_members() if ids else ():
+            if member.id in ids:
+                self.damaged.add(place)
+                why = f"object {member.id.hex()[:10]} decodes to other bytes"
+                self.ranges.append(quarantined(record, why))
 
 
-def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> DamageSurvey:
-    """Reads every byte of every record.
+def quarantined(record: StoredRecord, why: str) -> DamagedRange:
+    """The whole record, to be put into quarantine."""
+    return DamagedRange(record.pack, record.offset, record.end, why)
+
+
+def survey_damage(
+    snapshot: Snapshot, wrong: Collection[bytes] = (), progress: Progress | None = None
+) -> DamageSurvey:
+    """Reads every byte of every record. ``wrong``: objects that decode to other bytes.
 
     Only bytes that are missing or do not fit their checksum count as damaged. Raises IoFailed
     if the disk cannot be read.
@@ -60,34 +87,23 @@ def survey_damage(snapshot: Snapshot, progress: Progress | None = None) -> Damag
     total = sum(region.length for recorded in entries for region in recorded.entry.regions)
     done = 0
     for recorded in entries:
-        _read(survey, snapshot.packs, recorded)
+        survey.take(snapshot.packs, recorded)
         done += sum(region.length for region in recorded.entry.regions)
         if progress is not None:
             progress(done, total, "packs")
     survey.found.settle()
     claims = ((region, r) for r in entries for region in r.entry.regions if region.length)
-    twice: dict[int, list[tuple[int, int]]] = {}
-    for part, _, _ in claimed_twice(claims):
-        twice.setdefault(part.pack, []).append((part.start, part.start + part.length))
+    twice = [part for part, _, _ in claimed_twice(claims)]
     for record in survey.found.all_records() if twice else ():
-        if any(a < record.end and record.offset < b for a, b in twice.get(record.pack, ())):
+        if any(
+            record.pack == part.pack
+            and part.start < record.end
+            and record.offset < part.start + part.length
+            for part in twice
+        ):
             survey.shared.add((record.pack, record.offset))
+    survey.distrust(wrong)
     return survey
-
-
-def _read(survey: DamageSurvey, packs: PackReader, recorded: Recorded) -> None:
-    records: list[tuple[int, int, RecordHeader]] = []
-    for region in recorded.entry.regions:
-        for at, end, header, why in records_and_gaps(packs, region):
-            if header is None:
-                survey.ranges.append(DamagedRange(region.pack, at, end, why))
-                continue
-            records.append((region.pack, at, header))
-            wrong = list(damaged_payloads(packs, region.pack, at, header))
-            survey.damaged.update((region.pack, at, i) for hit, _ in wrong for i in hit)
-            if wrong:
-                survey.ranges.append(DamagedRange(region.pack, at, end, wrong[0][1].message))
-    survey.found.add(recorded, records)
 
 
 class SoundGraph(Graph):
@@ -96,8 +112,8 @@ class SoundGraph(Graph):
     def __init__(self, snapshot: Snapshot, survey: DamageSurvey) -> None:
         super().__init__(snapshot, Speed())
         self._named: dict[bytes, bytes] = {}
-        self._to: dict[bytes, list[Step]] = {}
-        self._from: dict[bytes, list[Step]] = {}
+        self._to: dict[bytes, list[PathStep]] = {}
+        self._from: dict[bytes, list[PathStep]] = {}
         self.packs = QuarantinePacks(snapshot.fs, snapshot.folder)
         for record in survey.found.all_records():
             self._add(record.pack, record.offset, record.header, survey.damaged)
@@ -105,7 +121,7 @@ class SoundGraph(Graph):
             # Damage in the quarantine was reported when the bytes were put there.
             region = self.packs.region(number)
             for at, header in self.packs.sound_records(region, lambda _: None):
-                wrong = damaged_payloads(self.packs, number, at, header)
+                wrong = damaged_payloads(self.packs, (number, at, header))
                 self._add(number, at, header, {(number, at, i) for hit, _ in wrong for i in hit})
 
     def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
@@ -113,9 +129,11 @@ class SoundGraph(Graph):
             self.name(member.id)
             if (pack, at, i) in damaged:
                 continue
-            self._to.setdefault(member.id, []).append(Step(pack, at, header, member, False))
+            self._to.setdefault(member.id, []).append(
+                PathStep(pack, at, header, member, reverse=False)
+            )
             if member.base and not member.coding.forward_only:
-                undone = Step(pack, at, header, member, True)
+                undone = PathStep(pack, at, header, member, reverse=True)
                 self._from.setdefault(member.base, []).append(undone)
 
     def name(self, id_: bytes) -> None:
@@ -125,13 +143,13 @@ class SoundGraph(Graph):
     def resolve_prefix(self, prefix: bytes) -> bytes | None:
         return self._named.get(prefix)
 
-    def steps(self, id_: bytes) -> list[Step]:
+    def steps(self, id_: bytes) -> list[PathStep]:
         """Every sound coding of an object."""
         return self._to.get(id_, [])
 
     def _neighbours(
         self, node: tuple[bytes, int]
-    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
         id_, start = node
         for step in self._to.get(id_, ()):
             base = step.member.base

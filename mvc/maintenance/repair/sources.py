@@ -7,7 +7,8 @@ count only if they have the object's hash.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from mvc.adapters.files.detect import parse_file
@@ -17,11 +18,12 @@ from mvc.ids import ManifestId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.limits import PIECE
+from mvc.maintenance.repair.damage import SoundGraph
 from mvc.maintenance.rewrite_plan import ObjectSource
+from mvc.model.hashing import verify_pieces
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.context import Context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of
@@ -31,7 +33,7 @@ from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store
 
-__all__ = ["Sources", "WorkingFiles", "folder_of", "open_other"]
+__all__ = ["ObjectSources", "folder_of", "object_sources"]
 
 
 def folder_of(fs: FileSystem, path: Path) -> Path:
@@ -58,8 +60,24 @@ class _Untouched(FileSystem):
         return False
 
 
-def open_other(folder: Path) -> Store:
-    """Opens another repository to read its objects; close it. Errors name the folder."""
+@contextmanager
+def object_sources(
+    context: Context, graph: SoundGraph, other: Path | None
+) -> Iterator[ObjectSources]:
+    """Every source of objects while the block runs; ``other``: another repository's folder."""
+    store = context.store
+    own = Recovery(store.snapshot, graph, store.pool)
+    own.packs = graph.packs
+    with ExitStack() as held:
+        held.callback(graph.packs.close)
+        backup = None if other is None else held.enter_context(closing(_open_other(other)))
+        working = _WorkingFiles(context)
+        held.callback(working.close)
+        yield ObjectSources(own, store.recovery, working, backup)
+
+
+def _open_other(folder: Path) -> Store:
+    """Opens another repository to read its objects. Errors name the folder."""
     try:
         return Store(_Untouched(), Clock(), folder)
     except MvcError as error:
@@ -67,7 +85,7 @@ def open_other(folder: Path) -> Store:
         raise
 
 
-class WorkingFiles:
+class _WorkingFiles:
     """Contents of files in the working folder, by their ids.
 
     ``names``: the paths to look at; they are hashed at the first look-up.
@@ -95,7 +113,7 @@ class WorkingFiles:
     def manifest(self, id_: bytes) -> bytes:
         raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
 
-    def entry(self, name: str) -> FileEntry | None:
+    def _entry(self, name: str) -> FileEntry | None:
         """The manifest entry of a file as committing would make it; None if it cannot be read."""
         try:
             return entry_of(self._context, name)
@@ -110,7 +128,7 @@ class WorkingFiles:
         """The file that has an object, and the content's number; -1 for the skeleton."""
         if self._found is None:
             self._found = {}
-            for entry in filter(None, map(self.entry, self.names)):
+            for entry in filter(None, map(self._entry, self.names)):
                 for i, content in enumerate(entry.contents):
                     self._found.setdefault(content.id, (entry.path, i))
                 if entry.skeleton is not None:
@@ -132,7 +150,7 @@ class WorkingFiles:
         self._open.close()
 
 
-class DamagedRecords:
+class _DamagedRecords:
     """Objects that readers still get from records with a wrong checksum.
 
     A flipped bit may hit another member of a group, or be one that decoding does not look at.
@@ -153,15 +171,15 @@ class DamagedRecords:
         return self._recovery.manifest(id_)
 
 
-class Sources:
+class ObjectSources:
     """All sources as one: each object comes from the source where its hash was right."""
 
     def __init__(
-        self, own: ObjectSource, readers: Recovery, working: WorkingFiles, other: Store | None
+        self, own: ObjectSource, readers: Recovery, working: _WorkingFiles, other: Store | None
     ) -> None:
         self._own = own
         self._working = working
-        self._damaged = DamagedRecords(readers)
+        self._damaged = _DamagedRecords(readers)
         self._sources: dict[str, ObjectSource] = {
             "another path": own,
             "its damaged record": self._damaged,
@@ -170,13 +188,10 @@ class Sources:
             self._sources["the other repository"] = other.recovery
         self._sources["a file"] = working
         self._chosen: dict[bytes, ObjectSource] = {}
-        self._made: dict[bytes, Manifest] = {}
         self._buffer = memoryview(bytearray())
 
     def find(self, id_: bytes, spec: TensorSpec | None) -> str | None:
         """The name of a source that has an object, or None. Without ``spec`` it is a manifest."""
-        if id_ in self._made:
-            return "other versions and files"
         if spec is not None and spec.nbytes <= PIECE:
             self._damaged.specs[id_] = spec
         for name, source in self._sources.items():
@@ -208,17 +223,18 @@ class Sources:
         return True
 
     def load(self, id_: ManifestId) -> Manifest | None:
-        """A manifest from the first source that has it; None if it is lost."""
-        return None if self.find(id_, None) is None else Manifest.decode(self.manifest(id_))
+        """A manifest from the first source that has it; None if it is lost.
 
-    def adopt(self, manifest: Manifest) -> None:
-        """Adds a manifest that was made from a neighbour's."""
-        self._made[manifest.id] = manifest
+        From then on its objects are looked for in the files that it names as well.
+        """
+        if self.find(id_, None) is None:
+            return None
+        manifest = Manifest.decode(self.manifest(id_))
+        self._working.names.update((entry.path, None) for entry in manifest.entries)
+        return manifest
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
         return self._chosen.get(id_, self._own).piece(id_, start, out)
 
     def manifest(self, id_: bytes) -> bytes:
-        if id_ in self._made:
-            return self._made[id_].encoded
         return self._chosen.get(id_, self._own).manifest(id_)

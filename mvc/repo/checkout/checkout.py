@@ -36,9 +36,9 @@ from mvc.repo.context import Context
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import PLANS, checking_out, head_move
 from mvc.repo.lookup import manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.refs import branch_change, check_branch, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
@@ -126,7 +126,13 @@ def restore_all(
         made = commit if create else None
         then = head_move(here, to, made) if here != to else None
         with _writing(
-            context, commit, context.root, named, progress, deletes=_paths(deletes), then=then
+            context,
+            commit,
+            context.root,
+            named,
+            progress=progress,
+            deletes=_paths(deletes),
+            then=then,
         ) as deleted:
             if here != to:
                 move_head(context, to, made)
@@ -134,7 +140,15 @@ def restore_all(
         if before.branch is None and before.commit is not None:
             left = orphans(context, before.commit, commit)
         branch = to if isinstance(to, str) else None
-        return Restored(commit, _paths(writes), deleted, _paths(same), branch, True, left)
+        return Restored(
+            commit,
+            _paths(writes),
+            deleted,
+            _paths(same),
+            branch=branch,
+            moved_head=True,
+            orphans=left,
+        )
 
 
 def restore_paths(
@@ -151,8 +165,10 @@ def restore_paths(
         new = manifests.of_commit(context, commit)
         old = manifests.of_commit(context, at.commit)
         writes, same = _to_write(context, old, select(new, paths), force)
-        write_files(context, commit, context.root, {e.path: e for e in writes}, progress)
-        return Restored(commit, _paths(writes), (), _paths(same), at.branch, False)
+        write_files(context, commit, context.root, {e.path: e for e in writes}, progress=progress)
+        return Restored(
+            commit, _paths(writes), (), _paths(same), branch=at.branch, moved_head=False
+        )
 
 
 def switch(
@@ -365,7 +381,7 @@ def write_files(
     written (``mvc.io.replacement``).
     """
     with _writing(
-        context, commit, folder, entries, progress, deletes=deletes, planned=planned
+        context, commit, folder, entries, progress=progress, deletes=deletes, planned=planned
     ) as deleted:
         return deleted
 
@@ -391,7 +407,7 @@ def _writing(
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
         if commit is not None and not done:
-            check_weights(context, commit, entries.values())
+            check_available(context, commit, entries.values())
 
         def advance(count: int) -> None:
             nonlocal done

@@ -60,9 +60,17 @@ def export(
         entries, left_out = _chosen(context, commit, paths, everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
-        done = Restored(commit, (), (), (), head_if_known(context).branch, False, left_out=left_out)
+        done = Restored(
+            commit,
+            (),
+            (),
+            (),
+            branch=head_if_known(context).branch,
+            moved_head=False,
+            left_out=left_out,
+        )
         if atomic_dir:
-            _swap(context, commit, entries, output, force, progress)
+            _swap(context, commit, entries, output, force=force, progress=progress)
             return replace(done, written=tuple(str(output / e.path) for e in entries))
         identity = fs.stat(output)
         is_dir = identity is not None and identity.is_dir
@@ -71,7 +79,7 @@ def export(
             with remove_if_failed(fs, output.parent):
                 make_folder(fs, output.parent)
                 real = fs.realpath(output.parent)
-                write_files(context, commit, real, {output.name: entries[0]}, progress)
+                write_files(context, commit, real, {output.name: entries[0]}, progress=progress)
             return replace(done, written=(str(output),))
         if identity is not None and not is_dir:
             raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
@@ -81,7 +89,12 @@ def export(
             make_folder(fs, output)
             real = fs.realpath(output)
             deleted = write_files(
-                context, commit, real, {e.path: e for e in entries}, progress, extra
+                context,
+                commit,
+                real,
+                {e.path: e for e in entries},
+                progress=progress,
+                deletes=extra,
             )
         _remove_emptied(fs, real, deleted)
         return replace(
@@ -123,12 +136,14 @@ def export_to(
         )
     fs = context.store.fs
     with fs.temporary_folder() as folder:
-        write_files(context, commit, folder, {"file": entries[0]}, progress, planned=False)
+        write_files(context, commit, folder, {"file": entries[0]}, progress=progress, planned=False)
         with fs.open_read(folder / "file") as file:
             for start in range(0, entries[0].size, _CHUNK):
                 stream.write(file.read(start, min(_CHUNK, entries[0].size - start)))
     branch = head_if_known(context).branch
-    return Restored(commit, (entries[0].path,), (), (), branch, False, left_out=left_out)
+    return Restored(
+        commit, (entries[0].path,), (), (), branch=branch, moved_head=False, left_out=left_out
+    )
 
 
 def _chosen(
@@ -245,7 +260,9 @@ def _swap(
         link = parent / f"{SWAPPED}{name}.link"
         try:
             fs.make_dir(new)
-            write_files(context, commit, new, {e.path: e for e in entries}, progress, planned=False)
+            write_files(
+                context, commit, new, {e.path: e for e in entries}, progress=progress, planned=False
+            )
             fs.unlink(link, missing_ok=True)
             fs.symlink(new.name, link)
             fs.sync_dir(parent)

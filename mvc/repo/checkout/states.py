@@ -20,7 +20,7 @@ from mvc.model.names import DEFAULT_STATE, printable
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
-from mvc.repo.lookup.weights import check_weights
+from mvc.repo.lookup.availability import check_available
 
 __all__ = ["load_state", "one_entry"]
 
@@ -39,7 +39,7 @@ def load_state(context: Context, commit: CommitId, path: str | None = None) -> A
     if index is not None:
         return _joined(context, commit, manifest, index)
     entry = one_entry(manifest, path)
-    check_weights(context, commit, [entry])
+    check_available(context, commit, [entry])
     contents = in_memory(context, entry)
     return to_state(entry, skeleton_of(context, entry), lambda i: contents[i])
 
@@ -119,7 +119,7 @@ def _joined(
                 f"the version lacks {printable(path)}, which {index.path} names",
                 hint="commit the whole folder of a sharded model",
             )
-        check_weights(context, commit, [entry])
+        check_available(context, commit, [entry])
         wanted = set(keys)
         contents = in_memory(context, entry, {t.content for t in entry.tensors if t.key in wanted})
         found |= values(entry, contents.__getitem__, keys, "torch")

@@ -24,9 +24,9 @@ from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.history import log as history_log
 from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.times import within
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_sequentially
@@ -114,7 +114,7 @@ class _Decoder:
             commit = commits.get(self._context, id_)
             manifests.check_kept(self._context, id_)
             entry = one_entry(self._manifests.load(commit.manifest), self._path)
-            check_weights(self._context, id_, [entry])
+            check_available(self._context, id_, [entry])
             return self._state(entry)
         except StateForgotten:
             raise

@@ -31,7 +31,7 @@ from mvc.types import Progress
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
-    from mvc.repo.commit.base_cache import BaseCache
+    from mvc.store.writing.base_cache import BaseCache
 
 __all__ = [
     "Change",

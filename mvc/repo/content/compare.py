@@ -83,12 +83,16 @@ def compare_files(old: FileEntry | None, new: FileEntry | None, path: str) -> Fi
             raise ValueError("one of the two files must be there")
         kind = "added" if old is None else "removed"
         tensors = tuple(_alone(t, kind) for t in present.tensors)
-        return FileDiff(path, kind, tensors, 0, bool(present.skeleton_size or not tensors))
+        return FileDiff(
+            path, kind, tensors, 0, other_changed=bool(present.skeleton_size or not tensors)
+        )
     tensors, comparisons = _tensors(old, new)
     same = old.content_id == new.content_id
     quiet = all(t.kind == "unchanged" for t in tensors)
     other = not same and (quiet or _rest(old) != _rest(new))
-    return FileDiff(path, "unchanged" if same else "changed", tensors, comparisons, other)
+    return FileDiff(
+        path, "unchanged" if same else "changed", tensors, comparisons, other_changed=other
+    )
 
 
 def renames(gone: Iterable[FileEntry], new: Iterable[FileEntry]) -> dict[str, str]:
@@ -141,11 +145,31 @@ def _row(new: LogicalTensor, old: LogicalTensor | None, differs: bool) -> Tensor
         return _alone(new, "added")
     renamed = old.key if old.key != new.key else None
     if renamed is None and not differs:
-        return TensorDiff(new.key, "unchanged", old.spec, new.spec, None, 0.0, 0.0, 0.0)
+        return TensorDiff(
+            new.key,
+            "unchanged",
+            old.spec,
+            new.spec,
+            renamed_from=None,
+            changed_share=0.0,
+            l2=0.0,
+            max_abs=0.0,
+        )
     if renamed is not None and _equal(old, new):
-        return TensorDiff(new.key, "renamed", old.spec, new.spec, renamed, 0.0, 0.0, 0.0)
+        return TensorDiff(
+            new.key,
+            "renamed",
+            old.spec,
+            new.spec,
+            renamed_from=renamed,
+            changed_share=0.0,
+            l2=0.0,
+            max_abs=0.0,
+        )
     kind = "changed" if old.spec.shape == new.spec.shape else "resized"
-    return TensorDiff(new.key, "renamed" if renamed else kind, old.spec, new.spec, renamed)
+    return TensorDiff(
+        new.key, "renamed" if renamed else kind, old.spec, new.spec, renamed_from=renamed
+    )
 
 
 def _alone(tensor: LogicalTensor, kind: str) -> TensorDiff:

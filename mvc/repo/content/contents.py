@@ -11,9 +11,9 @@ import numpy as np
 from mvc.adapters.files.assemble import assemble
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
+from mvc.model.hashing import verify_pieces
 from mvc.model.manifest import Content, FileEntry
 from mvc.model.tensor import TensorSpec
-from mvc.repo.content.hashing import verify_pieces
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes

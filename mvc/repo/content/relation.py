@@ -86,7 +86,7 @@ def _relation(model: FileEntry, base: FileEntry) -> Relation:
     equal = sum(a.id == b.id and a.spec == b.spec for a, b in shared)
     kind = _kind(len(shared) == len(old) == len(new), len(shared), equal)
     path = None if kind == "base" else base.path
-    return Relation(model.path, kind, path, len(new), len(shared), equal)
+    return Relation(model.path, kind, path, len(new), shared=len(shared), equal=equal)
 
 
 def _kind(same_architecture: bool, shared: int, equal: int) -> Kind:

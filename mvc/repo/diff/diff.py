@@ -35,9 +35,9 @@ from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context
 from mvc.repo.display import diff_rows, html_table, text_table
 from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
-from mvc.repo.lookup.weights import check_weights
 from mvc.repo.worktree import worktree
 from mvc.types import Progress
 
@@ -109,7 +109,7 @@ def diff(
     pairs = list(_pairs(old, new))
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
     unmeasured: dict[str, str] = {}
-    files = tuple(_with_distances(old, new, pairs, found, unmeasured, progress))
+    files = tuple(_with_distances(old, new, pairs, found, unmeasured=unmeasured, progress=progress))
     compared, x, y = sum(f.comparisons for f in files), old.commit, new.commit
     metrics, params = {}, {}
     if x is not None and y is not None:
@@ -117,7 +117,15 @@ def diff(
     related = _relations(pairs)
     from_head = new.from_head
     return Diff(
-        old.label, new.label, files, compared, from_head, metrics, params, related, unmeasured
+        old.label,
+        new.label,
+        files,
+        compared,
+        from_head=from_head,
+        metrics=metrics,
+        params=params,
+        relations=related,
+        unmeasured=unmeasured,
     )
 
 
@@ -163,7 +171,7 @@ class DiffSource(Struct, frozen=True):
         path = self.places.get(entry.path)
         if path is None:
             if self.commit is not None:
-                check_weights(self.context, self.commit.id, [entry])
+                check_available(self.context, self.commit.id, [entry])
 
             def read(i: int, start: int, out: memoryview) -> None:
                 store.recovery.piece(entry.contents[i].id, start, out)
@@ -364,9 +372,9 @@ def _with_distances(
                 u, v = before[row.renamed_from or row.key], after[row.key]
                 distance = measure(
                     u.spec.dtype,
-                    tensor_pieces(old, read_old, x, u, first),
+                    tensor_pieces(old, read_old, x, u, buffer=first),
                     v.spec.dtype,
-                    tensor_pieces(new, read_new, y, v, second),
+                    tensor_pieces(new, read_new, y, v, buffer=second),
                 )
                 rows.append(replace(row, **asdict(distance)))
                 done += v.spec.nbytes
@@ -391,7 +399,7 @@ def tensor_pieces(
     whole storage is read first.
     """
     from mvc.adapters.views import extract
-    from mvc.repo.content.hashing import pieces, verify_pieces
+    from mvc.model.hashing import pieces, verify_pieces
 
     whole: memoryview | None = None
     if tensor.view is not None:

@@ -73,7 +73,7 @@ def measure(
             elements += count
             changed += _changed(a, b, itemsize) if same else count
             x, y = to_float64(a, old_dtype), to_float64(b, new_dtype)
-            apart = _apart(a, old_dtype, b, new_dtype, x, y)
+            apart = _apart(a, old_dtype, b, new_dtype, old=x, new=y)
             if not np.isfinite(apart).all():
                 finite = np.isfinite(x) & np.isfinite(y)
                 nonfinite += count - int(finite.reshape(count, -1).all(axis=1).sum())
@@ -86,7 +86,9 @@ def measure(
     cosine = max(-1.0, min(1.0, dot / size)) if size else None
     if not (math.isfinite(size) and math.isfinite(dot)):
         cosine = None
-    return Distance(changed / elements if elements else 0.0, l2, largest, cosine, nonfinite)
+    return Distance(
+        changed / elements if elements else 0.0, l2, largest, cosine, nonfinite=nonfinite
+    )
 
 
 def _blocks(pieces: Iterable[memoryview], dtype: str) -> Iterator[memoryview]:

@@ -45,6 +45,8 @@ def first_change(
         label = label.item() if hasattr(label, "item") else label
         commit = version.id if isinstance(version, Commit) else version.commit
         if previous is not None and label != before:
-            return FirstChange(commit, version.time_ns, before, label, previous, count), count
+            return FirstChange(
+                commit, version.time_ns, before, label, previous=previous, evaluated=count
+            ), count
         before, previous = label, commit
     return None, count

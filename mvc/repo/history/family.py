@@ -25,10 +25,10 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.types import Progress
 
-__all__ = ["Member", "family"]
+__all__ = ["FamilyMember", "family"]
 
 
-class Member(Struct, frozen=True):
+class FamilyMember(Struct, frozen=True):
     """A model, and the version in which it appeared.
 
     ``base``: the position of the model that it was made from among the members; None for a base
@@ -48,11 +48,11 @@ class Member(Struct, frozen=True):
         return self.relation.path
 
 
-class _Found:
+class _Models:
     """The models of a history. ``held``: by version and path which of ``members`` is there."""
 
     def __init__(self) -> None:
-        self.members: list[Member] = []
+        self.members: list[FamilyMember] = []
         self.held: dict[CommitId, dict[str, int]] = {}
         # What a version that follows may be made from: the models, and which members they are.
         self._last: dict[CommitId, tuple[dict[str, FileEntry], dict[str, int]]] = {}
@@ -78,7 +78,7 @@ class _Found:
         if related.kind == "equal" and related.base_path == path:  # in another file format
             return held[path]
         base = None if related.base_path is None else held[related.base_path]
-        self.members.append(Member(commit, related, base))
+        self.members.append(FamilyMember(commit, related, base))
         return len(self.members) - 1
 
     def let_go(self, id_: CommitId) -> None:
@@ -102,7 +102,7 @@ def family(
     *,
     incomplete: list[DamagedData] | None = None,
     progress: Progress | None = None,
-) -> tuple[Member, ...]:
+) -> tuple[FamilyMember, ...]:
     """``Repository.family``: bases before the models made from them."""
     snapshot, names = context.fresh(), _names(context)
     start = None if rev is None else resolve(context, rev)
@@ -114,7 +114,7 @@ def family(
     for commit in history:
         for parent in commit.parents[:1]:
             following[parent] = following.get(parent, 0) + 1
-    stream, found = ManifestStream(context.store), _Found()
+    stream, found = ManifestStream(context.store), _Models()
     for done, commit in enumerate(history, 1):
         entries = None
         with noting(incomplete):
@@ -132,8 +132,8 @@ def family(
 
 
 def _named(
-    found: _Found, names: dict[CommitId, list[str]], live: dict[CommitId, list[str]]
-) -> list[Member]:
+    found: _Models, names: dict[CommitId, list[str]], live: dict[CommitId, list[str]]
+) -> list[FamilyMember]:
     """The members with the names and targets of all versions that hold them."""
     by_model: list[tuple[list[str], list[str]]] = [([], []) for _ in found.members]
     for column, known in enumerate((names, live)):
@@ -146,12 +146,12 @@ def _named(
     ]
 
 
-def _descendants(members: list[Member], roots: set[int] | None) -> tuple[Member, ...]:
+def _descendants(members: list[FamilyMember], roots: set[int] | None) -> tuple[FamilyMember, ...]:
     """These models and all that came from them; all members if ``roots`` is None."""
     if roots is None:
         return tuple(members)
     places: dict[int, int] = {}
-    kept: list[Member] = []
+    kept: list[FamilyMember] = []
     for number, member in enumerate(members):
         base = None if member.base is None else places.get(member.base)
         if base is not None or number in roots:

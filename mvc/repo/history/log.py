@@ -22,9 +22,9 @@ from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.lookup import commits, manifests, refs
+from mvc.repo.lookup.availability import Dropped, dropped
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
-from mvc.repo.lookup.weights import Dropped, dropped
 from mvc.repo.times import within
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
@@ -94,10 +94,12 @@ def log(
     else:
         starts, hidden = _range(context, rev)
     if target is None:
-        found = ancestry(snapshot, starts, since, until, incomplete, hidden, published=every)
+        found = ancestry(
+            snapshot, starts, since, until, incomplete=incomplete, hidden=hidden, published=every
+        )
     else:
         deployments.check_target(context, target)
-        found = _by_deployment(snapshot, starts, target, since, until, incomplete)
+        found = _by_deployment(snapshot, starts, target, since, until=until, incomplete=incomplete)
         if hidden is not None:
             found = (commit for commit in found if commit.id not in hidden)
     if paths:
@@ -110,11 +112,11 @@ def log(
             commit,
             tuple(names.get(commit.id, ())),
             deployments.of_commit(snapshot, commit.id, incomplete),
-            is_reset_point(context, commit.id) if reset_points else None,
-            manifests.forgotten_ns(context, commit.id),
-            _relations_if_known(context, commit, incomplete) if related else None,
-            dropped(context, commit.id) if "recipe.json" in commit.attached else None,
-            storage.get(commit.id) if storage else None,
+            reset_point=is_reset_point(context, commit.id) if reset_points else None,
+            forgotten_ns=manifests.forgotten_ns(context, commit.id),
+            relations=_relations_if_known(context, commit, incomplete) if related else None,
+            dropped=dropped(context, commit.id) if commit.needs else None,
+            storage=storage.get(commit.id) if storage else None,
         )
         for commit in islice(found, limit)
     )

@@ -70,12 +70,12 @@ def import_checkpoints(
     Raises WrongUsage, InvalidTime, UnknownPath, BadModelFile.
     """
     context.fresh()
-    found = find_checkpoints(context.store.fs, sources, time, path, left_out)
+    found = find_checkpoints(context.store.fs, sources, time, path, left_out=left_out)
     if not found:
         named = ", ".join(str(source) for source in sources[:3])
         raise WrongUsage(f"no model files in {named}", hint="name files, or a folder of them")
     total, fresh = sum(c.size for c in found), head(context).commit is None
-    run = _Run(context, deploy, message, progress, total, fresh)
+    run = _Import(context, deploy, message, progress, total=total, fresh=fresh)
     result = []
     for checkpoint in found:
         result.append(run.take(checkpoint))
@@ -84,7 +84,7 @@ def import_checkpoints(
     return result
 
 
-class _Run(Struct):
+class _Import(Struct):
     """A running import. ``total`` and ``done``: bytes of checkpoints."""
 
     context: Context
@@ -131,7 +131,12 @@ class _Run(Struct):
                 raise
             return self._already(checkpoint, tip)
         return Imported(
-            checkpoint.source, checkpoint.time_ns, kept.id, True, kept.raw_bytes, kept.stored_bytes
+            checkpoint.source,
+            checkpoint.time_ns,
+            kept.id,
+            True,
+            raw_bytes=kept.raw_bytes,
+            stored_bytes=kept.stored_bytes,
         )
 
     def _report(self, done: int, _: int, what: str) -> None:
@@ -145,7 +150,9 @@ class _Run(Struct):
             known = of_commit(self.context.store.snapshot, commit)
             if not any(d.time_ns == time_ns and d.target == target for d in known):
                 record_deployment(self.context, commit, target, time_ns)
-        return Imported(checkpoint.source, time_ns, commit, False, checkpoint.size, 0)
+        return Imported(
+            checkpoint.source, time_ns, commit, False, raw_bytes=checkpoint.size, stored_bytes=0
+        )
 
     def _known(self, checkpoint: Checkpoint) -> CommitId | None:
         """A commit with these files that has the checkpoint's time or is the previous import."""

@@ -15,7 +15,7 @@ from mvc.errors import DamagedData
 from mvc.ids import ManifestId
 from mvc.limits import MAX_MANIFEST, MIB
 from mvc.model.manifest import Manifest
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, patch_extra
 from mvc.store.store import Store
@@ -34,20 +34,20 @@ class ManifestStream:
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()  # by the prefix that names a base
         self._size = 0
 
-    def load(self, id_: ManifestId, codings: Iterable[Step] | None = None) -> Manifest:
+    def load(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> Manifest:
         """One manifest. ``codings``: where it is stored; by default the index is searched.
 
         Raises DamagedData as ``Recovery.manifest`` does.
         """
         return Manifest.decode(self.read(id_, codings))
 
-    def read(self, id_: ManifestId, codings: Iterable[Step] | None = None) -> bytes:
+    def read(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> bytes:
         """As ``load``, but the bytes of the manifest."""
         found = self.near(id_, self._store.graph.codings(id_) if codings is None else codings)
         return self._keep(id_, self._store.recovery.manifest(id_)) if found is None else found
 
     def near(
-        self, id_: ManifestId, codings: Iterable[Step], packs: PackReader | None = None
+        self, id_: ManifestId, codings: Iterable[PathStep], packs: PackReader | None = None
     ) -> bytes | None:
         """Its bytes, if it is stored in full or as a patch against a cached one; else None.
 
@@ -59,7 +59,7 @@ class ManifestStream:
                 return self._keep(id_, data)
         return None
 
-    def _decoded(self, step: Step, packs: PackReader) -> bytes | None:
+    def _decoded(self, step: PathStep, packs: PackReader) -> bytes | None:
         """The decoded bytes of a coding, or None. The caller's hash check detects a wrong base."""
         member = step.member
         if member.coding.transform != "patch" or member.nbytes > MAX_MANIFEST:

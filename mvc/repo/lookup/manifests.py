@@ -17,6 +17,7 @@ from mvc.repo.times import format_time
 __all__ = [
     "EMPTY",
     "check_kept",
+    "clear",
     "forgotten_ns",
     "if_kept",
     "load",
@@ -52,6 +53,12 @@ def remember(id_: ManifestId, manifest: Manifest) -> None:
         _kept[id_] = manifest
         if len(_kept) > _KEPT:
             _kept.popitem(last=False)
+
+
+def clear() -> None:
+    """Empties the cache."""
+    with _lock:
+        _kept.clear()
 
 
 def of_commit(context: Context, id_: CommitId | None) -> Manifest:

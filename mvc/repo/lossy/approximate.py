@@ -22,9 +22,9 @@ from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
-from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.context import Context
 from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, weights_before
+from mvc.store.writing.base_cache import BaseCache
 
 __all__ = ["approximate", "approximating"]
 

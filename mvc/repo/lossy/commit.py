@@ -24,7 +24,6 @@ from mvc.errors import MvcError, NothingToCommit, SourceChanged, UnknownPath, Wr
 from mvc.io.files import FileIdentity, WriteFile
 from mvc.model.manifest import FileEntry
 from mvc.repo.checkout.outputs import check_places
-from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.contents import write_file
@@ -33,6 +32,7 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.approximate import approximate
 from mvc.repo.lossy.reduce import ProducedFile, Weights, is_optimizer, reduce, weights_before
+from mvc.store.writing.base_cache import BaseCache
 
 __all__ = ["LossyCommit"]
 

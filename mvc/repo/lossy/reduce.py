@@ -19,9 +19,9 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.reduce import produce
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.repo.commit.base_cache import BaseCache
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Request
+from mvc.store.writing.base_cache import BaseCache
 
 __all__ = ["Arrays", "ProducedFile", "Weights", "is_optimizer", "reduce", "weights_before"]
 

@@ -19,7 +19,7 @@ from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import commits, manifests, weights
+from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
 from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
 from mvc.repo.recording import refuse_recorded
@@ -99,7 +99,7 @@ def _plan(context: Context, number: int | None) -> Undoing:
         if (deployed.sequence, deployed.target) == (operation.number, made.target)
         and not deployed.retracted
     )
-    return Undoing(operation, entry, head(context), revert.head(), tuple(standing))
+    return Undoing(operation, entry, head(context), revert.head(), deployments=tuple(standing))
 
 
 def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
@@ -143,7 +143,7 @@ def _is_final(context: Context, recorded: Recorded) -> bool:
 def _given_up(context: Context, recorded: Recorded) -> list[CommitId]:
     """The versions whose weights an operation gave up, and that are still without them."""
     marks = [mark for mark in recorded.entry.weights if mark.kind == "dropped"]
-    return [mark.commit for mark in marks if weights.dropped(context, mark.commit) is not None]
+    return [mark.commit for mark in marks if availability.dropped(context, mark.commit) is not None]
 
 
 def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None) -> RefConflict:

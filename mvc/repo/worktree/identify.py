@@ -59,8 +59,8 @@ def identify(context: Context, path: Path) -> list[Identified]:
             None if same is None else same.path,
             same is not None and same.content_id == entry.content_id,
             tuple(name for name, history in holders if commit.id in history),
-            of_commit(snapshot, commit.id),
-            manifests.forgotten_ns(context, commit.id) if same is None else None,
+            deployments=of_commit(snapshot, commit.id),
+            forgotten_ns=manifests.forgotten_ns(context, commit.id) if same is None else None,
         )
         for commit, same in found
     ]

@@ -18,10 +18,10 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_state
 
-__all__ = ["Change", "Status", "status"]
+__all__ = ["FileChange", "Status", "status"]
 
 
-class Change(Struct, frozen=True):
+class FileChange(Struct, frozen=True):
     """One path.
 
     ``kind``: unchanged, modified, missing (tracked, but there is no file), removed (the next
@@ -47,7 +47,7 @@ class Status(Struct, frozen=True):
 
     branch: str | None
     head: CommitId | None
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
     untracked: tuple[str, ...]
     dead_links: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ def status(context: Context, *, untracked: bool = True) -> Status:
     tracked = manifests.of_commit(context, at.commit).by_path
     removed = set(staged_removals(context)) & tracked.keys()
     changes = {
-        path: Change(path, "removed") if path in removed else _change(context, entry)
+        path: FileChange(path, "removed") if path in removed else _change(context, entry)
         for path, entry in tracked.items()
     }
     found: list[FoundFile] = []
@@ -79,27 +79,27 @@ def status(context: Context, *, untracked: bool = True) -> Status:
         missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
         moved = _renames(context, missing, found)
         for new, old in moved.items():
-            changes[old] = Change(new, "renamed", f"was {old}", old)
+            changes[old] = FileChange(new, "renamed", f"was {old}", old)
         found = [f for f in found if f.name not in moved]
     rows = tuple(sorted(changes.values(), key=lambda change: change.path))
     names = tuple(f.name for f in found)
-    return Status(at.branch, at.commit, rows, names, tuple(sorted(dead)))
+    return Status(at.branch, at.commit, rows, names, dead_links=tuple(sorted(dead)))
 
 
-def _change(context: Context, entry: FileEntry) -> Change:
+def _change(context: Context, entry: FileEntry) -> FileChange:
     from mvc.repo.content.compare import compare_files
 
     identity = context.store.fs.stat(context.root / entry.path)
     if identity is None:
-        return Change(entry.path, "missing", not_written=is_python_state(entry))
+        return FileChange(entry.path, "missing", not_written=is_python_state(entry))
     if not identity.is_file:
-        return Change(entry.path, "missing", "what is there is not a file")
+        return FileChange(entry.path, "missing", "what is there is not a file")
     try:
         now = entry_of(context, entry.path)
     except SourceChanged:
-        return Change(entry.path, "modified", "it is being written to")
+        return FileChange(entry.path, "modified", "it is being written to")
     if now.content_id == entry.content_id:
-        return Change(entry.path, "unchanged")
+        return FileChange(entry.path, "unchanged")
     from mvc.repo.worktree.identify import earlier
 
     if now.size != entry.size:
@@ -109,7 +109,7 @@ def _change(context: Context, entry: FileEntry) -> Change:
         detail = "no tensor changed, other bytes did" if found.tensors else ""
         if found.changed_tensors:
             detail = f"{found.changed_tensors} of {len(found.tensors)} tensors changed"
-    return Change(entry.path, "modified", detail, same_as=earlier(context, now))
+    return FileChange(entry.path, "modified", detail, same_as=earlier(context, now))
 
 
 def _renames(

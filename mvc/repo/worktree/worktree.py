@@ -205,7 +205,7 @@ def entry_of(context: Context, name: str) -> FileEntry:
 
 def entry_at(context: Context, path: Path, name: str) -> FileEntry:
     """As ``entry_of`` for a file anywhere on disk, under the name given."""
-    from mvc.repo.content.hashing import hash_file
+    from mvc.adapters.hashing import hash_file
     from mvc.repo.content.sources import open_file
 
     if context.store.fs.stat(path) is None:

@@ -22,7 +22,7 @@ from mvc.store.journal.frames import Position
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Graph", "Link", "Path", "Place", "Step"]
+__all__ = ["Graph", "Link", "Path", "PathStep", "Place"]
 
 _MAX_VISITED = 100_000
 _REMEMBERED = 100_000
@@ -32,7 +32,7 @@ Place = tuple[int, int, int]
 """Where a payload lies: pack, byte offset of its record, its own offset in there."""
 
 
-class Step(Struct, frozen=True):
+class PathStep(Struct, frozen=True):
     """One payload to decode. ``reverse``: the delta is undone, not applied.
 
     ``entry``: where in the journal the entry stands that published it, if that was looked up.
@@ -58,7 +58,7 @@ class Path(Struct, frozen=True):
     is no full record: the first delta applies to that object, which is in memory.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     cost: float
     origin: bytes | None = None
 
@@ -88,7 +88,7 @@ class Link(Struct, frozen=True):
 
 
 class _Way(Struct, frozen=True):
-    step: Step
+    step: PathStep
     rest: _Way | None
 
 
@@ -104,7 +104,7 @@ class Graph:
         self._searched: dict[tuple[bytes, int], Path] = {}
         self._searched_at: tuple[int, Position] | None = None
 
-    def exclude(self, steps: Iterable[Step]) -> None:
+    def exclude(self, steps: Iterable[PathStep]) -> None:
         """Plans no path over these payloads any more, because they are damaged."""
         self._damaged.update(step.place for step in steps)
         self._searched.clear()
@@ -123,7 +123,7 @@ class Graph:
         """Offsets of the entries whose records hold an object with this id, oldest first."""
         return [keys.offset_of(key) for key in self._snapshot.under(keys.BLOB + id_[:8])]
 
-    def codings(self, id_: bytes, start: int | None = None) -> list[Step]:
+    def codings(self, id_: bytes, start: int | None = None) -> list[PathStep]:
         """Every stored coding of the object, or of its piece at ``start``."""
         return self._snapshot.retry_on_rewrite(
             lambda: [
@@ -131,12 +131,12 @@ class Graph:
             ]
         )
 
-    def _in_entry(self, offset: int, id_: bytes, start: int | None) -> Iterator[Step]:
+    def _in_entry(self, offset: int, id_: bytes, start: int | None) -> Iterator[PathStep]:
         for pack, at, header in self._snapshot.records(offset):
             for i in header.by_id.get(id_, ()):
                 member = header.members[i]
                 if start is None or member.start == start:
-                    yield Step(pack, at, header, member, False, offset)
+                    yield PathStep(pack, at, header, member, reverse=False, entry=offset)
 
     def holds(self, id_: bytes) -> bool:
         """Whether the repository has the object."""
@@ -211,7 +211,7 @@ class Graph:
                 made = self.resolve_prefix(member.base) or b""
                 entry = self.entries_holding(made)[0]
             sequence = self._snapshot.entry(entry).sequence
-            found.append(Link(made, sequence, depth, stored, member.nbytes))
+            found.append(Link(made, sequence, depth, stored, nbytes=member.nbytes))
         return tuple(found)
 
     def path(
@@ -275,7 +275,7 @@ class Graph:
 
     def _neighbours(
         self, node: tuple[bytes, int]
-    ) -> Iterator[tuple[tuple[bytes, int] | None, Step]]:
+    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
         """(node to recover first, payload that then leads here); None for a full record."""
         id_, start = node
         for home in self.entries_holding(id_):
@@ -291,7 +291,7 @@ class Graph:
 
     def _undone(
         self, offset: int, id_: bytes, start: int
-    ) -> Iterator[tuple[tuple[bytes, int], Step]]:
+    ) -> Iterator[tuple[tuple[bytes, int], PathStep]]:
         """Deltas *from* this object in an entry: undone, they lead back to it."""
         if not self.nameable(id_):
             return
@@ -299,7 +299,10 @@ class Graph:
             for i in header.by_base.get(id_[: keys.ID_BYTES], ()):
                 member = header.members[i]
                 if member.start == start and member.id != id_:
-                    yield (member.id, start), Step(pack, at, header, member, True, offset)
+                    yield (
+                        (member.id, start),
+                        PathStep(pack, at, header, member, reverse=True, entry=offset),
+                    )
 
 
 def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:

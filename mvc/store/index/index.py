@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from heapq import merge
 from pathlib import Path
@@ -29,7 +30,7 @@ from mvc.store.index.pages import check_pages
 from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
-__all__ = ["Index", "Meta", "Run"]
+__all__ = ["Index", "IndexRun", "Meta"]
 
 _VERSION = 3  # 2: every operation by its number; 3: runs and blocks by their hashes
 _META = b"meta"
@@ -37,11 +38,11 @@ _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
 _FIRST_MAP = 16 << 20
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
-_TRIES = 100  # to see one state while other processes write
+_PATIENCE, _PAUSE = 2.0, 0.005  # seconds; a writer on a busy machine can be between two states
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
 
 
-class Run(Struct, frozen=True):
+class IndexRun(Struct, frozen=True):
     """``level`` grows by one with each merge; ``check`` is the hash of the run's directory."""
 
     level: int
@@ -53,7 +54,7 @@ class Meta(Struct, frozen=True):
 
     identity: bytes
     position: Position
-    runs: tuple[Run, ...]
+    runs: tuple[IndexRun, ...]
 
     def encoded(self) -> bytes:
         writer = Writer().uint(_VERSION).raw(self.identity)
@@ -73,7 +74,7 @@ class Meta(Struct, frozen=True):
             raise reader.fail("its version is unknown")
         identity = reader.raw(16)
         position = Position(reader.uint(), reader.uint(), reader.raw(16))
-        runs = tuple(Run(reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000)))
+        runs = tuple(IndexRun(reader.uint(), reader.raw(_CHECK)) for _ in range(reader.count(1000)))
         reader.end()
         return cls(identity, position, runs)
 
@@ -123,11 +124,13 @@ class Index:
         Then one of them was exchanged while the index was in use: LMDB would build on an older
         state, write over pages in use, and could end the process.
         """
-        for _ in range(_TRIES):
+        until = time.monotonic() + _PATIENCE
+        while time.monotonic() < until:
             before = self._env.info()["last_txnid"]
             with self._env.begin() as txn:
                 if before == txn.id():
                     return
+            time.sleep(_PAUSE)
         self.close()
         raise DamagedData(_NOT_ITS_LOCK)
 
@@ -149,7 +152,7 @@ class Index:
             }
             return list(self._readers.values())
 
-    def _reader(self, run: Run) -> RunReader:
+    def _reader(self, run: IndexRun) -> RunReader:
         return RunReader(self._directory(run), lambda check: self._get(_block_key(check)))
 
     def _get(self, key: bytes) -> bytes | None:
@@ -214,11 +217,11 @@ class Index:
             encoded = directory.encoded()
             check = block_check(encoded)
             txn.put(_directory_key(check), encoded)
-            meta = Meta(old.identity, position, (*runs, Run(level, check)))
+            meta = Meta(old.identity, position, (*runs, IndexRun(level, check)))
             txn.put(_META, meta.encoded())
         return meta
 
-    def _delete(self, txn: Any, run: Run) -> None:
+    def _delete(self, txn: Any, run: IndexRun) -> None:
         """Deletes a run and its blocks.
 
         No other run has the same blocks: every key ends in its entry's offset, and each entry is
@@ -228,13 +231,13 @@ class Index:
             txn.delete(_block_key(block.check))
         txn.delete(_directory_key(run.check))
 
-    def _directory(self, run: Run) -> Directory:
+    def _directory(self, run: IndexRun) -> Directory:
         data = self._get(_directory_key(run.check))
         if data is None:
             raise DamagedData("a run of the index is missing")
         return Directory.decode(data, run.check)
 
-    def _keys(self, run: Run) -> Iterator[bytes]:
+    def _keys(self, run: IndexRun) -> Iterator[bytes]:
         return self._reader(run).scan(b"", b"\xff" * 32)
 
 

@@ -80,7 +80,7 @@ def _header(data: bytes, number: int) -> _Header:
     sizes = {1 << bits for bits in range(9, 17)}
     if found != number or not flags & _META_PAGE or size not in sizes or last < 1:
         raise _wrong(number)
-    return _Header(size, transaction, last, _DB.unpack(free), _DB.unpack(main))
+    return _Header(size, transaction, last, _DB.unpack(free), main=_DB.unpack(main))
 
 
 class _Check:

@@ -223,16 +223,16 @@ class Entry(Struct, frozen=True, dict=True):
             time_ns,
             note,
             regions,
-            commits,
-            refs,
-            deployments,
-            retractions,
-            removed,
-            marks,
-            forgotten,
-            undoes,
-            relinks,
-            weights,
+            commits=commits,
+            refs=refs,
+            deployments=deployments,
+            retractions=retractions,
+            removed=removed,
+            marks=marks,
+            forgotten=forgotten,
+            undoes=undoes,
+            relinks=relinks,
+            weights=weights,
         )
         if made.version != version:
             raise reader.fail("it is written in a longer form than it needs")
@@ -270,12 +270,12 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
         time_ns,
         known.note,
         tuple(regions),
-        (new,),
-        tuple([RefChange(each.name, ids[each.old], ids[each.new]) for each in known.refs]),
-        tuple(deployments),
-        known.retractions,
-        known.removed,
-        tuple([field() for _ in known.marks]),
+        commits=(new,),
+        refs=tuple([RefChange(each.name, ids[each.old], ids[each.new]) for each in known.refs]),
+        deployments=tuple(deployments),
+        retractions=known.retractions,
+        removed=known.removed,
+        marks=tuple([field() for _ in known.marks]),
     )
 
 
@@ -340,7 +340,7 @@ def _read_weights(reader: Reader) -> Weights:
         _WEIGHTS[reader.uint(len(_WEIGHTS) - 1)],
         reader.text(MAX_NAME_BYTES),
         reader.uint(1 << 62),
-        reader.text(MAX_NAME_BYTES),
+        where=reader.text(MAX_NAME_BYTES),
     )
 
 

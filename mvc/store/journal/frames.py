@@ -47,14 +47,14 @@ OVERHEAD = _HEAD.size + _CHECK
 _EFFORT = 8  # times the bytes that are searched may be hashed
 
 
-class _Source(Protocol):
+class _JournalBytes(Protocol):
     path: Path
 
     def size(self) -> int: ...
     def read(self, offset: int, length: int) -> bytes: ...
 
 
-class _Target(_Source, Protocol):
+class _Target(_JournalBytes, Protocol):
     def write_at(self, offset: int, data: bytes) -> None: ...
 
 
@@ -176,7 +176,7 @@ def _claims(data: bytes, offset: int) -> Iterator[tuple[int, int]]:
         at = data.find(_MAGIC, at + 1)
 
 
-def read_entry(source: _Source, offset: int, size: int | None = None) -> Recorded:
+def read_entry(source: _JournalBytes, offset: int, size: int | None = None) -> Recorded:
     """The entry at a known offset; DamagedData if neither copy stands there."""
     size = source.size() if size is None else size
     found = _read_window(source, offset, size)
@@ -188,7 +188,7 @@ def read_entry(source: _Source, offset: int, size: int | None = None) -> Recorde
     return found[0]
 
 
-def _read_window(source: _Source, offset: int, size: int) -> _Linked | None:
+def _read_window(source: _JournalBytes, offset: int, size: int) -> _Linked | None:
     """The entry at ``offset`` from whichever copy is sound."""
     window = 4096
     while True:
@@ -221,11 +221,11 @@ def _recorded(
     payload, sequence, chain, check = frame
     entry = Entry.decode(payload, f"journal entry {sequence}")
     after = Position(offset + 2 * length, sequence + 1, check)
-    return Recorded(entry, offset, sequence, after, copies, check), chain
+    return Recorded(entry, offset, sequence, after, copies=copies, check=check), chain
 
 
 def scan(
-    source: _Source, start: Position, lost: Callable[[Gap], None] | None = None
+    source: _JournalBytes, start: Position, lost: Callable[[Gap], None] | None = None
 ) -> Iterator[Recorded]:
     """Every entry from ``start`` on, up to the end or an interrupted write.
 
@@ -265,7 +265,7 @@ def scan(
         at = found.after
 
 
-def _next_entry(source: _Source, at: Position, size: int) -> Position | None:
+def _next_entry(source: _JournalBytes, at: Position, size: int) -> Position | None:
     """Where reading continues after an entry of which both copies are damaged.
 
     What is left of the damaged copies mostly tells where they end. Only where it does not,
@@ -332,7 +332,7 @@ def _begin_of(data: bytes, at: int, length: int) -> int:
     return at - length if data[end : end + 4] == _MAGIC else at
 
 
-def _tail(source: _Source, at: Position, size: int) -> _Linked | None:
+def _tail(source: _JournalBytes, at: Position, size: int) -> _Linked | None:
     found = _read_window(source, at.offset, size)
     if found is not None:
         return found
@@ -349,7 +349,7 @@ def _tail(source: _Source, at: Position, size: int) -> _Linked | None:
     return None
 
 
-def stands(source: _Source, recorded: Recorded) -> bool:
+def stands(source: _JournalBytes, recorded: Recorded) -> bool:
     """Whether an entry that was read is still there: its writer may have failed since."""
     ends = (recorded.offset + recorded.half, recorded.after.offset)
     return any(source.read(end - _CHECK, _CHECK) == recorded.check for end in ends)

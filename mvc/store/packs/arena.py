@@ -19,6 +19,11 @@ class Arena:
         self._size = size
         self._at = 0
 
+    @property
+    def used(self) -> int:
+        """Bytes of the buffer that are handed out."""
+        return self._at
+
     def take(self, size: int) -> memoryview:
         """``size`` writable bytes, valid until ``reset``; their content is arbitrary."""
         if self._at + size > self._size:

@@ -257,7 +257,11 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
         base = raw(BASE_BYTES if flags & 4 else 0)
         stored = body_size if group else reader.free_uint(body_size)
         check = group_check if group else raw(PAYLOAD_CHECK)
-        found.append(Member(flags & 3, id_, start, nbytes, coding, base, at, stored, check))
+        kind = flags & 3
+        member = Member(
+            kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check
+        )
+        found.append(member)
         at += 0 if group else stored
     reader.end()
     if not found or (not group and at != body_size):
@@ -271,11 +275,13 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
 def _like(known: tuple[Member, ...], fields: Sequence[bytes]) -> tuple[Member, ...]:
     """Members with these fields that are like others in all else."""
     found, at = [], 0
-    for (kind, _, start, nbytes, coding, *_), id_, base, size, check in zip(
-        known, fields[::4], fields[1::4], fields[2::4], fields[3::4], strict=True
-    ):
+    for i, (kind, _, start, nbytes, coding, *_) in enumerate(known):
+        id_, base, size, check = fields[4 * i : 4 * i + 4]
         stored = number(size)
-        found.append(Member(kind, id_, start, nbytes, coding, base, at, stored, check))
+        member = Member(
+            kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check
+        )
+        found.append(member)
         at += stored
     return tuple(found)
 

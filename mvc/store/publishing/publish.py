@@ -73,7 +73,7 @@ def publish(
             if snapshot.generation == generation:
                 snapshot.journal.durable = max(snapshot.journal.durable, after.offset)
             write_high_water_mark(snapshot.fs, snapshot.folder, snapshot.identity, after)
-    recorded = Recorded(entry, at.offset, at.sequence, after, 2, after.chain)
+    recorded = Recorded(entry, at.offset, at.sequence, after, copies=2, check=after.chain)
     if sync and snapshot.generation == generation:
         snapshot.note_published(recorded)
     snapshot.refresh()

@@ -198,4 +198,4 @@ class Rewrite:
         self._lock.release()
         snapshot.refresh()
         write_high_water_mark(fs, snapshot.folder, snapshot.identity, self._at)
-        return Recorded(entry, begin, sequence, self._at, 2, self._at.chain)
+        return Recorded(entry, begin, sequence, self._at, copies=2, check=self._at.chain)

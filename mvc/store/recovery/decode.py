@@ -10,7 +10,7 @@ from mvc.codecs.payload import Payload
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, InvalidPipeline
 from mvc.limits import CHUNK
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
 
@@ -33,12 +33,12 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
-def short_name(step: Step) -> str:
+def short_name(step: PathStep) -> str:
     """An object and where it is stored, for messages."""
     return f"object {step.member.id.hex()[:10]} in pack {step.pack}"
 
 
-def pipeline_of(step: Step) -> Pipeline:
+def pipeline_of(step: PathStep) -> Pipeline:
     """The pipeline that a payload names; DamagedData unless it exists and fits the payload."""
     member = step.member
     try:
@@ -58,7 +58,7 @@ def pipeline_of(step: Step) -> Pipeline:
 
 def apply_steps(
     packs: PackReader,
-    steps: Sequence[Step],
+    steps: Sequence[PathStep],
     out: memoryview,
     each: Each,
     done: Callable[[memoryview], None] | None = None,
@@ -79,7 +79,7 @@ def apply_steps(
     works: dict[int, _Work] = {}
 
     def prepare(at: int) -> None:
-        works[at] = _prepare(packs, steps[at], rooms[at], len(out), check)
+        works[at] = _prepare(packs, steps[at], rooms[at], len(out), check=check)
 
     (read or in_order)(prepare, range(len(steps)))
 
@@ -99,12 +99,12 @@ def in_order(work: Callable[[int], None], starts: range) -> None:
         work(start)
 
 
-def _prepare(packs: PackReader, step: Step, room: memoryview, size: int, check: bool) -> _Work:
+def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:
     """Reads a payload into ``room``; returns what applies it to the chunk at a byte offset."""
     pipeline = pipeline_of(step)
     if step.member.nbytes != size:
         raise DamagedData(f"{short_name(step)} has a wrong length")
-    data = packs.payload(step.pack, step.offset, step.header, step.member, room, check=check)
+    data = packs.payload(step.pack, step.offset, step.header, step.member, room=room, check=check)
     payload = Payload(data, size)
     if payload.chunk_size != CHUNK and size > CHUNK:
         raise DamagedData(f"{short_name(step)} is cut into chunks of a foreign size")

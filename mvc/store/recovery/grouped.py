@@ -23,7 +23,7 @@ from mvc.codecs.words import combine
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE, RECORD
-from mvc.store.graph.search import Path, Step
+from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
@@ -43,7 +43,7 @@ def is_grouped(path: Path) -> bool:
     return any(step.header.group for step in path.steps)
 
 
-_Together: TypeAlias = Sequence[tuple[Step, memoryview]]
+_Together: TypeAlias = Sequence[tuple[PathStep, memoryview]]
 """One step of every path in a cluster, each with the buffer that it fills."""
 _Decoded: TypeAlias = list[tuple[memoryview, int]] | list[Addition]
 """Bytes or deltas and the width of their elements; or what is added to floats."""
@@ -66,7 +66,7 @@ def walk_together(
         route = tuple((step.pack, step.offset, step.reverse) for step in path.steps)
         clusters.setdefault(route, []).append((path, out))
     uses = Counter(place[:2] for route in clusters for place in route)
-    groups = _Groups(packs, pool, check, uses)
+    groups = _SharedGroups(packs, pool, check, uses)
     ahead = 0 if pool is None else cpu_count()
     waiting: deque[tuple[_Together, Future[_Decoded] | None]] = deque()
     try:
@@ -83,7 +83,7 @@ def walk_together(
         groups.cancel()
 
 
-class _Groups:
+class _SharedGroups:
     """Decodes groups, each once while it is among the last ones, which take ``_KEPT`` raw bytes.
 
     ``uses``: how often each will be asked for. After the last time it is not kept, because memory
@@ -97,7 +97,7 @@ class _Groups:
         self._recent: OrderedDict[tuple[int, int], tuple[Future[_Decoded], int]] = OrderedDict()
         self._size = 0
 
-    def begin(self, step: Step) -> Future[_Decoded]:
+    def begin(self, step: PathStep) -> Future[_Decoded]:
         """The members of a step's group. Without a pool it is decoded here."""
         place = step.pack, step.offset
         if place not in self._recent:
@@ -114,7 +114,7 @@ class _Groups:
         self._size -= size
         return coming
 
-    def _decoding(self, step: Step) -> Future[_Decoded]:
+    def _decoding(self, step: PathStep) -> Future[_Decoded]:
         if self._pool is not None:
             return self._pool.submit(decode_shared, self._packs, step, check=self._check)
         done: Future[_Decoded] = Future()
@@ -154,7 +154,7 @@ def _apply(
             out[:] = delta
 
 
-def decode_shared(packs: PackReader, step: Step, *, check: bool = True) -> _Decoded:
+def decode_shared(packs: PackReader, step: PathStep, *, check: bool = True) -> _Decoded:
     """All members of a group, as ``decode_group`` or ``decode_steps``. Raises DamagedData."""
     pipeline = pipeline_of(step)
     sizes = [member.nbytes for member in step.header.members]

@@ -21,7 +21,7 @@ from mvc.limits import CHUNK, MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.search import Graph, Path, Place, Step
+from mvc.store.graph.search import Graph, Path, PathStep, Place
 from mvc.store.packs.records import patch_extra
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
@@ -203,7 +203,7 @@ class Recovery:
                     raise
                 self.graph.exclude(damaged)
 
-    def is_sound(self, step: Step) -> bool:
+    def is_sound(self, step: PathStep) -> bool:
         """Whether a payload fits its checksum."""
         try:
             self.packs.payload(step.pack, step.offset, step.header, step.member)
@@ -248,7 +248,9 @@ class Recovery:
         if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
             hasher = BlobHasher(request.spec)
             with suppress(DamagedData):
-                apply_steps(self.packs, steps, request.out, in_order, hasher.update, check=False)
+                apply_steps(
+                    self.packs, steps, request.out, in_order, done=hasher.update, check=False
+                )
                 if hasher.done() == request.id:
                     return
         self._one(request, parallel=False)
@@ -268,7 +270,7 @@ class Recovery:
             state = target
 
     def _straight(
-        self, steps: Sequence[Step], out: memoryview, parallel: bool, check: bool
+        self, steps: Sequence[PathStep], out: memoryview, parallel: bool, check: bool
     ) -> None:
         """A full record, or nothing where ``out`` is filled already; then undirected deltas."""
         path = Path(tuple(steps), 0.0)
@@ -290,7 +292,7 @@ class Recovery:
         else:
             _drain([self.pool.submit(work, start) for start in starts])
 
-    def _cross(self, step: Step, base: memoryview, out: memoryview, check: bool) -> None:
+    def _cross(self, step: PathStep, base: memoryview, out: memoryview, check: bool) -> None:
         """Fills ``out`` by one forward transform from the bytes of its base."""
         member = step.member
         if member.nbytes != len(out):
@@ -314,11 +316,11 @@ class Recovery:
         self._straight([step], out, False, check)
 
 
-def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]]]:
+def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[PathStep, ...]]]:
     """A path cut at its forward transforms: each with the undirected steps after it."""
     starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
     ends = [*starts[1:], len(steps)]
-    sections: list[tuple[Step | None, tuple[Step, ...]]] = (
+    sections: list[tuple[PathStep | None, tuple[PathStep, ...]]] = (
         [
             (steps[start], tuple(steps[start + 1 : end]))
             for start, end in zip(starts, ends, strict=True)
@@ -330,14 +332,14 @@ def _sections(steps: Sequence[Step]) -> list[tuple[Step | None, tuple[Step, ...]
     return [(None, tuple(steps[:first])), *sections] if first else sections
 
 
-def _room(step: Step) -> memoryview:
+def _room(step: PathStep) -> memoryview:
     """Memory for a step's result; DamagedData if it claims more than any object has."""
     if step.member.nbytes > max(MAX_MANIFEST, PIECE):
         raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
     return memoryview(bytearray(step.member.nbytes))
 
 
-def _last_transform(steps: Sequence[Step]) -> int | None:
+def _last_transform(steps: Sequence[PathStep]) -> int | None:
     """The last step that can only be walked forward; everything after it is undirected."""
     return max((i for i, s in enumerate(steps) if s.member.coding.transform), default=None)
 

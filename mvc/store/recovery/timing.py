@@ -29,7 +29,7 @@ from mvc.errors import DamagedData, MvcError
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, PIECE
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.search import Path, Step
+from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.recovery.decode import apply_steps
@@ -90,7 +90,7 @@ class Timing:
         return _LATENCY + share / _READ + _rates[key] * _size(kind, member.nbytes)
 
     def works(
-        self, walks: Sequence[tuple[int, TensorSpec, Sequence[Step]]]
+        self, walks: Sequence[tuple[int, TensorSpec, Sequence[PathStep]]]
     ) -> list[tuple[int, float]]:
         """(raw bytes, processor seconds) of pieces that are recovered together.
 
@@ -98,7 +98,7 @@ class Timing:
         """
         groups = {(s.pack, s.offset): s.header for *_, steps in walks for s in steps}
 
-        def part(step: Step, spec: TensorSpec) -> Part:
+        def part(step: PathStep, spec: TensorSpec) -> Part:
             if step.header.group:
                 return 0.0, (step.pack, step.offset)
             return self.payload(step.header, step.member, spec), None
@@ -204,7 +204,7 @@ def of_group(shares: Iterable[float]) -> float:
     return sum(seconds - _LATENCY for seconds in shares)
 
 
-def _decode_whole(packs: PackReader, step: Step) -> object:
+def _decode_whole(packs: PackReader, step: PathStep) -> object:
     """Decodes a group; adds its steps to zeros, because adding takes as long as decoding."""
     found = decode_shared(packs, step)
     for each in found:
@@ -214,7 +214,7 @@ def _decode_whole(packs: PackReader, step: Step) -> object:
 
 
 def _time_one(
-    step: Step, width: int, out: memoryview, work: Callable[[int], None], starts: range
+    step: PathStep, width: int, out: memoryview, work: Callable[[int], None], starts: range
 ) -> None:
     """Decodes the chunk in the middle, and notes how long it takes."""
     at = starts[(len(starts) - 1) // 2]
@@ -230,7 +230,7 @@ def _time_one(
     _note(step, width, _best(run, back), len(part))
 
 
-def _note(step: Step, width: int, seconds: float, nbytes: int) -> None:
+def _note(step: PathStep, width: int, seconds: float, nbytes: int) -> None:
     member = step.member
     text, kind = member.coding.pipeline, _class(step.header, member)
     degree = _degree(step.header.share(member), member.nbytes)

@@ -9,8 +9,6 @@ begins with, which costs nothing to find out: weights of one model compress alik
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from msgspec import Struct
 
 from mvc.codecs.patch import encode_patch
@@ -19,7 +17,7 @@ from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 
-__all__ = ["Base", "BasePiece", "Choice", "Policy", "choose", "exactly"]
+__all__ = ["BasePiece", "Choice", "Policy", "choose", "exactly", "fitted"]
 
 _WORTH = 0.9  # a delta larger than this share of the full record is not worth its chain
 _AGAIN = 4  # deltas of a chain after which the size of the full record is estimated anew
@@ -64,34 +62,19 @@ class BasePiece(Struct, frozen=True):
     ends: bool = False
 
 
-class Base(Protocol):
-    """An object that a new blob may be coded against."""
-
-    @property
-    def id(self) -> bytes: ...
-    @property
-    def spec(self) -> TensorSpec: ...
-    def chain(self, start: int) -> tuple[Link, ...]:
-        """As ``Graph.chain`` of the piece at ``start``; empty if it is not stored yet."""
-        ...
-
-    def piece(self, start: int) -> memoryview:
-        """The bytes of the base's own piece at ``start``, which lies inside it."""
-        ...
-
-
 class Choice(Struct, frozen=True):
-    """A coding: ``transform`` and pipeline (None: a patch), element width, share of raw size.
+    """A coding: ``transform`` and pipeline (None: a patch), share of raw size, element width.
 
-    ``encoded``: the piece as its only chunk, if all of it was encoded to find out its size.
+    ``against``: whether it is a delta. ``encoded``: the piece as its only chunk, if all of it was
+    encoded to find out its size.
     """
 
     transform: str
     pipeline: Pipeline | None
-    width: int
-    against: bool
     share: float
     encoded: bytes | None = None
+    width: int = 1
+    against: bool = False
 
     @property
     def text(self) -> str:
@@ -114,7 +97,7 @@ def choose(
     """
     if base is None or base_spec is None:
         return [_full(spec, new, policy)]
-    delta = _delta(spec, new, base_spec, base, policy)
+    delta = _delta(spec, new, base_spec, base, policy=policy)
     stored = (base.chain[-1].stored if base.chain else 0) + delta.share * len(new)
     ends = policy.reset or base.ends or stored > policy.max_chain * len(new)
     known = None if ends or delta.transform else _first_share(base, len(new))
@@ -153,18 +136,20 @@ def _widths(spec: TensorSpec, size: int) -> tuple[int, ...]:
 def _full(spec: TensorSpec, new: memoryview, policy: Policy) -> Choice:
     pipeline = policy.pipeline.full()
     best = min(
-        (Choice("", pipeline, w, False, *pipeline.estimate(new, None, w)) for w in
-         _widths(spec, len(new))),
+        (
+            Choice("", pipeline, *pipeline.estimate(new, None, width), width=width)
+            for width in _widths(spec, len(new))
+        ),
         key=lambda choice: choice.share,
-    )  # fmt: skip
+    )
     if spec.dtype != "raw" or pipeline.text == "raw":
         return best
-    patch = Choice("patch", None, 1, False, _patch_share(new, memoryview(b"")))
+    patch = Choice("patch", None, _patch_share(new, memoryview(b"")))
     return min(best, patch, key=lambda choice: choice.share)
 
 
 def _delta(
-    spec: TensorSpec, new: memoryview, base_spec: TensorSpec, base: BasePiece, policy: Policy
+    spec: TensorSpec, new: memoryview, base_spec: TensorSpec, base: BasePiece, *, policy: Policy
 ) -> Choice:
     pipeline, choices = policy.pipeline, []
     castable = DTYPES[spec.dtype].floating and spec.dtype != base_spec.dtype
@@ -175,10 +160,10 @@ def _delta(
         data = fitted(base.data, len(new))
         for width in _widths(spec, len(new)):
             tried = pipeline.estimate(new, data, width)
-            choices.append(Choice(transform, pipeline, width, True, *tried))
+            choices.append(Choice(transform, pipeline, *tried, width=width, against=True))
     if spec.dtype == "raw" and pipeline.text != "raw":
-        choices.append(Choice("patch", None, 1, True, _patch_share(new, base.data)))
-    return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 1, True, 9.0))
+        choices.append(Choice("patch", None, _patch_share(new, base.data), against=True))
+    return min(choices, key=lambda c: c.share, default=Choice("", pipeline, 9.0, against=True))
 
 
 def fitted(data: memoryview, size: int) -> memoryview:

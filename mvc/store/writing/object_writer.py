@@ -7,37 +7,41 @@ to the writer's pack while the next one is being encoded. Nothing is visible bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
 
 from mvc.codecs import cast
 from mvc.codecs.group import encode_group
-from mvc.codecs.lc.step import Step
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
+from mvc.ids import BlobId
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
 from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Graph, Link
+from mvc.store.journal.entries import Region
 from mvc.store.packs.arena import Arena, Arenas
 from mvc.store.packs.records import (
     BASE_BYTES,
-    BLOB,
     MANIFEST,
     Coding,
     Member,
     patch_extra,
     payload_check,
 )
-from mvc.store.writing.full_or_delta import Base, BasePiece, Choice, Policy, choose, fitted
-from mvc.store.writing.layout import ENDLESS
+from mvc.store.recovery.recover import Recovery
+from mvc.store.writing.bases import Base, StoredBase
+from mvc.store.writing.contents import MadeFrom
+from mvc.store.writing.full_or_delta import BasePiece, Choice, Policy, choose, fitted
+from mvc.store.writing.layout import ENDLESS, Layout
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.store.writing.pieces import (
     Encoded,
-    Kept,
-    Record,
+    NextBase,
+    OpenRecord,
+    Piece,
     Waiting,
     copy_kept,
     encode_chunk,
@@ -56,10 +60,7 @@ from mvc.store.writing.proof import (
 )
 from mvc.types import Bytes
 
-__all__ = ["ObjectWriter", "Older"]
-
-Older = Callable[[Link, int, TensorSpec | None], memoryview]
-"""Recovers the piece at a start of an object that leads to a base; a manifest has no spec."""
+__all__ = ["ObjectWriter"]
 
 _SLACK = 256  # bytes that an incompressible chunk may grow by; hardly any does
 _IN_FLIGHT = 2  # records being appended while later ones are encoded
@@ -75,20 +76,21 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    With ``older`` an object may be coded against one that leads to its base, as the layout wants.
+    What it recovers to code against takes memory (``held``) until ``drain``.
     """
 
     def __init__(
         self,
-        graph: Graph,
         packs: PackWriter,
-        pool: Executor,
         policy: Policy,
+        *,
+        graph: Graph,
+        recovery: Recovery,
+        pool: Executor,
         arenas: Arenas,
-        older: Older | None = None,
     ) -> None:
         self._graph = graph
-        self._older = older
+        self._recovery = recovery
         self._sequence = graph.next_sequence
         self._packs = packs
         self._pool = pool
@@ -98,10 +100,22 @@ class ObjectWriter:
         self._added: set[bytes] = set()
         self.bases: set[bytes] = set()  # stored objects that something was coded against
         self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
-        self._single = Record(arenas.lend())  # pieces that are coded one by one
-        self._grouped = Record(arenas.lend())  # pieces that share one payload
+        self._single = OpenRecord(arenas.lend())  # pieces that are coded one by one
+        self._grouped = OpenRecord(arenas.lend())  # pieces that share one payload
+        self._bases = Arena(2 * PIECE)  # what was recovered
+        self._earlier: StoredBase | None = None  # the object that led to a base the last time
         self._appender: Executor | None = None
         self._appending: list[Future[None]] = []
+
+    @property
+    def layout(self) -> Layout:
+        """Which earlier version a new one is coded against."""
+        return self._policy.layout
+
+    @property
+    def held(self) -> int:
+        """Bytes of bases that were recovered since ``drain``."""
+        return self._bases.used
 
     def holds(self, id_: bytes) -> bool:
         """Whether the object is stored already, or was added here."""
@@ -111,43 +125,54 @@ class ObjectWriter:
         """Whether this writer added the object."""
         return id_ in self._added
 
+    def wants(self, id_: bytes) -> bool:
+        """Whether to write the blob: it is new, or a reset point needs it in full."""
+        if not self.holds(id_):
+            return True
+        return self._policy.reset and not self.added(id_) and not self._is_full(id_)
+
+    def _is_full(self, id_: bytes) -> bool:
+        """Whether every piece has an undamaged full record; otherwise a reset point rewrites it."""
+        codings = self._graph.codings(id_)
+        full = [step for step in codings if not step.member.base]
+        sound = {step.member.start for step in full if self._recovery.is_sound(step)}
+        return sound == {step.member.start for step in codings}
+
+    def stored(self, id_: BlobId, spec: TensorSpec) -> StoredBase:
+        """A stored blob as a base."""
+        return StoredBase(id_, spec, self._recovery, self._bases, graph=self._graph)
+
+    def recovered(self, id_: bytes, spec: TensorSpec) -> bytes:
+        """The bytes of a stored object."""
+        return bytes(self._recovery.blob(id_, spec))
+
     def begin(self, id_: bytes) -> None:
         """Announces a blob whose pieces follow by ``put``."""
         self._added.add(id_)
         self._meanings.setdefault(id_[:BASE_BYTES], id_)
 
-    def put(
-        self,
-        id_: bytes,
-        spec: TensorSpec,
-        start: int,
-        new: memoryview,
-        base: Base | None,
-        kept: Kept | None = None,
-    ) -> None:
-        """Adds bytes [start, start + len(new)) of a blob, one piece of it.
+    def put(self, piece: Piece, base: Base | None = None, kept: NextBase | None = None) -> None:
+        """Adds one piece of a blob.
 
-        The caller must not modify ``new`` until ``drain``. Once encoded it is copied to ``kept``,
-        whose buffer may be the base's own memory.
+        The caller must not modify its bytes until ``drain``. Once encoded they are copied to
+        ``kept``, whose buffer may be the base's own memory.
         """
-        choices, against = self._choose(id_, spec, start, new, base)
+        choices, against = self._choose(piece, base)
         gathered: list[Waiting] = []
         for choice in choices:
-            piece = against if choice.against else None
-            if piece is not None and not self.added(piece.id):
-                self.bases.add(piece.id)
+            under = against if choice.against else None
+            if under is not None and not self.added(under.id):
+                self.bases.add(under.id)
             waiting = Waiting(
-                BLOB,
-                id_,
-                start,
-                len(new),
-                choice.text,
-                piece.id[:BASE_BYTES] if piece else b"",
-                choice.width,
-                [],
-                (new, piece.data if piece else None),
-                piece.chain if piece else (),
-                kept if choice is choices[-1] else None,
+                id=piece.id,
+                start=piece.start,
+                nbytes=len(piece.data),
+                text=choice.text,
+                base=under.id[:BASE_BYTES] if under else b"",
+                width=choice.width,
+                raw=(piece.data, under.data if under else None),
+                under=under.chain if under else (),
+                kept=kept if choice is choices[-1] else None,
             )
             self._encode(waiting, choice)
             self._gather(waiting, choice)
@@ -157,34 +182,26 @@ class ObjectWriter:
                 copy_kept(waiting)
         self._flush_full()
 
-    def put_step(
-        self,
-        id_: bytes,
-        spec: TensorSpec,
-        start: int,
-        new: memoryview,
-        base: Base,
-        step: Step,
-        coding: str,
-        kept: Kept | None = None,
-    ) -> None:
-        """Adds a piece that is the base's piece plus ``step``, by the pipeline ``coding``.
+    def put_step(self, piece: Piece, made: MadeFrom, kept: NextBase | None = None) -> None:
+        """Adds a piece that is a stored piece plus a step.
 
         As ``put``; stored in full where a chain ends, and as a delta where nothing can be added to
         the base.
         """
+        base, size = self.stored(made.base, piece.spec), len(piece.data)
         chain: tuple[Link, ...] = ()
         with suppress(DamagedData):
-            chain = base.chain(start)
-        full = self._policy.reset or (chain and self._ends(chain, len(new)))
-        if full or not chain or base.id == id_ or not self._nameable(base.id):
-            self.put(id_, spec, start, new, None if full else base, kept)
+            chain = base.chain(piece.start)
+        full = self._policy.reset or (chain and self._ends(chain, size))
+        if full or not chain or base.id == piece.id or not self._nameable(base.id):
+            self.put(piece, None if full else base, kept)
             return
         if not self.added(base.id):
             self.bases.add(base.id)
         waiting = Waiting(
-            BLOB, id_, start, len(new), coding, base.id[:BASE_BYTES], spec.width, [],
-            (new, None), chain, kept, step=step,
+            id=piece.id, start=piece.start, nbytes=size, text=made.coding,
+            base=base.id[:BASE_BYTES], width=piece.spec.width, raw=(piece.data, None),
+            under=chain, kept=kept, step=made.part(piece.start, size),
         )  # fmt: skip
         self._grouped.pieces.append(waiting)
         self._grouped.raw += waiting.nbytes
@@ -195,14 +212,15 @@ class ObjectWriter:
         long = self._policy.layout.ends(chain, self._sequence)
         return long or chain[-1].stored > self._policy.max_chain * size
 
-    def put_zeros(self, id_: bytes, spec: TensorSpec, start: int, length: int) -> None:
+    def put_zeros(self, piece: Piece) -> None:
         """Adds a piece of zeros, in full: no delta is smaller. A chunk of them is encoded once."""
-        new = zeros(length)
-        (choice,) = choose(spec, new, None, None, self._policy)
+        length = len(piece.data)
+        (choice,) = choose(piece.spec, piece.data, None, None, policy=self._policy)
         pipeline, width = choice.pipeline, choice.width
         waiting = Waiting(
-            BLOB, id_, start, length, choice.text, b"", width, [], (new, None), (), None
-        )
+            id=piece.id, start=piece.start, nbytes=length, text=choice.text, width=width,
+            raw=(piece.data, None),
+        )  # fmt: skip
         if pipeline is None or pipeline.scope == "group":
             self._encode(waiting, choice)
         else:
@@ -216,28 +234,27 @@ class ObjectWriter:
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
-    def _choose(
-        self, id_: bytes, spec: TensorSpec, start: int, new: memoryview, base: Base | None
-    ) -> tuple[list[Choice], BasePiece | None]:
+    def _choose(self, piece: Piece, base: Base | None) -> tuple[list[Choice], BasePiece | None]:
         """The codings of a piece, and the piece that its delta is from.
 
         That is the first one from which a delta is worth it.
         """
-        choices: list[Choice] = []
+        spec, data, choices = piece.spec, piece.data, list[Choice]()
         with suppress(DamagedData):  # a version after a damaged one can still be stored, in full
-            for piece in self._bases(spec, base, start):
-                if piece.id != id_ and self._nameable(piece.id):
+            for under in self._candidates(piece, base):
+                if under.id != piece.id and self._nameable(under.id):
                     assert base is not None
-                    choices = choose(spec, new, base.spec, piece, self._policy)
+                    choices = choose(spec, data, base.spec, under, policy=self._policy)
                     if choices[0].against:
-                        return choices, piece
-        return choices or choose(spec, new, None, None, self._policy), None
+                        return choices, under
+        return choices or choose(spec, data, None, None, policy=self._policy), None
 
-    def _bases(self, spec: TensorSpec, base: Base | None, start: int) -> Iterator[BasePiece]:
+    def _candidates(self, piece: Piece, base: Base | None) -> Iterator[BasePiece]:
         """Pieces to code against, converted to the new blob's dtype, best first.
 
         The one that the layout names, then the version before, unless its chain is long.
         """
+        spec, start = piece.spec, piece.start
         if base is None or not self._policy.may_delta(spec):
             return
         if start and start >= base.spec.nbytes:
@@ -248,12 +265,12 @@ class ObjectWriter:
         layout = self._policy.layout
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self._policy.reset or layout.ends(chain, self._sequence)
-        if chain and alike and not ends and self._older is not None:
+        if chain and alike and not ends:
             found = layout.base(chain, self._sequence)
             if found.id != base.id:
                 under = chain[: chain.index(found) + 1]
                 with suppress(DamagedData):
-                    yield BasePiece(found.id, self._older(found, start, base.spec), under)
+                    yield BasePiece(found.id, self._older(base, found, start), under)
                 if chain[-1].depth > layout.deepest // 2:
                     return  # a full record is better than to go on from there
         data = base.piece(start)
@@ -261,6 +278,18 @@ class ObjectWriter:
             converted = cast.cast(data, base.spec.dtype, spec.dtype)
             data = memoryview(converted).cast("B")
         yield BasePiece(base.id, data, chain, ends)
+
+    def _older(self, base: Base, link: Link, start: int) -> memoryview:
+        """A piece of an object that leads to a base: from memory, or recovered and verified."""
+        if (held := base.held(link, start)) is not None:
+            return held
+        if self._earlier is None or self._earlier.id != link.id or not start:
+            self._earlier = None
+            older = self.stored(BlobId(link.id), base.spec)
+            if base.spec.nbytes > PIECE:
+                older.check()  # it may have had another shape, which no record says
+            self._earlier = older
+        return self._earlier.piece(start)
 
     def _encode(self, waiting: Waiting, choice: Choice) -> None:
         new, against = waiting.raw
@@ -325,8 +354,8 @@ class ObjectWriter:
             extra = patch_extra([placed(w, b"", 0) for w in self._single.pieces], kind)
         encoded = Encoded(encode_proven_patch(memoryview(data), old, extra))
         waiting = Waiting(
-            kind, id_, 0, len(data), "patch", origin[:BASE_BYTES], 1, [encoded],
-            (memoryview(data), None), under, None,
+            kind=kind, id=id_, nbytes=len(data), text="patch", base=origin[:BASE_BYTES],
+            chunks=[encoded], raw=(memoryview(data), None), under=under,
         )  # fmt: skip
         self._single.pieces.append(waiting)
         self._single.raw += len(data)
@@ -344,11 +373,19 @@ class ObjectWriter:
         if not fits or layout.ends(chain, self._sequence):
             return (), b"", memoryview(b"")
         found = layout.base(chain, self._sequence)
-        if found.id != id_ and self._older is not None and self._nameable(found.id):
-            spec = None if kind == MANIFEST else TensorSpec("raw", (found.nbytes,))
+        if found.id != id_ and self._nameable(found.id):
+            spec = TensorSpec("raw", (found.nbytes,))
             with suppress(DamagedData):
-                return chain[: chain.index(found) + 1], found.id, self._older(found, 0, spec)
+                if kind == MANIFEST:
+                    older = self._recovery.manifest(found.id)
+                else:
+                    older = self.recovered(found.id, spec)
+                return chain[: chain.index(found) + 1], found.id, memoryview(older)
         return chain, id_, memoryview(data)
+
+    def push(self) -> Future[None]:
+        """Begins to flush what was appended, so that ``sync`` has less to wait for."""
+        return self._pool.submit(self._packs.push)
 
     def drain(self) -> None:
         """Waits until everything is encoded; the caller may use its buffers again.
@@ -362,6 +399,7 @@ class ObjectWriter:
             for chunk in piece.chunks:
                 chunk.result()
             copy_kept(piece)
+        self._bases.reset()
 
     def flush(self) -> None:
         """Appends what waits."""
@@ -373,6 +411,11 @@ class ObjectWriter:
         finally:
             self._stop()
 
+    def sync(self) -> tuple[Region, ...]:
+        """Appends what waits, and makes everything durable; returns where it lies."""
+        self.flush()
+        return self._packs.sync()
+
     def close(self) -> None:
         """Ends the writer. What ``flush`` has not appended is left out."""
         for record in (self._grouped, self._single):
@@ -380,7 +423,6 @@ class ObjectWriter:
                 for chunk in piece.chunks:
                     chunk.cancel()
         self._stop()
-        self._older = None  # its owner holds this writer: the buffers of both go at once
         for record in (self._grouped, self._single):
             self._arenas.give_back(record.arena)
 
@@ -391,7 +433,7 @@ class ObjectWriter:
             self._appender = None
         self._appending.clear()
 
-    def _taken(self, record: Record) -> tuple[list[Waiting], Arena, bool]:
+    def _taken(self, record: OpenRecord) -> tuple[list[Waiting], Arena, bool]:
         pieces, record.pieces, record.raw = record.pieces, [], 0
         arena, record.arena = record.arena, self._arenas.lend()
         return pieces, arena, record is self._grouped

@@ -26,7 +26,7 @@ __all__ = ["PackWriter"]
 _TRIES = 64
 
 
-class _Held(NamedTuple):
+class _HeldPack(NamedTuple):
     """A pack that is written to, and where it ended before."""
 
     lock: FileLock
@@ -49,7 +49,7 @@ class PackWriter:
         self._fs = fs
         self._folder = folder
         self._ends = ends
-        self._held: list[_Held] = []
+        self._held: list[_HeldPack] = []
         self._file: WriteFile | None = None
         self._regions: list[Region] = []
         self._number = 0
@@ -168,7 +168,7 @@ class PackWriter:
         if file is None:
             lock.release()
             return None
-        self._held.append(_Held(lock, file, number, file.position))
+        self._held.append(_HeldPack(lock, file, number, file.position))
         self._file, self._number = file, number
         self._start = file.position
         return file

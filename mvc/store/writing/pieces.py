@@ -14,17 +14,19 @@ from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
 from mvc.codecs.pipeline import Pipeline
 from mvc.limits import CHUNK
+from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
-from mvc.store.packs.records import Coding, Member
+from mvc.store.packs.records import BLOB, Coding, Member
 from mvc.store.writing.full_or_delta import fitted
 from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch
 from mvc.types import Bytes
 
 __all__ = [
     "Encoded",
-    "Kept",
-    "Record",
+    "NextBase",
+    "OpenRecord",
+    "Piece",
     "Waiting",
     "copy_kept",
     "encode_chunk",
@@ -38,7 +40,7 @@ __all__ = [
 _NO_RAW = (memoryview(b""), None)
 
 
-class Kept(Protocol):
+class NextBase(Protocol):
     """Memory to which the pieces of a blob are copied once they are encoded, as a later base."""
 
     @property
@@ -59,22 +61,35 @@ class Encoded(Struct, frozen=True):
         """Does nothing: the chunk is encoded."""
 
 
-class Waiting(Struct):
-    """A piece on its way into the current record."""
+class Piece(Struct, frozen=True):
+    """One piece of a new blob: its bytes from ``start`` on."""
 
-    kind: int
     id: bytes
+    spec: TensorSpec
     start: int
+    data: memoryview
+
+
+class Waiting(Struct, kw_only=True):
+    """A piece on its way into the current record.
+
+    ``raw``: its bytes and those of its base, which group pipelines encode at the end. ``under``:
+    the chain that leads to the base. ``step``: what is added to the base, in place of a delta.
+    """
+
+    kind: int = BLOB
+    id: bytes
+    start: int = 0
     nbytes: int
     text: str
-    base: bytes
-    width: int
-    chunks: Sequence[Future[Bytes] | Encoded]
-    raw: tuple[memoryview, memoryview | None]  # group pipelines encode at the end
-    under: tuple[Link, ...]
-    kept: Kept | None
+    base: bytes = b""
+    width: int = 1
+    chunks: Sequence[Future[Bytes] | Encoded] = ()
+    raw: tuple[memoryview, memoryview | None]
+    under: tuple[Link, ...] = ()
+    kept: NextBase | None = None
     copied: bool = False
-    step: Step | None = None  # what is added to the base, in place of a delta
+    step: Step | None = None
 
     @property
     def is_encoded(self) -> bool:
@@ -82,7 +97,7 @@ class Waiting(Struct):
         return bool(self.chunks) and all(isinstance(chunk, Encoded) for chunk in self.chunks)
 
 
-class Record(Struct):
+class OpenRecord(Struct):
     """Pieces gathered so far; ``arena`` holds their encoded chunks."""
 
     arena: Arena
@@ -147,16 +162,9 @@ def _coding(text: str) -> Coding:
 def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
     """The piece as a record's member, its payload ``at`` a place of the body."""
     return Member(
-        piece.kind,
-        piece.id,
-        piece.start,
-        piece.nbytes,
-        _coding(piece.text),
-        piece.base,
-        at,
-        stored,
-        check,
-    )
+        kind=piece.kind, id=piece.id, start=piece.start, nbytes=piece.nbytes,
+        coding=_coding(piece.text), base=piece.base, at=at, stored=stored, check=check,
+    )  # fmt: skip
 
 
 def tell(piece: Waiting, sequence: int, stored: int) -> None:
@@ -168,5 +176,5 @@ def tell(piece: Waiting, sequence: int, stored: int) -> None:
         depth, under = (
             (piece.under[-1].depth + 1, piece.under[-1].stored) if piece.under else (0, 0)
         )
-        link = Link(piece.id, sequence, depth, under + stored, piece.nbytes)
+        link = Link(piece.id, sequence, depth, stored=under + stored, nbytes=piece.nbytes)
         piece.kept.stored(piece.start, (*piece.under, link))

@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mvc.adapters.python.state import ParsedState, from_state, to_state
+from mvc.adapters.hashing import hash_file
+from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
 from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.maintenance.repack.repack import join
 from mvc.maintenance.repack.super_steps import STEP
 from mvc.model.manifest import FileEntry
-from mvc.repo.content.hashing import hash_file
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.approximate import approximate
@@ -33,27 +33,26 @@ _SHARE = 8
 
 
 class Approximated:
-    """An approximated state: ``state`` for a commit, ``entry`` with ids and Merkle root."""
+    """An approximated state: ``made`` for a commit, ``entry`` with ids and Merkle root."""
 
-    def __init__(self, state: Mapping[str, Any], made: ProducedFile, path: str) -> None:
-        self._made = made
+    def __init__(self, made: ProducedFile, path: str) -> None:
+        self.made = made
         self.entry: FileEntry = hash_file(made, path)
         made.ids = [content.id for content in self.entry.contents]
-        self.state = ParsedState(state, made)
 
     @property
     def is_exact(self) -> bool:
         """Whether nothing was approximated: there was no earlier version."""
-        return not self._made.steps
+        return not self.made.steps
 
     def contents(self) -> dict[BlobId, memoryview]:
         """The approximated contents by id."""
-        assert self._made.ids is not None
-        return {self._made.ids[i]: self._made.copied(i) for i in self._made.steps or {}}
+        assert self.made.ids is not None
+        return {self.made.ids[i]: self.made.copied(i) for i in self.made.steps or {}}
 
     def copy(self) -> Any:
         """The state as it will be checked out, in memory of its own."""
-        made = self._made
+        made = self.made
 
         def content(i: int) -> memoryview:
             return memoryview(bytearray(made.copied(i)))
@@ -108,6 +107,6 @@ class Approximator:
         entry = manifests.of_commit(self._context, at).by_path.get(path)
         parsed, held = from_state(state), self._held.pop(path, None)
         made = approximate(self._context, self._pipeline, parsed, entry, exact=exact, held=held)
-        done = Approximated(state, made, path)
+        done = Approximated(made, path)
         self._held[path] = done.contents()
         return done

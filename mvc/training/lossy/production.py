@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from mvc.adapters import structure
 from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
+from mvc.adapters.hashing import entry_from
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import from_state, to_state
 from mvc.codecs.pipeline import Pipeline
@@ -29,7 +30,6 @@ from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.io.process import memory_bytes
 from mvc.repo.content.contents import skeleton_of
-from mvc.repo.content.hashing import entry_from
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.lossy.reduce import Arrays, Weights, reduce, weights_before
@@ -210,9 +210,7 @@ class _Form:
         ids = [BlobId(bytes(32))] * len(parsed.contents)  # no content is looked up by these
         self._skeleton = parsed.skeleton()
         # A state has no views, so that no content is read either.
-        self._entry = entry_from(
-            parsed, "state", ids, self._skeleton, whole=lambda _: memoryview(b"")
-        )
+        self._entry = entry_from(parsed, "state", ids, self._skeleton)
         self._keys = {tensor.content: tensor.key for tensor in parsed.tensors}
         self.weights = Weights.of(parsed)
         self.specs = {tensor.key: tensor.spec for tensor in parsed.tensors}

@@ -23,7 +23,7 @@ from mvc.training.state.rng import rng_state
 
 __all__ = [
     "PARTS", "PREFIXES", "PRODUCTION", "SCHEMA", "StateSource", "TrainingParts",
-    "no_weights", "passing_buffers", "setting", "tied_names", "training_path", "unwrap",
+    "included", "no_weights", "passing_buffers", "setting", "tied_names", "training_path", "unwrap",
 ]  # fmt: skip
 
 SCHEMA = "mvc.training/1"
@@ -83,13 +83,9 @@ class TrainingParts(Struct, frozen=True):
         """
         if include is None:
             return cls(model, optimizer, scheduler, scaler)
-        names = [include] if isinstance(include, str) else list(include)
-        if not names:
-            raise WrongUsage("include names nothing", hint="it takes " + ", ".join(PARTS))
+        names = included(include)
         passed = {"optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
         for name in names:
-            if name not in PARTS:
-                raise WrongUsage(f"include names {name!r}", hint="it takes " + ", ".join(PARTS))
             if name in passed and passed[name] is None:
                 raise WrongUsage(f"include names the {name}, but none was passed")
         chosen = {part: value for part, value in passed.items() if part in names}
@@ -121,6 +117,16 @@ class TrainingParts(Struct, frozen=True):
             "scaler": self.scaler.state_dict() if self.scaler is not None else None,
             "rng": rng_state() if self.rng else None,
         }
+
+
+def included(include: Sequence[str] | None, parts: Sequence[str] = PARTS) -> tuple[str, ...]:
+    """The parts that ``include`` names, at least one; all for None. Raises WrongUsage."""
+    names = (include,) if isinstance(include, str) else tuple(parts if include is None else include)
+    wrong = [repr(name) for name in names if name not in parts]
+    if wrong or not names:
+        what = wrong[0] if wrong else "nothing"
+        raise WrongUsage(f"include names {what}", hint="it takes " + ", ".join(parts))
+    return names
 
 
 def no_weights(model: torch.nn.Module) -> list[str]:

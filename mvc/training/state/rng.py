@@ -7,7 +7,8 @@ data (``Recorder.step(batch=...)``), or seed it again.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 
 from mvc.errors import CannotResume
 
-__all__ = ["check_rng", "rng_state", "set_rng_state"]
+__all__ = ["check_rng", "rng_state", "same_rng", "set_rng_state"]
 
 _PYTHON_WORDS = 625
 _NUMPY_WORDS = 624
@@ -34,6 +35,16 @@ def rng_state() -> dict[str, Any]:
         "numpy": dict(zip(_NUMPY, numpy, strict=True)),
         "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
     }
+
+
+@contextmanager
+def same_rng() -> Iterator[None]:
+    """Afterwards all generators are in the state in which the block began."""
+    before = rng_state()
+    try:
+        yield
+    finally:
+        set_rng_state(before)
 
 
 def check_rng(kept: Any) -> None:

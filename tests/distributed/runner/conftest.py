@@ -5,9 +5,18 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from mvc.distributed.runner.settings import TOKEN
 from tests.cli.conftest import alone, mvc
 
 __all__ = ["alone", "mvc"]
+
+
+SECRET = "5e" * 16
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, SECRET)
 
 
 @pytest.fixture(autouse=True)

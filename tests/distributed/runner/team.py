@@ -13,7 +13,7 @@ import torch
 
 from mvc.api.repository import Repository
 from mvc.distributed.protocols import base
-from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.protocols.layout import VectorLayout
 from mvc.distributed.runner.coordinator import Service
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.participant import Participant
@@ -67,7 +67,9 @@ class Team:
                 try:
                     model = trainers[number].model
                     where = (f"127.0.0.1:{port}", places[number])
-                    with Participant(model, ModelLayout.of(model), *where, {}, 20.0) as worker:
+                    with Participant(
+                        model, ModelLayout.of(model), *where, settings={}, timeout=20.0
+                    ) as worker:
                         loop(worker, trainers[number])
                 except BaseException as error:
                     outcomes[number] = error
@@ -107,7 +109,7 @@ def replayed(
 ) -> tuple[base.Coordinator, list[dict[str, torch.Tensor]]]:
     """The same training in the simulator: its coordinator, and the global models in order."""
     layout = ModelLayout.of(trainers[0].model)
-    kind = Layout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
+    kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
     protocol = protocol_of(settings)
     first, carried = layout.read(trainers[0].model), layout.unpack(layout.pack(trainers[0].model))
     coordinator = protocol.coordinator(first, range(len(trainers)), kind)

@@ -33,17 +33,14 @@ from mvc.distributed.runner.settings import TOKEN
 from mvc.errors import CannotDistribute
 from tests.cli.program import ROOT
 from tests.distributed.runner import small
+from tests.distributed.runner.conftest import SECRET
 from tests.distributed.runner.small import Trainer
 from tests.distributed.runner.team import Team, global_models, ordinary
 
-SECRET = "5e" * 16
+pytestmark = pytest.mark.usefixtures("secret")
+
 HELLO, PROOF = 42, 32  # bytes
 NONE: list[BaseException | None] = [None, None]
-
-
-@pytest.fixture(autouse=True)
-def secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(TOKEN, SECRET)
 
 
 @contextmanager
@@ -128,6 +125,18 @@ def test_a_secret_that_everybody_knows_proves_nothing(
             theirs.recv(1)
 
 
+def test_a_coordinator_without_a_secret_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody could be admitted: it waited for its workers instead."""
+    monkeypatch.delenv(TOKEN)
+    team = Team(tmp_path, protocol="sync")
+    team.run([Trainer(0, count=4), Trainer(1, count=4)])
+    assert isinstance(team.failure, CannotDistribute)
+    assert "has no secret" in str(team.failure)
+    assert team.events == []
+
+
 def test_reflected_proofs() -> None:
     with pair() as (mine, theirs), ThreadPoolExecutor(1) as pool:
         other = pool.submit(admit, theirs, soon())
@@ -200,7 +209,9 @@ def test_a_false_coordinator_learns_nothing() -> None:
         port = door.getsockname()[1]
         with pytest.raises(CannotDistribute) as caught:
             layout = ModelLayout.of(trainer.model)
-            Participant(trainer.model, layout, f"127.0.0.1:{port}", (1, 2), {}, 20.0)
+            Participant(
+                trainer.model, layout, f"127.0.0.1:{port}", (1, 2), settings={}, timeout=20.0
+            )
         thread.join()
     text = f"the coordinator at 127.0.0.1:{port} does not know the secret of this training"
     assert caught.value.message == text

@@ -18,7 +18,7 @@ import torch
 
 from mvc.api.repository import Repository
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.layout import Layout
+from mvc.distributed.protocols.layout import VectorLayout
 from mvc.distributed.protocols.named import protocol_named
 from mvc.distributed.runner.connection import (
     CONTROL,
@@ -37,6 +37,8 @@ from mvc.distributed.simulator import parse_event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, global_models
+
+pytestmark = pytest.mark.usefixtures("secret")
 
 FGM = {"rho": 0.2, "rate": 0.05}
 
@@ -131,7 +133,7 @@ def test_numbers_that_are_not_finite_in_a_drift(tmp_path: Path) -> None:
 def test_statistics_that_are_not_finite_are_noticed_at_the_next_step() -> None:
     protocol = protocol_named("fgm", threshold=Threshold(radius=1.0))
     model = np.ones(10)
-    layout = Layout.of(model, 6)
+    layout = VectorLayout.of(model, 6)
     hub = protocol.coordinator(model.copy(), range(2), layout)
     worker, other = protocol.worker(0, model, layout), protocol.worker(1, np.ones(10), layout)
     for message in hub.on_messages([*worker.join(), *other.join()]):
@@ -273,7 +275,12 @@ def test_nobody_serves() -> None:
         CannotDistribute, match=rf"the coordinator at 127\.0\.0\.1:{port} is not there"
     ):
         Participant(
-            trainer.model, ModelLayout.of(trainer.model), f"127.0.0.1:{port}", (0, 2), {}, 0.3
+            trainer.model,
+            ModelLayout.of(trainer.model),
+            f"127.0.0.1:{port}",
+            (0, 2),
+            settings={},
+            timeout=0.3,
         )
 
 

@@ -15,6 +15,8 @@ from mvc.errors import BadMessage, CannotDistribute
 from tests.distributed.runner.small import Trainer, make
 from tests.distributed.runner.team import Team, ordinary
 
+pytestmark = pytest.mark.usefixtures("secret")
+
 
 def some(count: int, batches: int = 4) -> list[Trainer]:
     return [Trainer(worker, count=batches) for worker in range(count)]

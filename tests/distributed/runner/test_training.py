@@ -17,6 +17,8 @@ from tests.distributed.runner import small
 from tests.distributed.runner.small import Trainer
 from tests.distributed.runner.team import Team, global_models, ordinary, replayed
 
+pytestmark = pytest.mark.usefixtures("secret")
+
 
 def team_of(count: int, batches: int = 30) -> list[Trainer]:
     return [Trainer(worker, count=batches) for worker in range(count)]

@@ -13,9 +13,8 @@ from mvc.errors import StorageFull
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.repo.checkout import checkout
 from mvc.repo.opening import remove_if_failed
+from mvc.testing import HookedFS, RecordingFS
 from tests.faults.crashfs import CrashFS
-from tests.faults.hooked import HookedFS
-from tests.faults.recording import RecordingFS
 from tests.repo.working import write_model
 
 

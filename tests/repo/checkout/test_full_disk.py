@@ -12,9 +12,8 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import StorageFull
+from mvc.testing import HookedFS, fresh_process
 from tests.cli.program import spawn
-from tests.faults.hooked import HookedFS
-from tests.fresh import fresh_process
 from tests.repo.checkout.test_together import SHARDS, World, held, world
 
 __all__ = ["world"]

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.testing import HookedFS, fresh_process
 from tests.cli.program import spawn
 from tests.counters import count
-from tests.faults.hooked import HookedFS
-from tests.fresh import fresh_process
 from tests.repo.checkout.test_together import World, calls_of, held, killed, restore_in, world
 from tests.seeds import draw
 

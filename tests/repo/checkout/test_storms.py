@@ -18,11 +18,11 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import Busy, MvcError
+from mvc.testing import fresh_process
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.forks import Child, Send, fork, warm_up
 from tests.crash.images import folder_in_memory
-from tests.fresh import fresh_process
 from tests.repo.checkout.test_together import World, held
 from tests.seeds import draw
 

@@ -17,10 +17,9 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, IoFailed, MvcError, WouldOverwrite, WrongUsage
 from mvc.io.files import FileSystem
+from mvc.testing import HookedFS, fresh_process
 from tests.counters import count
 from tests.faults.crashfs import CrashFS
-from tests.faults.hooked import HookedFS
-from tests.fresh import fresh_process
 from tests.repo.working import write_model
 from tests.seeds import draw
 

@@ -19,10 +19,10 @@ from mvc.errors import (
     StorageFull,
     WrongUsage,
 )
-from mvc.repo.commit import state_writer as last_module
 from mvc.repo.commit.request import CommitOptions
+from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.object_writer import ObjectWriter
-from tests.faults.hooked import HookedFS
+from mvc.testing import HookedFS
 
 RANDOM = np.random.default_rng(5)
 BASE = RANDOM.standard_normal((256, 512)).astype(np.float32)
@@ -157,14 +157,14 @@ def test_requirements_choose_the_pipeline_and_bound_this_commit(repo):
 def test_a_tensor_that_changes_during_the_commit_is_refused(repo, monkeypatch):
     state = {"a": near(0)}
     repo.commit(state)
-    original = last_module.BaseCache.settle
+    original = BaseCache.settle
 
     def meddle(self):
         for kept in self._next.values():
             kept.buffer[0] ^= 1
         original(self)
 
-    monkeypatch.setattr(last_module.BaseCache, "settle", meddle)
+    monkeypatch.setattr(BaseCache, "settle", meddle)
     with pytest.raises(SourceChanged, match="'a'"):
         repo.commit({"a": near(1)})
     monkeypatch.undo()

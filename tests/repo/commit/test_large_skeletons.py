@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from mvc.api.repository import Repository
+from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
-from mvc.repo.commit.state_writer import StateWriter
 from mvc.store.packs.records import BLOB
+from mvc.store.writing.content_writer import ContentWriter
 from tests.store.sizes import shrink
 
 
@@ -54,14 +55,14 @@ def test_it_is_kept_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_it_was_kept_whole_by_earlier_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def keep_whole(self: StateWriter, entry: object, skeleton: bytes) -> None:
-        if not self.writer.holds(entry.skeleton):  # type: ignore[attr-defined]
-            self.writer.put_bytes(BLOB, entry.skeleton, skeleton, None)  # type: ignore[attr-defined]
+    def keep_whole(self: ContentWriter, id_: BlobId, data: bytes, _: object) -> None:
+        if not self.objects.holds(id_):
+            self.objects.put_bytes(BLOB, id_, data, None)
 
     Repository.init(tmp_path).close()
     shrink(monkeypatch, PIECE=8192)
     with monkeypatch.context() as earlier:
-        earlier.setattr(StateWriter, "_keep_skeleton", keep_whole)
+        earlier.setattr(ContentWriter, "put_skeleton", keep_whole)
         wanted = versions(tmp_path, 2)
     assert check(tmp_path, wanted) == 1
     with Repository.open(tmp_path) as repo:

@@ -18,8 +18,8 @@ from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.commit.state_writer import PrecisionCopies
 from mvc.store.packs.records import RecordHeader
+from mvc.store.writing.precision_copies import PrecisionCopies
 from tests.store.sizes import shrink
 
 State = dict[str, np.ndarray[Any, Any]]

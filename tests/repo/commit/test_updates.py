@@ -23,9 +23,9 @@ from mvc.model.manifest import LogicalTensor, State
 from mvc.model.merkle import compare
 from mvc.model.tensor import TensorSpec
 from mvc.report.stats import by_version
+from mvc.testing import FixedClock, WrappedFS
+from mvc.testing.files import Handle
 from tests.counters import count
-from tests.faults.clock import FixedClock
-from tests.faults.wrapped import Handle, WrappedFS
 from tests.oracle.reader import Cursor
 from tests.repo.commit import networks
 from tests.repo.publishing import START, UnsyncedFS

@@ -12,7 +12,7 @@ import mvc
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import ManifestId
 from mvc.model.manifest import Manifest
-from mvc.repo.history.family import Member
+from mvc.repo.history.family import FamilyMember
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from tests.report.test_page import EVIL, Page
 
@@ -210,7 +210,7 @@ def test_a_long_history_takes_no_deep_stack(repo: mvc.Repository) -> None:
     assert len(Family(members).rows()) == 3 and commit is not None
 
 
-def _member(first: Member, base: int) -> Member:
+def _member(first: FamilyMember, base: int) -> FamilyMember:
     from msgspec.structs import replace
 
     related = replace(first.relation, kind="version", base_path=first.path)

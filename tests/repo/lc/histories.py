@@ -12,7 +12,7 @@ import mvc
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.repo.config import set_value
-from tests.fresh import fresh_process, open_quietly
+from mvc.testing import fresh_process, open_quietly
 
 State = dict[str, Any]
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData
-from mvc.store.graph.search import Step
+from mvc.store.graph.search import PathStep
 from mvc.store.recovery.decode import pipeline_of
 from mvc.store.recovery.grouped import walk_together
 from tests.repo.lc.histories import first, grow, start
@@ -36,7 +36,7 @@ def test_an_addition_is_not_undone(tmp_path: Path) -> None:
             walk_together(repo.context.store.recovery.packs, [(wrong, out)])
 
 
-def _addition(repo: object) -> Step:
+def _addition(repo: object) -> PathStep:
     (entry,) = repo.manifest("HEAD").entries  # type: ignore[attr-defined]
     graph = repo.context.store.graph  # type: ignore[attr-defined]
     steps = (step for content in entry.contents for step in graph.path(content.id).steps[1:])

@@ -15,7 +15,7 @@ from mvc.maintenance.repack import joint, super_steps
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.recovery import grouped
 from mvc.store.writing import object_writer
-from tests.fresh import open_quietly
+from mvc.testing import open_quietly
 from tests.repo.lc.histories import bits, check, first, grow, moved, start
 
 

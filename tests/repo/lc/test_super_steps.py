@@ -10,7 +10,8 @@ import torch
 
 import mvc
 from mvc.maintenance.repack.repack import join
-from tests.fresh import InThisThread, fresh_process, open_quietly, open_repository
+from mvc.testing import fresh_process, open_quietly, open_repository
+from mvc.testing.process import InThisThread
 from tests.repo.lc.histories import check, grow, start
 
 CHAIN = "lc:x=2,huffman"

@@ -15,7 +15,7 @@ from mvc.repo.oplog.oplog import label
 from mvc.repo.oplog.undo import undo
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import GENESIS, encode_entry
-from tests.faults.clock import FixedClock
+from mvc.testing import FixedClock
 from tests.repo.publishing import START, UnsyncedFS, advance, commit, repository
 from tests.repo.working import open_context
 

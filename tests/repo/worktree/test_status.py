@@ -5,7 +5,7 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import SourceChanged
-from mvc.repo.worktree.status import Change, Status
+from mvc.repo.worktree.status import FileChange, Status
 from tests.repo.working import write_model
 
 
@@ -72,8 +72,8 @@ def test_a_moved_file_is_told_from_a_missing_one(repo: Repository) -> None:
     write_model(repo.root / "other.safetensors", seed=3)
     status = repo.status()
     assert status.changes == (
-        Change("lost.safetensors", "missing"),
-        Change("new.safetensors", "renamed", "was old.safetensors", "old.safetensors"),
+        FileChange("lost.safetensors", "missing"),
+        FileChange("new.safetensors", "renamed", "was old.safetensors", "old.safetensors"),
     )
     assert status.untracked == ("other.safetensors",)
     assert kinds(repo.status(untracked=False)) == {
@@ -107,7 +107,7 @@ def python_states(repo: Repository, *values: float) -> None:
 def test_a_python_state_without_a_file_is_not_dirty(repo: Repository) -> None:
     python_states(repo, 1, 2)
     status = repo.status()
-    assert status.changes == (Change("model.safetensors", "missing", not_written=True),)
+    assert status.changes == (FileChange("model.safetensors", "missing", not_written=True),)
     assert status.clean
     repo.checkout("HEAD", path=["model.safetensors"], to=repo.root)
     assert kinds(repo.status()) == {"model.safetensors": "unchanged"}

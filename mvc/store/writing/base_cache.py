@@ -6,6 +6,7 @@ How many bytes they may take is the setting ``python.keep_base``.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -26,10 +27,12 @@ class BaseCaches:
     """The ``BaseCache`` of each path of an open repository, all within ``budget`` bytes.
 
     What has no room is not held. To make room, older versions go first, then the paths that were
-    used least recently; the paths of the commit that runs stay.
+    used least recently; the paths of the commit that runs stay. Who selects holds ``lock`` until
+    the commit has ended.
     """
 
     def __init__(self) -> None:
+        self.lock = RLock()
         self.budget = 0
         self.held = 0
         self._caches: dict[str, BaseCache] = {}  # the one used last is the last one
@@ -74,12 +77,13 @@ class BaseCaches:
 
 
 class _Kept(Struct):
-    """A tensor of ``BaseCache``. Small, because a model may have 100,000."""
+    """A tensor of ``cache``. Small, because a model may have 100,000."""
 
+    name: str
     id: BlobId
     spec: TensorSpec
     memory: memoryview | bytearray
-    graph: Graph
+    cache: BaseCache
     chains: list[tuple[Link, ...]] | None = None  # by piece; empty where not known
 
     @property
@@ -89,12 +93,15 @@ class _Kept(Struct):
     def chain(self, start: int) -> tuple[Link, ...]:
         known = self.chains[start // PIECE] if self.chains else ()
         if not known:
-            known = self.graph.chain(self.id, start)
+            known = self.cache.graph.chain(self.id, start)
             self.stored(start, known)
         return known
 
     def piece(self, start: int) -> memoryview:
         return self.buffer[start : start + PIECE]
+
+    def held(self, link: Link, start: int) -> memoryview | None:
+        return self.cache.older(self.name, link, start)
 
     def stored(self, start: int, chain: tuple[Link, ...]) -> None:
         """Records the chain of the piece at byte ``start``."""
@@ -190,7 +197,7 @@ class BaseCache:
         else:
             memory = _empty(spec.nbytes) if old is None else old.memory
             self._unproven.append(name)
-        self._next[name] = new = _Kept(id_, spec, memory, self.graph)
+        self._next[name] = new = _Kept(name, id_, spec, memory, cache=self)
         return new
 
     def settle(self) -> None:

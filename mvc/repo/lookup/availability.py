@@ -1,7 +1,9 @@
-"""Which versions gave up their weights, to be made again by a recipe, and what was proven.
+"""Whether what a version holds can be read: every command asks this here.
 
-The newest mark of a version counts: ``dropped`` or ``restored``. Its other files, its manifest and
-what it carries are stored as before.
+The state of a version is kept or forgotten. Of a state that is kept, the contents of a file are
+stored, or made again by a recipe for as long as a block runs, or given up and gone. The newest mark
+of a version says whether it gave up the weights at a path, or stored them again; its other files,
+its manifest and what it carries are stored in any case.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from mvc.store.journal.entries import Weights
 from mvc.store.journal.frames import Recorded
 
 __all__ = [
-    "Dropped", "all_dropped", "check_weights", "dropped", "given_up", "is_stored", "newest",
-    "proof",
+    "Dropped", "all_dropped", "check_available", "dropped", "dropped_paths", "given_up",
+    "is_stored", "proof",
 ]  # fmt: skip
 
 
@@ -52,15 +54,16 @@ class Dropped(Struct, frozen=True):
         return f"recoverable by retraining ({taken}{proven}){there}"
 
 
-def newest(marks: Iterable[Weights]) -> dict[CommitId, Weights]:
-    """By version the mark that counts, of marks from the oldest to the newest."""
-    return {each.commit: each for each in marks if each.kind != "proven"}
+def dropped_paths(marks: Iterable[Weights]) -> dict[CommitId, str]:
+    """The path that each version gave up, by marks from the oldest to the newest."""
+    newest = {mark.commit: mark for mark in marks if mark.kind != "proven"}
+    return {id_: mark.path for id_, mark in newest.items() if mark.kind == "dropped"}
 
 
 def given_up(
     paths: Mapping[CommitId, str], states: Iterable[tuple[CommitId, ManifestId]]
 ) -> dict[ManifestId, set[str]]:
-    """By manifest the paths without which it counts: every version that has it gave them up.
+    """The paths that every holder of a manifest has given up, by manifest.
 
     ``paths``: by version what it gave up. ``states``: the versions that count.
     """
@@ -77,31 +80,31 @@ def given_up(
 def all_dropped(context: Context) -> dict[CommitId, Dropped]:
     """Every version without its weights. Marks may be left of versions that were collected."""
     snapshot = context.fresh()
-    marks = newest(mark for _, mark in snapshot.weights()).items()
-    ids = [id_ for id_, mark in marks if mark.kind == "dropped" and commits.find(snapshot, id_)]
-    found = {id_: dropped(context, id_) for id_ in ids}
-    return {id_: each for id_, each in found.items() if each is not None}
+    ids = dropped_paths(mark for _, mark in snapshot.weights())
+    found = [dropped(context, id_) for id_ in ids if commits.find(snapshot, id_)]
+    return {each.commit: each for each in found if each is not None}
 
 
-def dropped(context: Context, commit: CommitId) -> Dropped | None:
-    """What is known of a version that gave up its weights; None if it has them."""
+def dropped(context: Context, commit: CommitId, path: str | None = None) -> Dropped | None:
+    """What is known of a version that gave up its weights, those at ``path`` if one is named.
+
+    None if it has them.
+    """
     marks = context.store.snapshot.weights(commit)
-    if newest(mark for _, mark in marks).get(commit, _NONE).kind != "dropped":
+    paths = dropped_paths(mark for _, mark in marks).values()
+    if not paths or path not in {None, *paths}:
         return None
     recorded, mark = next((r, m) for r, m in reversed(marks) if m.kind == "dropped")
     proven = _proof(marks)
     return Dropped(
         commit,
         mark.path,
-        (mark if proven is None else proven[1]).milliseconds / 1000,
-        recorded.entry.time_ns,
-        None if proven is None else proven[0],
-        "" if proven is None else proven[1].where,
-        _is_there(context, commit, mark.path),
+        seconds=(mark if proven is None else proven[1]).milliseconds / 1000,
+        time_ns=recorded.entry.time_ns,
+        proven_ns=None if proven is None else proven[0],
+        where="" if proven is None else proven[1].where,
+        stored=_is_there(context, commit, mark.path),
     )
-
-
-_NONE = Weights(CommitId(bytes(32)), "", "", 0)
 
 
 def proof(context: Context, commit: CommitId, path: str) -> tuple[int, Weights] | None:
@@ -134,7 +137,7 @@ def _is_there(context: Context, commit: CommitId, path: str) -> bool:
         return False
 
 
-def check_weights(
+def check_available(
     context: Context, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
 ) -> None:
     """Raises WeightsDropped if one of a version's files was given up and nothing leads to it.

@@ -1,0 +1,72 @@
+"""Hashes a parsed file into its entry, without storing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.python.state import from_state
+from mvc.adapters.views import extract
+from mvc.ids import BlobId, Root
+from mvc.limits import PIECE
+from mvc.model.hashing import blob_id, raw_blob_id
+from mvc.model.manifest import Content, FileEntry, LogicalTensor
+from mvc.model.names import DEFAULT_STATE
+
+__all__ = ["entry_from", "hash_file", "root_of", "whole"]
+
+
+def root_of(state: Any) -> Root:
+    """The Merkle root that a commit of this state would have: equal bits, equal root."""
+    return hash_file(from_state(state), DEFAULT_STATE).state.root
+
+
+def hash_file(parsed: ParsedFile, path: str) -> FileEntry:
+    """The entry that a commit of this file would make.
+
+    Takes the memory of one piece, or of one storage that views refer to.
+    """
+    largest = max((c.spec.nbytes for c in parsed.contents), default=0)
+    buffer = np.empty(min(PIECE, largest), np.uint8).data
+    ids = [parsed.content_id(i, buffer) for i in range(len(parsed.contents))]
+    return entry_from(parsed, path, ids, parsed.skeleton())
+
+
+def entry_from(parsed: ParsedFile, path: str, ids: Sequence[BlobId], skeleton: bytes) -> FileEntry:
+    """An entry from the contents' ids; contents that views refer to are read."""
+    contents = tuple(
+        Content(c.offset, c.spec, id_) for c, id_ in zip(parsed.contents, ids, strict=True)
+    )
+    return FileEntry(
+        path=path,
+        format=parsed.format,
+        size=parsed.size,
+        contents=contents,
+        skeleton=raw_blob_id(skeleton) if skeleton else None,
+        checks=tuple(parsed.checks),
+        tensors=tuple(_logical(parsed, contents)),
+    )
+
+
+def _logical(parsed: ParsedFile, contents: Sequence[Content]) -> Iterator[LogicalTensor]:
+    loaded: tuple[int, memoryview] = (-1, memoryview(b""))
+    for tensor in parsed.tensors:
+        if tensor.view is None:
+            id_ = contents[tensor.content].id
+        else:
+            if loaded[0] != tensor.content:
+                loaded = (tensor.content, whole(parsed, tensor.content))
+            id_ = blob_id(tensor.spec, extract(loaded[1], tensor.spec, tensor.view))
+        yield LogicalTensor(tensor.key, tensor.spec, id_, tensor.content, view=tensor.view)
+
+
+def whole(parsed: ParsedFile, i: int) -> memoryview:
+    """One content in memory, borrowed where it lies there already."""
+    if (borrowed := parsed.borrow(i)) is not None:
+        return borrowed
+    out = np.empty(parsed.contents[i].spec.nbytes, np.uint8).data
+    parsed.read(i, 0, out)
+    return out

@@ -1,0 +1,97 @@
+"""What every callback holds: its repository, its options, and the Recorder of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from mvc.api.repository import Repository
+from mvc.frameworks.common.options import CallbackOptions, checked
+from mvc.frameworks.common.repository import AnyRepository, GivenRepository
+from mvc.ids import CommitId
+from mvc.training.checks import Metrics
+from mvc.training.recorder import Recorder, Report
+from mvc.training.state.parts import StateSource
+
+__all__ = ["Recording"]
+
+
+class Recording:
+    """Records the trainings of a callback, one after the other: ``begin``, ``step``, ``close``."""
+
+    def __init__(self, repo: AnyRepository, options: CallbackOptions, *, every: int = 1) -> None:
+        """Raises WrongUsage, NotARepository, InvalidName or InvalidPipeline."""
+        self._given = GivenRepository(repo)
+        self.options = checked(options, every)
+        self._recorder: Recorder | None = None
+        self._report: Report | None = None
+        self._raised: BaseException | None = None
+
+    @property
+    def repo(self) -> Repository:
+        """The repository; opened if need be."""
+        return self._given.repo
+
+    @property
+    def running(self) -> bool:
+        """Whether steps of this process are recorded."""
+        return self._recorder is not None
+
+    @property
+    def report(self) -> Report | None:
+        """The Recorder's counts for this training or the last one; None before the first."""
+        return self._report if self._recorder is None else self._recorder.report
+
+    def find(self, rev: str | CommitId | None) -> CommitId:
+        """The id of ``rev``; without one that of the branch's newest version."""
+        return self.repo.find(self.options.tip if rev is None else rev)
+
+    def begin(self, source: StateSource, *, start: int = 0, origin: CommitId | None = None) -> None:
+        """Records a training, of which ``start`` steps were done before."""
+        options = replace(self.options, start=start, origin=origin)
+        self._recorder = Recorder.of(self.repo, source, options)
+
+    def step(
+        self,
+        number: int,
+        *,
+        loss: Any = None,
+        batch: Any = None,
+        metrics: Metrics | None = None,
+        data: Any = None,
+    ) -> bool:
+        """``Recorder.step``. What it raises ends the training, and ``close`` does not repeat it."""
+        assert self._recorder is not None
+        with self._noting_failure():
+            return self._recorder.step(loss, batch, metrics, number=number, data=data)
+
+    def flush(self) -> None:
+        """Waits until everything that was taken is durable; raises as ``step``."""
+        if self._recorder is not None:
+            with self._noting_failure():
+                self._recorder.flush()
+
+    @contextmanager
+    def _noting_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as failure:
+            self._raised = failure
+            raise
+
+    def close(self) -> Report | None:
+        """Completes what is queued, and raises what ``step`` could not raise any more."""
+        recorder, self._recorder = self._recorder, None
+        try:
+            if recorder is not None:
+                recorder.close()
+        except BaseException as failure:
+            if failure is not self._raised:
+                raise
+        finally:
+            self._report = self._report if recorder is None else recorder.report
+            self._given.close()
+        return self._report

@@ -1,0 +1,230 @@
+"""Repair: for every object, whether sound records lead to it, another source has it, or it is lost.
+
+Nothing is changed here: a plan says which records go, and which objects are stored anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from mvc.ids import ManifestId
+from mvc.maintenance.inventory import Inventory
+from mvc.maintenance.quarantine import DamagedRange
+from mvc.maintenance.repair.damage import DamageSurvey, SoundGraph, quarantined
+from mvc.maintenance.repair.sources import ObjectSources
+from mvc.maintenance.report import Healed
+from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
+from mvc.maintenance.storage_graph import Piece, Reachability
+from mvc.model.hashing import pieces
+from mvc.model.tensor import TensorSpec
+from mvc.repo.lookup.manifests import objects
+from mvc.store.packs.records import BASE_BYTES, MANIFEST
+
+__all__ = ["Need", "RepairPlan", "needs_of", "plan_repair"]
+
+
+class Need(Struct, frozen=True):
+    """An object that a version has. ``spec`` is None for a manifest.
+
+    ``entry_index``: the entry of the first version with the object.
+    """
+
+    spec: TensorSpec | None
+    entry_index: int
+
+
+class RepairPlan(Struct):
+    """``lost``: objects that versions need and no source has. ``ranges`` go to quarantine.
+
+    With damaged ranges alone the plan is executed as well: the new journal omits them.
+    """
+
+    rewrite: RewritePlan
+    healed: list[Healed]
+    ranges: list[DamagedRange]
+    lost: set[bytes]
+
+
+def needs_of(found: Inventory, graph: SoundGraph, sources: ObjectSources) -> dict[bytes, Need]:
+    """All objects of all states that are not forgotten and whose manifests can be recovered.
+
+    In the order of versions. Names every object in ``graph``.
+    """
+    history = found.history
+    first_entry: dict[ManifestId, int] = {}
+    for entry_index, recorded in enumerate(found.entries):
+        for commit in recorded.entry.commits:
+            if commit.id not in history.forgotten:
+                graph.name(commit.manifest)
+                first_entry.setdefault(commit.manifest, entry_index)
+    given_up = history.given_up(history.states())
+    needs: dict[bytes, Need] = {}
+    for id_, entry_index in first_entry.items():
+        manifest = sources.load(id_)
+        if manifest is not None:
+            for blob, spec in objects(manifest, given_up.get(id_, ())).items():
+                graph.name(blob)
+                needs.setdefault(blob, Need(spec, entry_index))
+        needs.setdefault(id_, Need(None, entry_index))
+    return needs
+
+
+def plan_repair(
+    survey: DamageSurvey, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
+) -> RepairPlan:
+    """Decides for every object what to do; ``sources`` remembers where each comes from."""
+    stored = _Stored(survey, graph, needs)
+    restored, lost = _settle(stored, sources)
+    leave, again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
+    for record, place, member in survey.found.all_members():
+        if place in survey.damaged:
+            again.add(member.id)
+        elif member.id in lost or (member.base and stored.base_of(member.base, lost) is None):
+            leave.add(place)
+            why = f"object {member.id.hex()[:10]} cannot be recovered"
+            ranges.append(quarantined(record, why))
+    healed = [_healed(id_, source, needs) for id_, source in restored.items()]
+    for id_ in sorted(again - restored.keys() - lost):
+        healed.append(_healed(id_, "another record of it", needs))
+    for pack in sorted({pack for pack, _ in survey.shared}):
+        healed.append(Healed("region", f"pack {pack}", "the records that lie there"))
+    rewrite = RewritePlan(
+        leave=leave,
+        add=[
+            EncodeRequest(id_, stored.earlier_base(id_, lost), stored.entry_for(id_))
+            for id_ in restored
+        ],
+        specs={id_: need.spec for id_, need in needs.items() if need.spec is not None},
+        source=sources,
+        records={place[:2] for place in leave} | survey.shared,
+    )
+    return RepairPlan(rewrite, healed, ranges, lost & needs.keys())
+
+
+def _healed(id_: bytes, source: str, needs: dict[bytes, Need]) -> Healed:
+    kind = "manifest" if id_ in needs and needs[id_].spec is None else "object"
+    return Healed(kind, id_.hex(), source)
+
+
+def _settle(stored: _Stored, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
+    """The source of every object to store anew, and the objects that are lost.
+
+    Repeats while objects are lost, because what they lead to may then be lost as well. An object
+    that ``_Stored.encoded_again`` has must be readable as things are: that a restored one leads to
+    it is not enough. It may count as lost until the next round, which finds its record in the
+    quarantine.
+    """
+    restored: dict[bytes, str] = {}
+    lost: set[bytes] = set()
+    oldest_first = sorted(stored.pieces, key=stored.entry_for)
+    while True:
+        known_lost = len(lost)
+        readable = stored.readable(lost)
+        reached = readable.copy()
+        reached.reach(stored.all_pieces(restored))
+        for id_ in oldest_first:
+            own = stored.all_pieces([id_])
+            ways = readable if id_ in stored.encoded_again else reached
+            if id_ in lost or id_ in restored or ways.has_all(own):
+                continue
+            need = stored.needs.get(id_)
+            source = None if need is None else sources.find(id_, need.spec)
+            if source is None:
+                lost.add(id_)
+            else:
+                restored[id_] = source
+                reached.reach(own)
+        lost |= stored.stranded(lost)
+        if len(lost) == known_lost:
+            return restored, lost
+
+
+class _Stored:
+    """What sound records hold, and the objects that versions need.
+
+    ``pieces``: by object the first bytes of its pieces. ``encoded_again``: objects whose record
+    cannot be copied in part, in groups or a manifest beside blobs.
+    """
+
+    def __init__(self, survey: DamageSurvey, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
+        self.needs = needs
+        self.pieces: dict[bytes, set[int]] = {}
+        self.encoded_again: set[bytes] = set()
+        self._survey = survey
+        self._graph = graph
+        # By the first bytes of an id, the earliest entry that stores the object or names it as a
+        # base; a new record of it belongs there.
+        self._first_entry: dict[bytes, int] = {}
+        self._sound = []
+        for record, place, member in survey.found.all_members():
+            header = record.header
+            if header.group or (member.kind == MANIFEST and len(header.members) > 1):
+                self.encoded_again.add(member.id)
+            for prefix in filter(None, (member.id[:BASE_BYTES], member.base)):
+                self._first_entry.setdefault(prefix, record.entry_index)
+            if place not in survey.damaged:
+                self._sound.append(member)
+                self.pieces.setdefault(member.id, set()).add(member.start)
+        for id_, need in needs.items():
+            starts = [0] if need.spec is None else [start for start, _ in pieces(need.spec)]
+            self.pieces.setdefault(id_, set()).update(starts)
+
+    def all_pieces(self, ids: Iterable[bytes]) -> list[Piece]:
+        return [(id_, start) for id_ in ids for start in self.pieces[id_]]
+
+    def entry_for(self, id_: bytes) -> int:
+        """The entry for a new record of an object: no earlier entry has a delta from it."""
+        last = len(self._survey.found.entries) - 1
+        need = self.needs.get(id_)
+        first = self._first_entry.get(id_[:BASE_BYTES], last)
+        return first if need is None else min(first, need.entry_index)
+
+    def base_of(self, prefix: bytes, lost: set[bytes]) -> bytes | None:
+        """The id of a base, unless it is lost or unknown; None also for a full record."""
+        base = self._graph.resolve_prefix(prefix) if prefix else None
+        return None if base in lost else base
+
+    def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
+        """The base of a known delta of the object, if the base is not lost and earlier."""
+        for step in self._graph.steps(id_):
+            base = self.base_of(step.member.base, lost)
+            if base is not None and self.entry_for(base) < self.entry_for(id_):
+                return base
+        return None
+
+    def readable(self, lost: set[bytes]) -> Reachability:
+        """What sound records lead to without lost objects.
+
+        A base can be named only while a record of it is kept, so no delta leads back to others.
+        """
+        kept = [member for member in self._sound if member.id not in lost]
+        named = {member.id for member in kept}
+        reached = Reachability()
+        for member in kept:
+            base = self.base_of(member.base, lost)
+            if base is not None or not member.base:
+                reversible = base in named and not member.coding.forward_only
+                reached.add(member.id, member.start, base, reversible=reversible)
+        return reached
+
+    def stranded(self, lost: set[bytes]) -> set[bytes]:
+        """Objects that no version needs, in groups that are taken apart.
+
+        They would have to be encoded again, but only versions know their dtype and shape.
+        """
+        found: set[bytes] = set()
+        for record in self._survey.found.all_records():
+            if not record.header.group:
+                continue
+            stay = {
+                member.id
+                for place, member in record.members()
+                if place not in self._survey.damaged
+                and member.id not in lost
+                and (not member.base or self.base_of(member.base, lost) is not None)
+            }
+            if len(stay) < len(record.header.members):
+                found |= stay - self.needs.keys()
+        return found

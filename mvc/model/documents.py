@@ -1,0 +1,85 @@
+"""JSON documents that are stored: written and read by the types of their fields.
+
+An id is its hexadecimal digits. What is read fits its type in every detail, checks of numbers,
+lengths and patterns included (``msgspec.Meta``), and nothing in it is executed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NoReturn, TypeVar
+
+from msgspec import Struct, convert, to_builtins
+
+from mvc.errors import UnsupportedFormat
+from mvc.ids import Digest
+
+__all__ = ["OtherSchema", "decoded", "encoded", "fields_of"]
+
+_ID = re.compile(r"[0-9a-f]{64}")
+_T = TypeVar("_T")
+
+
+class OtherSchema(ValueError):
+    """A document of another form; ``schema`` is the name of the form, None if it has none."""
+
+    def __init__(self, schema: str | None, wanted: str) -> None:
+        super().__init__(f"its schema is not {wanted}")
+        self.schema, self.wanted = schema, wanted
+
+    def unsupported(self, what: str) -> UnsupportedFormat | None:
+        """The error for a document of a form that a newer mvc may write; None for no such form."""
+        if self.schema is None:
+            return None
+        return UnsupportedFormat(f"{what} has the form {self.schema[:60]!r}, not {self.wanted}")
+
+
+def encoded(value: Struct, schema: str, *, sort_keys: bool = False) -> bytes:
+    """The bytes of a document for people to read, too."""
+    fields = fields_of(value, schema)
+    return json.dumps(fields, indent=1, sort_keys=sort_keys, allow_nan=False).encode() + b"\n"
+
+
+def fields_of(value: Struct, schema: str) -> dict[str, Any]:
+    """A document as ``json.dumps`` takes it."""
+    fields: dict[str, Any] = to_builtins(value, enc_hook=_digits)
+    return {"schema": schema, **fields}
+
+
+def decoded(data: bytes, kind: type[_T], schema: str) -> _T:
+    """The document in ``data``.
+
+    Raises ValueError, which says in a line what is wrong: OtherSchema for another form.
+    """
+    try:
+        document = json.loads(data, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError("it is not JSON") from error
+    found = document.pop("schema", None) if isinstance(document, dict) else None
+    if found != schema:
+        raise OtherSchema(found if isinstance(found, str) else None, schema)
+    try:
+        return convert(document, kind, dec_hook=_id)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _digits(value: object) -> str:
+    if isinstance(value, Digest):
+        return value.hex()
+    raise NotImplementedError
+
+
+def _id(kind: type, value: object) -> Digest:
+    if not issubclass(kind, Digest):
+        raise NotImplementedError
+    if not isinstance(value, str) or not _ID.fullmatch(value):
+        raise ValueError("an id has not 64 hexadecimal digits")
+    return kind.parse(value)
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")

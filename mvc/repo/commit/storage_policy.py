@@ -1,0 +1,156 @@
+"""Whether a commit is stored in full (a reset point) or as deltas, by the settings.
+
+With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take
+longer to recover. A chain's tail has a reset point on one side only, so a new version is stored
+in full as soon as the delta that the layout wants would pass the bound, for all blobs together;
+where all take the same time, R' versions on (``repack.solve.layouts.open_interval``). Without it,
+every ``store.reset_interval``-th version is a reset point. With ``store.storage_weight`` one is,
+too, where the chain has cost as much as it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from heapq import nlargest
+
+from msgspec.structs import replace
+
+from mvc.codecs.pipeline import Pipeline
+from mvc.errors import DamagedData, InvalidConfig
+from mvc.limits import PIECE
+from mvc.model.hashing import pieces
+from mvc.model.manifest import Manifest
+from mvc.model.tensor import TensorSpec
+from mvc.repo.commit.request import CommitRequest
+from mvc.repo.config import Config
+from mvc.repo.context import Context
+from mvc.store.graph.search import Link
+from mvc.store.writing.full_or_delta import Policy, exactly
+from mvc.store.writing.layout import Layout
+
+__all__ = ["layout_of", "storage_policy"]
+
+_FLOATS = TensorSpec("float32", ())
+_SAMPLED = 8  # blobs, the largest of a version
+_UNBOUNDED = 10_000  # versions in a chain whose limit is in seconds
+
+
+def layout_of(config: Config, bound: float | None = None) -> Layout:
+    """The layout of the settings; without an interval where recovery times are bounded.
+
+    ``bound``: seconds, in place of ``store.max_recovery``.
+    """
+    text = str(config.get("store.layout"))
+    if bound is not None or config.get("store.max_recovery") is not None:
+        return replace(Layout.parse(text), interval=_UNBOUNDED)
+    interval = config.get("store.reset_interval")
+    return Layout.parse(text, None if interval is None else int(interval))
+
+
+def storage_policy(
+    context: Context, request: CommitRequest, parent: Manifest, pipeline: Pipeline
+) -> Policy:
+    """How a commit on ``parent`` is stored. Raises InvalidConfig for a bound that none can keep."""
+    get, bound = context.config.get, request.max_recovery
+    layout, reset = layout_of(context.config, bound), request.reset_point
+    if bound is None:
+        bound = get("store.max_recovery")
+    if bound is not None:
+        reset = reset or not _within_bound(context, parent, pipeline, layout, bound=float(bound))
+    weight, saving, chains = get("store.storage_weight"), 0.0, list[tuple[Link, ...]]()
+    if not reset and (bound is None or weight is not None):
+        chains = list(_chains(context, request, parent))
+    if bound is None:
+        sequence = context.store.graph.next_sequence
+        reset = reset or any(layout.ends(chain, sequence) for chain in chains)
+    if weight is not None:
+        saving = _seconds(context, pipeline, PIECE) * 1e9 / (PIECE * weight)
+        reset = reset or _is_paid(context, chains, pipeline, layout, weight=float(weight))
+    return Policy(
+        exactly(pipeline), layout, float(get("store.max_chain")), reset=reset, saving=saving
+    )
+
+
+def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:
+    """Seconds to decode a delta of a tensor of so many bytes."""
+    timing = context.store.timing
+    return timing.decoding([(nbytes, timing.coding(pipeline, nbytes, _FLOATS))])
+
+
+def _is_paid(
+    context: Context,
+    chains: Iterable[tuple[Link, ...]],
+    pipeline: Pipeline,
+    layout: Layout,
+    *,
+    weight: float,
+) -> bool:
+    """Whether full records now save as many seconds of decoding as they are worth.
+
+    Counted is one recovery of every version since the chains began, the next one included. If
+    versions go on as they did, the interval that follows is the one of the lowest price.
+    """
+    sequence, saved, full = context.store.graph.next_sequence, 0.0, 0
+    for chain in chains:
+        if chain and chain[-1].depth:
+            seconds = _seconds(context, pipeline, chain[-1].nbytes)
+            saved += seconds * layout.saved(chain, sequence)
+            full += chain[0].stored
+    return full > 0 and saved * 1e9 >= weight * full
+
+
+def _chains(
+    context: Context, request: CommitRequest, parent: Manifest
+) -> Iterable[tuple[Link, ...]]:
+    """The chains of the paths that the commit changes; those of other paths do not grow.
+
+    All that are known in memory; if none is, those of the largest blobs.
+    """
+    caches = (change.last for change in request.changes if change.last is not None)
+    if known := [chain for cache in caches for chain in cache.chains()]:
+        return known
+    paths = {change.path for change in request.changes}
+    entries = (entry for entry in parent.entries if entry.path in paths)
+    contents = {c.id: c.spec.nbytes for entry in entries for c in entry.contents}
+    found = []
+    for id_ in nlargest(_SAMPLED, contents, key=contents.__getitem__):
+        with suppress(DamagedData):  # a damaged blob is no base of a new delta
+            found.append(context.store.graph.chain(id_))
+    return found
+
+
+def _within_bound(
+    context: Context, parent: Manifest, pipeline: Pipeline, layout: Layout, *, bound: float
+) -> bool:
+    """Whether a child that differs from ``parent`` everywhere may be stored as deltas.
+
+    ``bound`` is in seconds. Raises InvalidConfig if a version stored in full exceeds it.
+    """
+    if not parent.entries:
+        return True
+    timing, graph = context.store.timing, context.store.graph
+    files, nbytes = len(parent.entries), sum(entry.size for entry in parent.entries)
+    full, walks, new = [], [], []
+    for content in (content for entry in parent.entries for content in entry.contents):
+        spec = content.spec
+        for start, length in pieces(spec):
+            steps = graph.path(content.id, start).steps
+            if not pipeline.forward_only:
+                base = layout.base(graph.chain(content.id, start), graph.next_sequence)
+                steps = steps[: base.depth + 1]
+            walks.append((length, spec, steps))
+            new.append(timing.coding(pipeline, length, spec))
+            full.append((length, timing.coding(exactly(pipeline).full(), length, spec)))
+    least = timing.version(full, files, nbytes)
+    if least > bound:
+        raise InvalidConfig(
+            f"max_recovery is {bound:g} s, but restoring a version that is stored in full "
+            f"takes {least:.2g} s here: {timing.version((), files, nbytes):.2g} s to open the "
+            f"repository and write, {timing.decoding(full):.2g} s to decode",
+            hint="raise it ('mvc config store.max_recovery', or what this commit was given), or "
+            "choose a pipeline that decodes faster",
+        )
+    under = timing.works(walks)
+    chained = [(size, seconds + more) for (size, seconds), more in zip(under, new, strict=True)]
+    return timing.version(chained, files, nbytes) <= bound

@@ -1,0 +1,111 @@
+"""What a new blob may be coded against: stored blobs, and tensors in memory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from msgspec import Struct
+
+from mvc.errors import DamagedData, EncodingFailed, MvcError
+from mvc.ids import BlobId
+from mvc.limits import PIECE
+from mvc.model.hashing import BlobHasher, verify_pieces
+from mvc.model.tensor import TensorSpec
+from mvc.store.graph.search import Graph, Link, Path
+from mvc.store.packs.arena import Arena
+
+__all__ = ["Base", "Recovers", "StoredBase"]
+
+
+class Base(Protocol):
+    """An object that a new blob may be coded against."""
+
+    @property
+    def id(self) -> BlobId: ...
+    @property
+    def spec(self) -> TensorSpec: ...
+    def chain(self, start: int) -> tuple[Link, ...]:
+        """As ``Graph.chain`` of the piece at ``start``; empty if it is not stored yet."""
+        ...
+
+    def piece(self, start: int) -> memoryview:
+        """The bytes of the base's own piece at ``start``, which lies inside it."""
+        ...
+
+    def held(self, link: Link, start: int) -> memoryview | None:
+        """The piece at ``start`` of an object that leads to it, if it is in memory."""
+        ...
+
+
+class Recovers(Protocol):
+    """Recovers a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
+
+    def piece(self, id_: bytes, start: int, out: memoryview) -> Path: ...
+
+
+class StoredBase(Struct):
+    """A stored blob as a base; its pieces are recovered when needed, first to last.
+
+    Without ``graph`` it is taken as it is, whatever leads to it.
+    """
+
+    id: BlobId
+    spec: TensorSpec
+    recovery: Recovers
+    arena: Arena
+    graph: Graph | None = None
+    _hasher: BlobHasher | None = None
+    _hashed: int = 0
+
+    def chain(self, start: int) -> tuple[Link, ...]:
+        """Raises DamagedData if it is not stored in pieces of today's size (mvc 0.1)."""
+        if self.graph is None:
+            return ()
+        found = self.graph.chain(self.id, start)
+        if found[-1].nbytes != min(PIECE, self.spec.nbytes - start):
+            raise DamagedData(f"object {self.id.short} is stored whole")
+        return found
+
+    def piece(self, start: int) -> memoryview:
+        """The base's whole piece at ``start``, whatever the new piece's length.
+
+        The decoder has the whole piece, so the encoder must use the whole piece, too. Once all of
+        the base is recovered, it is compared with its id: a delta to a wrong base would lead back
+        to the right bytes here, and nowhere else. Raises DamagedData, and EncodingFailed if
+        earlier pieces were used already.
+        """
+        out = self.arena.take(min(PIECE, self.spec.nbytes - start))
+        self.recovery.piece(self.id, start, out)
+        if start == 0:
+            self._hasher, self._hashed = BlobHasher(self.spec, parallel=True), 0
+        elif start != self._hashed:
+            self.check()  # pieces before it were not asked for
+        if self._hasher is not None and start == self._hashed:
+            self._hasher.update(out)
+            self._hashed += len(out)
+            if self._hashed == self.spec.nbytes and self._hasher.done() != self.id:
+                raise self._wrong(EncodingFailed if start else DamagedData)
+        return out
+
+    def held(self, link: Link, start: int) -> None:  # noqa: ARG002
+        """Nothing is in memory."""
+        return
+
+    def check(self) -> None:
+        """Raises DamagedData unless all of it is stored, and its type is ``spec``."""
+        room = np.empty(min(PIECE, self.spec.nbytes), np.uint8).data
+
+        def read(start: int, length: int) -> memoryview:
+            self.recovery.piece(self.id, start, room[:length])
+            return room[:length]
+
+        for _ in verify_pieces(self.id, self.spec, read, self._wrong(DamagedData)):
+            pass
+
+    def _wrong(self, kind: type[MvcError]) -> MvcError:
+        return kind(
+            f"object {self.id.short}, to be the base of a delta, does not match its hash after "
+            "decoding",
+            hint="run 'mvc fsck --full'; 'mvc commit --reset-point' stores a version without bases",
+        )

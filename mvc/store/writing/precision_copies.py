@@ -1,0 +1,116 @@
+"""Finds the master of a copy in lower precision: a bf16 tensor that is a rounded fp32 tensor.
+
+Both are new in the same commit, so the parent has no base for the copy. The delta against the
+rounded master is zeros, which take almost no space.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from blake3 import blake3
+from msgspec import Struct, field
+
+from mvc.codecs import cast
+from mvc.ids import BlobId
+from mvc.limits import PIECE
+from mvc.model.hashing import blob_id
+from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
+from mvc.store.graph.search import Link
+from mvc.store.writing.contents import FileContents
+from mvc.types import Bytes
+
+__all__ = ["Master", "PrecisionCopies"]
+
+_SAMPLE = 4096  # elements that must agree between a master and its copy
+_TINY = 64  # bytes of a tensor for which the name of a master is no saving
+_WIDE = ("float32", "float64")
+
+
+class Master(Struct, frozen=True):
+    """A tensor of this commit whose file is still open: a base for its copies."""
+
+    id: BlobId
+    spec: TensorSpec
+    file: FileContents
+    content: int
+
+    def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
+        """Nothing: it is stored by this commit."""
+        return ()
+
+    def piece(self, start: int) -> memoryview:
+        """The whole tensor; it is not larger than a piece."""
+        return self.read(start, self.spec.nbytes - start)
+
+    def held(self, link: Link, start: int) -> None:  # noqa: ARG002
+        """Nothing leads to it."""
+        return
+
+    def read(self, start: int, length: int) -> memoryview:
+        borrowed = self.file.borrow(self.content)
+        if borrowed is not None:
+            return borrowed[start : start + length]
+        out = np.empty(length, np.uint8).data
+        self.file.read(self.content, start, out)
+        return out
+
+    def changed(self) -> bool:
+        """Whether its caller has written to it since it was hashed."""
+        return blob_id(self.spec, self.read(0, self.spec.nbytes), parallel=True) != self.id
+
+
+class PrecisionCopies:
+    """Masters, and what they are when rounded.
+
+    The first elements of each master are rounded once per narrower dtype and indexed by hash, so
+    that a search is one look-up.
+    """
+
+    def __init__(self) -> None:
+        self._masters: dict[TensorSpec, list[Master]] = {}
+        self._rounded: dict[tuple[TensorSpec, str], _Rounded] = {}
+
+    def add(self, file: FileContents, content: int, id_: BlobId) -> None:
+        spec = file.contents[content].spec
+        if spec.dtype in _WIDE and _TINY <= spec.nbytes <= PIECE:
+            self._masters.setdefault(spec, []).append(Master(id_, spec, file, content))
+
+    def forget(self, file: FileContents) -> None:
+        """Drops the tensors of a file, before it is closed."""
+        for spec, masters in list(self._masters.items()):
+            self._masters[spec] = [m for m in masters if m.file is not file]
+        self._rounded.clear()
+
+    def find(self, spec: TensorSpec, data: memoryview) -> Master | None:
+        """The first master whose first elements, rounded, equal those of ``data``; None if none."""
+        if spec.nbytes < _TINY // 2:
+            return None
+        for wide in _WIDE:
+            if cast.supported(wide, spec.dtype):
+                masters = self._masters.get(shared_spec(wide, spec.shape))
+                if masters and (found := self._rounded_to(spec, masters, data)):
+                    return found
+        return None
+
+    def _rounded_to(
+        self, spec: TensorSpec, masters: list[Master], data: memoryview
+    ) -> Master | None:
+        rounded = self._rounded.setdefault((masters[0].spec, spec.dtype), _Rounded())
+        count = min(_SAMPLE, spec.elements)
+        for master in masters[rounded.seen :]:
+            sample = master.read(0, count * DTYPES[master.spec.dtype].itemsize)
+            narrow = cast.cast(sample, master.spec.dtype, spec.dtype)
+            rounded.by_hash.setdefault(_sample_hash(narrow), master)
+        rounded.seen = len(masters)
+        return rounded.by_hash.get(_sample_hash(data[: count * DTYPES[spec.dtype].itemsize]))
+
+
+class _Rounded(Struct):
+    """Masters of one spec by the hash of their beginning, rounded to one dtype."""
+
+    by_hash: dict[bytes, Master] = field(default_factory=dict)
+    seen: int = 0
+
+
+def _sample_hash(sample: Bytes) -> bytes:
+    return blake3(sample).digest(16)

@@ -1,0 +1,33 @@
+"""For tests of mvc and of programs that use it; nothing of mvc imports it.
+
+Here: faulty file systems, clocks that are set, opening as a new process would, histories whose
+versions are compared with what was committed. Not here: worlds that only one suite needs.
+``mvc.testing.fixtures`` has them as fixtures of pytest.
+"""
+
+from mvc.testing.files import (
+    FailingFS,
+    HookedFS,
+    Killed,
+    KilledFS,
+    RecordingFS,
+    UnsyncedFS,
+    WrappedFS,
+)
+from mvc.testing.history import History
+from mvc.testing.process import FixedClock, fresh_process, open_quietly, open_repository
+
+__all__ = [
+    "FailingFS",
+    "FixedClock",
+    "History",
+    "HookedFS",
+    "Killed",
+    "KilledFS",
+    "RecordingFS",
+    "UnsyncedFS",
+    "WrappedFS",
+    "fresh_process",
+    "open_quietly",
+    "open_repository",
+]

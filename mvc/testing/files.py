@@ -1,0 +1,383 @@
+"""File systems that stand around another one, where every call passes one place.
+
+A twin overrides ``call`` (names) or ``handle_call`` (open files), and may wrap another
+twin. Methods that combine others, such as ``write_atomic``, run in the outermost twin,
+so that each of their steps is seen.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
+from mvc.io.os_errors import failure, sync_failure
+
+__all__ = [
+    "Call",
+    "FailingFS",
+    "Handle",
+    "Hook",
+    "HookedFS",
+    "Killed",
+    "KilledFS",
+    "RecordingFS",
+    "UnsyncedFS",
+    "WrappedFS",
+    "WrappedReadFile",
+    "WrappedWriteFile",
+]
+
+T = TypeVar("T")
+
+
+class WrappedReadFile(ReadFile):
+    """Passes each system call of a reading handle through its file system."""
+
+    def __init__(self, fs: WrappedFS, inner: ReadFile) -> None:
+        super().__init__(inner.path, -1)
+        self.fs, self.inner = fs, inner
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _read(self, offset: int, length: int) -> bytes:
+        return self.fs.read(self, offset, length)
+
+    def _read_into(self, offset: int, view: memoryview) -> int:
+        return self.fs.read_into(self, offset, view)
+
+    def _stat(self) -> FileIdentity:
+        return self.fs.handle_call(self, "stat", self.inner.identity)
+
+
+class WrappedWriteFile(WriteFile):
+    """Passes each system call of a writing handle through its file system."""
+
+    def __init__(self, fs: WrappedFS, inner: WriteFile) -> None:
+        super().__init__(inner.path, -1, inner.position)
+        self.fs, self.inner = fs, inner
+        self.node = -1  # which file it is, for twins that follow files beyond their names
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _read(self, offset: int, length: int) -> bytes:
+        return self.fs.read(self, offset, length)
+
+    def _stat(self) -> FileIdentity:
+        return self.fs.handle_call(self, "stat", self.inner.identity)
+
+    def _write(self, offset: int, views: Sequence[memoryview]) -> int:
+        return self.fs.write(self, offset, views)
+
+    def _truncate(self, size: int) -> None:
+        self.fs.handle_call(self, "truncate", lambda: self.inner.truncate(size), size)
+
+    def _set_mode(self, mode: int) -> None:
+        self.fs.handle_call(self, "set_mode", lambda: self.inner.set_mode(mode), mode)
+
+    def _sync(self) -> None:
+        self.fs.handle_call(self, "sync", self.inner.sync)
+
+
+Handle = WrappedReadFile | WrappedWriteFile
+
+
+class WrappedFS(FileSystem):
+    """Passes everything on to ``inner``."""
+
+    def __init__(self, inner: FileSystem | None = None) -> None:
+        self.inner = inner or FileSystem()
+
+    # -- what twins override -----------------------------------------------------------
+
+    def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
+        """Every call on names: ``op`` is the method's name, ``act`` does it."""
+        return act()
+
+    def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
+        """Every call on an open file: read, stat, write, truncate, set_mode, sync."""
+        return self.call(op, file.path, act, *detail)
+
+    def read(self, file: Handle, offset: int, length: int) -> bytes:
+        return self.handle_call(
+            file, "read", lambda: file.inner.read(offset, length), offset, length
+        )
+
+    def read_into(self, file: WrappedReadFile, offset: int, view: memoryview) -> int:
+        return self.handle_call(
+            file, "read", lambda: file.inner.read_into(offset, view), offset, len(view)
+        )
+
+    def write(self, file: WrappedWriteFile, offset: int, views: Sequence[memoryview]) -> int:
+        """One system call: how many bytes of ``views`` were written."""
+        size = sum(map(len, views))
+        self.handle_call(
+            file, "write", lambda: file.inner.write_at(offset, views), offset, size, views
+        )
+        return size
+
+    # -- the file system ---------------------------------------------------------------
+
+    def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
+        def act() -> ReadFile:
+            return self.inner.open_read(path, follow=follow)
+
+        return WrappedReadFile(self, self.call("open_read", path, act))
+
+    def open_write(self, path: Path, *, create: bool = False, **options: Any) -> WriteFile:
+        def act() -> WriteFile:
+            return self.inner.open_write(path, create=create, **options)
+
+        return WrappedWriteFile(self, self.call("open_write", path, act, create))
+
+    def lock(self, path: Path, **options: Any) -> Any:
+        return self.call("lock", path, lambda: self.inner.lock(path, **options))
+
+    def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
+        return self.call("stat", path, lambda: self.inner.stat(path, follow=follow))
+
+    def make_dir(self, path: Path, *given: bool, **options: Any) -> None:
+        self.call("make_dir", path, lambda: self.inner.make_dir(path, *given, **options))
+
+    def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
+        self.call("replace", dst, lambda: self.inner.replace(src, dst, within=within), src)
+
+    def link(self, src: Path, dst: Path) -> None:
+        self.call("link", dst, lambda: self.inner.link(src, dst), src)
+
+    def unlink(self, path: Path, *given: bool, **options: Any) -> None:
+        self.call("unlink", path, lambda: self.inner.unlink(path, *given, **options))
+
+    def remove_dir(self, path: Path) -> None:
+        self.call("remove_dir", path, lambda: self.inner.remove_dir(path))
+
+    def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
+        self.call("sync_dir", path, lambda: self.inner.sync_dir(path, within=within))
+
+    def realpath(self, path: Path) -> Path:
+        return self.inner.realpath(path)
+
+    def is_writable_dir(self, path: Path) -> bool:
+        return self.inner.is_writable_dir(path)
+
+    def is_network_filesystem(self, path: Path) -> bool:
+        return self.inner.is_network_filesystem(path)
+
+    # Last, because inside the class the name hides the type.
+    def list(self, path: Path) -> list[str]:
+        return self.call("list", path, lambda: self.inner.list(path))
+
+
+# -- failing -------------------------------------------------------------------------------------
+
+Error = int | Literal["short"] | type[MemoryError]
+
+# Where an error can strike; calls it cannot strike are not counted. Others strike anywhere.
+_STRIKES: dict[Error, frozenset[str]] = {
+    errno.ENOSPC: frozenset(
+        {"open_write", "write", "truncate", "sync", "make_dir", "link", "replace", "sync_dir"}
+    ),
+    errno.EMFILE: frozenset({"open_read", "open_write", "lock", "list", "sync_dir"}),
+    "short": frozenset({"read", "write"}),
+}
+_STRIKES[errno.EDQUOT] = _STRIKES[errno.ENOSPC]
+_STRIKES[errno.ENFILE] = _STRIKES[errno.EMFILE]
+
+_VERBS = {
+    "open_read": "read",
+    "open_write": "write",
+    "lock": "lock",
+    "stat": "inspect",
+    "list": "list",
+    "make_dir": "create",
+    "link": "create",
+    "replace": "replace",
+    "unlink": "delete",
+    "remove_dir": "delete",
+}
+
+
+class FailingFS(WrappedFS):
+    """Counts calls; the ``fail_at``-th (from 1) fails, with ``persistent`` all from there on.
+
+    ``error`` is an errno, MemoryError, or "short": the system call then transfers half of
+    what it was given, which is no failure and must go unnoticed. A write that fails with an
+    errno has put half of its bytes into the file before, as a full disk does. ``calls``
+    is the number of calls so far that the error could have struck, ``failures`` how
+    many it did. With ``fail_at=0`` nothing fails. ``within``: a folder outside of which nothing
+    fails, nor counts.
+    """
+
+    def __init__(
+        self,
+        inner: FileSystem | None = None,
+        fail_at: int = 0,
+        error: Error = errno.EIO,
+        persistent: bool = False,
+        within: Path | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self.within = within
+        self.fail_at, self.error, self.persistent = fail_at, error, persistent
+        self.calls = self.failures = 0
+
+    def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
+        if self._due(op, path):
+            self._fail(op, path)
+        return act()
+
+    def handle_call(self, file: Handle, op: str, act: Callable[[], T], *detail: Any) -> T:
+        if self._due(op, file.path):
+            raise self._raw()  # the handle makes it an mvc error, as it would the system's
+        return act()
+
+    def read(self, file: Handle, offset: int, length: int) -> bytes:
+        if self.error == "short" and self._due("read", file.path):
+            length = (length + 1) // 2
+        elif self.error != "short":
+            return super().read(file, offset, length)
+        return file.inner.read(offset, length)
+
+    def read_into(self, file: WrappedReadFile, offset: int, view: memoryview) -> int:
+        if self.error == "short" and self._due("read", file.path):
+            view = view[: (len(view) + 1) // 2]
+        elif self.error != "short":
+            return super().read_into(file, offset, view)
+        return file.inner.read_into(offset, view)
+
+    def write(self, file: WrappedWriteFile, offset: int, views: Sequence[memoryview]) -> int:
+        size = sum(map(len, views))
+        if not self._due("write", file.path):
+            file.inner.write_at(offset, views)
+            return size
+        half = b"".join(views)[: (size + 1) // 2]
+        if self.error != "short":
+            half = half[: size // 2]
+        if self.error is not MemoryError and half:
+            file.inner.write_at(offset, half)
+        if self.error != "short":
+            raise self._raw()
+        return len(half)
+
+    def _due(self, op: str, path: Path) -> bool:
+        """Counts the call; whether it fails."""
+        if self.within is not None and not path.is_relative_to(self.within):
+            return False
+        strikes = _STRIKES.get(self.error)
+        if strikes is not None and op not in strikes:
+            return False
+        self.calls += 1
+        last = self.calls if self.persistent else self.fail_at
+        due = 0 < self.fail_at <= self.calls <= last
+        self.failures += due
+        return due
+
+    def _raw(self) -> BaseException:
+        if isinstance(self.error, int):
+            return OSError(self.error, os.strerror(self.error))
+        return MemoryError("injected")
+
+    def _fail(self, op: str, path: Path) -> None:
+        raw = self._raw()
+        if not isinstance(raw, OSError):
+            raise raw
+        if op == "sync_dir":
+            raise sync_failure(path, raw) from raw
+        raise failure(raw, path, _VERBS[op]) from raw
+
+
+# -- recording, stopping --------------------------------------------------------------------------
+
+_READING = frozenset({"open_read", "read", "stat", "list", "lock"})
+
+
+@dataclass(frozen=True)
+class Call:
+    """One mutating call. ``detail``: (offset, size) of a write, the size of a truncate, the
+    source of a replace or link, the mode of a set_mode, whether an open_write may create.
+    """
+
+    op: str
+    path: Path
+    detail: tuple[Any, ...] = ()
+
+
+class RecordingFS(WrappedFS):
+    """Passes everything on, and keeps the mutating calls that succeeded in ``calls``."""
+
+    def __init__(self, inner: FileSystem | None = None) -> None:
+        super().__init__(inner)
+        self.calls: list[Call] = []
+
+    def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
+        result = act()
+        if op not in _READING:
+            self.calls.append(Call(op, path, detail[:2] if op == "write" else detail))
+        return result
+
+    def ops(self) -> list[str]:
+        """The names of the calls, in order."""
+        return [call.op for call in self.calls]
+
+
+class UnsyncedFS(WrappedFS):
+    """Flushes nothing, so that thousands of entries are quick to write."""
+
+    def handle_call(self, file: Handle, op: str, act: Callable[[], Any], *detail: Any) -> Any:
+        return None if op == "sync" else super().handle_call(file, op, act, *detail)
+
+
+Hook = Callable[[int, str, Path], object]
+"""Number of the call (from 1), its name, the path."""
+
+
+class HookedFS(WrappedFS):
+    """Calls ``hook`` before every call on names and open files; ``calls`` counts them."""
+
+    def __init__(self, hook: Hook, inner: FileSystem | None = None) -> None:
+        super().__init__(inner)
+        self.hook = hook
+        self.calls = 0
+        self._counting = threading.Lock()
+
+    def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
+        with self._counting:
+            self.calls += 1
+            number = self.calls
+        self.hook(number, op, path)
+        return act()
+
+
+class Killed(BaseException):
+    """What a process sees that was killed: nothing. It ends here."""
+
+
+class KilledFS(HookedFS):
+    """From the first call on for which ``when`` is true, nothing happens any more.
+
+    As if the process had been killed there: whatever its clean-up tries raises Killed, too.
+    (Locks are let go of by that, as the kernel would do.)
+    """
+
+    def __init__(self, when: Hook, inner: FileSystem | None = None) -> None:
+        super().__init__(self._die, inner)
+        self._when = when
+        self._done: list[tuple[str, str]] = []
+        self.dead = False
+
+    def seen(self, op: str, name: str) -> bool:
+        """Whether this call was made before."""
+        return (op, name) in self._done
+
+    def _die(self, number: int, op: str, path: Path) -> None:
+        self.dead = self.dead or bool(self._when(number, op, path))
+        if self.dead:
+            raise Killed
+        self._done.append((op, path.name))

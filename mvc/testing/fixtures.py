@@ -1,0 +1,35 @@
+"""Fixtures of pytest, to be imported in a ``conftest.py`` or named in ``pytest_plugins``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.testing.history import History
+from mvc.testing.process import FixedClock
+
+__all__ = ["clock", "history", "repo"]
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    """A clock that is a microsecond further each time it is asked."""
+    return FixedClock(step_ns=1000)
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    """An empty repository in a folder of its own, closed at the end."""
+    with Repository.init(tmp_path / "models") as opened:
+        yield opened
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    """An empty repository that knows what was committed to it, closed at the end."""
+    made = History(tmp_path / "history")
+    yield made
+    made.close()

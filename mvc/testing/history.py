@@ -1,0 +1,166 @@
+"""A repository whose versions are compared with what was committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.api.repository import Repository
+from mvc.errors import DamagedData, StateForgotten
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.repo.commit.request import CommitOptions
+from mvc.repo.config import set_value
+from mvc.repo.lookup import manifests
+from mvc.testing.process import fresh_process, open_repository
+
+__all__ = ["History", "State", "assert_same", "weights"]
+
+State = dict[str, NDArray[Any]]
+
+_BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)
+
+
+def weights(step: int) -> State:
+    """A small state that drifts from step to step, with a tensor that stays."""
+    return {"w": _BASE + np.float32(step * 1e-3), "step": np.array(step), "constant": _BASE[0]}
+
+
+def assert_same(found: Mapping[str, Any], wanted: State) -> None:
+    """The same names, dtypes, shapes and bits."""
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        back = np.asarray(found[name])
+        assert (back.dtype, back.shape) == (array.dtype, array.shape), name
+        assert back.tobytes() == array.tobytes(), name
+
+
+class History:
+    """A new repository with ``count`` versions of ``weights``, and more by ``commit``.
+
+    ``ids`` are the versions in order; ``states``, ``files`` and ``objects`` (content ids) what
+    each one holds. ``settings`` are written to the repository's file; ``options`` are those of
+    every opening (``fs``, ``clock``, ``thresholds``, ``pool``).
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        count: int = 0,
+        *,
+        settings: Mapping[str, object] | None = None,
+        **options: Any,
+    ) -> None:
+        self.root = root
+        self.options = options
+        self.ids: list[CommitId] = []
+        self.states: dict[CommitId, State] = {}
+        self.files: dict[CommitId, dict[str, bytes]] = {}
+        self.objects: dict[CommitId, set[bytes]] = {}
+        self.gone: set[CommitId] = set()
+        self._repo: Repository | None = None
+        made = {name: options[name] for name in ("fs", "clock") if name in options}
+        Repository.init(root, **made).close()
+        for key, value in (settings or {}).items():
+            set_value(FileSystem(), root / ".mvc/config.yaml", key, str(value))
+        for _ in range(count):
+            self.commit(deploy="prod")
+        self.close()
+
+    def open(self) -> Repository:
+        """The repository, opened anew, as by a new process."""
+        fresh_process()
+        return open_repository(self.root, **self.options)
+
+    @property
+    def repo(self) -> Repository:
+        """The repository, which stays open until ``close``."""
+        if self._repo is None:
+            self._repo = self.open()
+        return self._repo
+
+    def close(self) -> None:
+        if self._repo is not None:
+            self._repo.close()
+            self._repo = None
+
+    def commit(self, state: State | None = None, **options: Any) -> CommitId:
+        """Commits a state, by default the next one of ``weights``; ``options`` as of ``commit``."""
+        given = weights(len(self.ids)) if state is None else state
+        made = self.repo.commit(given, **options).id
+        self.states[made] = {name: array.copy() for name, array in given.items()}
+        return self._noted(made)
+
+    def commit_files(self, **options: Any) -> CommitId:
+        """Commits the files that stand beside ``.mvc``."""
+        paths = [path for path in sorted(self.root.iterdir()) if path.is_file()]
+        made = self.repo.commit(paths, options=CommitOptions(cwd=self.root), **options).id
+        self.files[made] = {path.name: path.read_bytes() for path in paths}
+        return self._noted(made)
+
+    def forget(self, *ids: CommitId, **rules: Any) -> set[CommitId]:
+        """Forgets states, as ``repo.storage.forget`` does."""
+        chosen = {commit.id for commit in self.repo.storage.forget(ids, **rules).commits}
+        self.gone |= chosen
+        return chosen
+
+    @property
+    def there(self) -> list[CommitId]:
+        """The versions whose states were not forgotten."""
+        return [id_ for id_ in self.objects if id_ not in self.gone]
+
+    def lost(self, named: Iterable[CommitId] | None = None) -> set[bytes]:
+        """Contents of the forgotten versions (of ``named``) that no other version has."""
+        of = self.gone if named is None else set(named)
+        ids = {each for id_ in of for each in self.objects[id_]}
+        return ids - {each for id_ in self.there for each in self.objects[id_]}
+
+    def check(self) -> None:
+        """Every version comes back bit for bit, no forgotten one does; fsck finds nothing."""
+        with self.open() as repo, TemporaryDirectory() as scratch:
+            known = [id_ for id_ in self.gone if repo.context.store.has_commit(id_)]
+            report = repo.storage.fsck(full=True)
+            assert report.problems == ()
+            assert report.forgotten == len(known)
+            for id_ in self.there:
+                self._check_one(repo, id_, Path(scratch) / id_.short)
+            for id_ in known:
+                try:
+                    repo.manifest(id_)
+                except StateForgotten:
+                    continue
+                raise AssertionError(f"{id_.short} came back")
+
+    def damaged(self, repo: Repository) -> list[int]:
+        """The places in ``ids`` whose states are refused as damaged; wrong bits raise."""
+        found = []
+        for place, id_ in enumerate(self.ids):
+            fresh_process()
+            try:
+                state = repo.checkout(id_, path="model.safetensors")
+            except DamagedData:
+                found.append(place)
+                continue
+            assert_same(state, self.states[id_])
+        return found
+
+    def _noted(self, id_: CommitId) -> CommitId:
+        manifest = self.repo.manifest(id_)
+        self.objects[id_] = {*manifests.objects(manifest), manifest.id}
+        self.ids.append(id_)
+        return id_
+
+    def _check_one(self, repo: Repository, id_: CommitId, scratch: Path) -> None:
+        repo.version(id_)
+        if id_ in self.states:
+            assert_same(repo.checkout(id_), self.states[id_])
+        if id_ in self.files:
+            scratch.mkdir(parents=True)
+            repo.checkout(id_, to=scratch)
+            back = {path.name: path.read_bytes() for path in scratch.iterdir()}
+            assert back == self.files[id_]

@@ -1,0 +1,62 @@
+"""Opening a repository as a new process would, with another clock, thresholds or no threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from mvc.api.repository import Repository
+from mvc.io.clock import Clock
+from mvc.repo.lookup import manifests
+from mvc.repo.opening import open_context
+
+__all__ = ["FixedClock", "InThisThread", "fresh_process", "open_quietly", "open_repository"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class FixedClock(Clock):
+    """Starts at ``start_ns`` and goes ``step_ns`` further each time it is asked the time."""
+
+    def __init__(self, start_ns: int = 1_750_000_000_000_000_000, step_ns: int = 0) -> None:
+        self.time_ns = start_ns
+        self.step_ns = step_ns
+
+    def now_ns(self) -> int:
+        now = self.time_ns
+        self.time_ns += self.step_ns
+        return now
+
+    def advance(self, ns: int) -> None:
+        """Sets it forward, or back."""
+        self.time_ns += ns
+
+
+class InThisThread(Executor):
+    """Runs what it is given at once: handing small tensors to threads costs more than work."""
+
+    def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(call(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+def fresh_process() -> None:
+    """Drops what the process has cached, as if it had just been started."""
+    manifests.clear()
+
+
+def open_repository(root: Path, **options: Any) -> Repository:
+    """The repository of exactly this folder; ``options`` as of ``open_context``."""
+    return Repository(open_context(root, discover=False, **options))
+
+
+def open_quietly(root: Path, **options: Any) -> Repository:
+    """The repository of exactly this folder, without threads."""
+    return open_repository(root, pool=InThisThread(), **options)
