@@ -155,13 +155,13 @@ def test_a_chain_in_parts_is_laid_out_nearly_as_well(seed: int, count: int, shar
     solver = Solver(whole)
     free = solver.cheapest()
     assert free is not None
-    bound = round(solver.shortest * (1 - share) + free.worst * share)
-    best = solver.cheapest(bound)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(graph, "MOST", 10)
         parts = Contents(whole.contents.full_bytes, whole.contents.full_ns, whole.contents.edges)
         assert len(parts.trees) == max(1, -(-count // 10)) or count % 10
-        found = Solver(replace(whole, contents=parts)).cheapest(bound)
+        cut = Solver(replace(whole, contents=parts))
+    bound = round(cut.shortest * (1 - share) + max(cut.shortest, free.worst) * share)
+    best, found = solver.cheapest(bound), cut.cheapest(bound)
     assert best is not None and found is not None
     assert found.worst <= bound
     most = max(whole.contents.full_bytes) * (len(parts.trees) - 1)

@@ -14,7 +14,7 @@ from mvc.maintenance.repack.candidates import Candidate
 from mvc.maintenance.repack.codings import Codings
 from mvc.maintenance.repack.goal import Proven
 from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve.bundles import Bundles
+from mvc.maintenance.repack.solve.bundles import Bundles, Wholes
 from mvc.maintenance.repack.solve.graph import Contents, Edge, Layout
 from mvc.maintenance.repack.solve.priced import BYTES_ALONE, Priced, Solver, Training
 from mvc.maintenance.repack.survey import Version
@@ -69,13 +69,19 @@ class ContentGraph:
         shape: Shape,
         weight: float | None = None,
         proven: Mapping[CommitId, Proven] | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
-        """``weight``: seconds that a gigabyte is worth. ``proven``: recipes that may be chosen."""
+        """``weight``: seconds that a gigabyte is worth. ``proven``: recipes that may be chosen.
+
+        ``whole``: what is stored in full is decided by versions.
+        """
         self._codings, self._shape = codings, shape
         self._ids = list(codings.first)
         self._held = [[codings.number[id_] for id_ in v.blobs] for v in codings.survey.versions]
         self._full = [codings.full(id_) for id_ in self._ids]
         self._made = [(id_, *shape[id_]) for id_ in self._ids if id_ in shape]
+        parents = [version.parent for version in codings.survey.versions]
         timed = list(map(self._timed, codings.survey.versions, self._held))
         fixed, self._shares = [ns for ns, _ in timed], [share for _, share in timed]
         self._contents = Contents(
@@ -90,7 +96,9 @@ class ContentGraph:
             BYTES_ALONE if weight is None else weight,
             trainings=self._trainings(proven or {}),
         )
-        self._bundles = None if weight is not None else Bundles(priced)
+        self._bundles: Bundles | Wholes | None = None
+        if weight is None:
+            self._bundles = Wholes(priced, parents) if whole else Bundles(priced)
         self.solver = Solver(priced if self._bundles is None else self._bundles.priced)
 
     def _timed(self, version: Version, held: Iterable[int]) -> tuple[int, float]:

@@ -29,6 +29,8 @@ from mvc.maintenance.repack.survey import Survey, survey
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
+from mvc.store.writing.layout import ENDLESS as SKIP_ENDLESS
+from mvc.store.writing.layout import Layout as SkipLayout
 from mvc.types import Progress
 
 __all__ = ["Planner", "front", "make_plan"]
@@ -154,14 +156,31 @@ class Planner:
         if any(base != chain.get(id_, (b"",))[0] for id_, (base, _) in stored.items()):
             yield stored
 
+    def _graphs(self) -> Iterator[ContentGraph]:
+        """Of every shape. Groups are decoded as a whole, so whole versions are planned as well."""
+        for shape in self.shapes():
+            yield ContentGraph(self.codings, shape)
+            if self.codings.stored.groups:
+                yield ContentGraph(self.codings, shape, whole=True)
+
+    def _skipping(self) -> Iterator[RepackPlan]:
+        """With groups, plans with skip deltas of fewer and fewer versions between reset points."""
+        step = layout_of(self.survey.context.config).step or _STEP
+        for interval in (
+            (SKIP_ENDLESS, step**3, step**2, step) if self.codings.stored.groups else ()
+        ):
+            layout = SkipLayout(interval, step)
+            self.codings.attempt(rules.skipping(self.codings, layout).new, self.progress)
+            yield self.plan_of(rules.skipping(self.codings, layout))
+
     def _tried(self, graph: ContentGraph, layout: Layout) -> RepackPlan:
         """The plan for a layout, after trials of its new codings."""
         self.codings.attempt(graph.selection(layout).new, self.progress)
         return self.plan_of(graph.selection(layout))
 
     def _within_time(self, bound: float) -> RepackPlan:
-        graphs = (ContentGraph(self.codings, shape) for shape in self.shapes())
-        plans = [self.unchanged(), *(p for graph in graphs for p in self._near(graph, bound))]
+        plans = [self.unchanged(), *self._skipping()]
+        plans += [plan for graph in self._graphs() for plan in self._near(graph, bound)]
         fitting = [plan for plan in plans if plan.after.worst_seconds <= bound]
         if fitting:
             return min(fitting, key=lambda plan: plan.after.bytes)
@@ -191,9 +210,8 @@ class Planner:
 
     def _within_bytes(self, size: int) -> RepackPlan:
         """Bytes include manifests and headers, which no layout changes."""
-        plans = [self.unchanged()]
-        for shape in self.shapes():
-            plans += self._of_size(ContentGraph(self.codings, shape), size)
+        plans = [self.unchanged(), *self._skipping()]
+        plans += [plan for graph in self._graphs() for plan in self._of_size(graph, size)]
         fitting = [plan for plan in plans if plan.after.bytes <= size]
         if fitting:
             return min(fitting, key=lambda plan: plan.after.worst_seconds)
@@ -260,10 +278,11 @@ class Planner:
     def curve(self) -> RepackCurve:
         """The bytes of all packs that each recovery bound would take, and the stored layout."""
         found = [self.before]
-        for shape in self.shapes() if self.survey.versions else ():
-            graph = ContentGraph(self.codings, shape)
-            layouts = (graph.selection(each.layout) for each in graph.solver.sweep())
-            found += [layout_metrics(self.codings, layout) for layout in layouts]
+        if self.survey.versions:
+            found += [plan.after for plan in self._skipping()]
+            for graph in self._graphs():
+                layouts = (graph.selection(each.layout) for each in graph.solver.sweep())
+                found += [layout_metrics(self.codings, layout) for layout in layouts]
         today, *points = [CurvePoint(a.bytes, a.worst_seconds, a.mean_seconds) for a in found]
         return RepackCurve(front([today, *points]) if points else (), today)
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from mvc.maintenance.repack.solve.graph import Contents, Edge, Layout
 from mvc.maintenance.repack.solve.priced import Priced
 
-__all__ = ["Bundles"]
+__all__ = ["Bundles", "Wholes"]
 
 _LOSS = 0.02  # a delta that loses more of a bundle's bytes on the way back is forward only
 
@@ -128,4 +128,75 @@ class Bundles:
             sources.update(bundle.whole)
             if times.get(edge.b, 0) + edge.ns == times.get(edge.a):
                 sources.update(self._lost(bundle))
+        return Layout(frozenset(sources), frozenset(edges))
+
+
+class Wholes:
+    """``priced``: the problem with whole versions in place of contents.
+
+    For codings in groups, of which none is decoded without the others: what a version stores in
+    full or as deltas is decided for all of its contents together.
+    """
+
+    def __init__(self, problem: Priced, parents: Sequence[int | None]) -> None:
+        """``parents``: by version the earlier one that its contents are made from."""
+        self._contents, self._held = problem.contents, problem.held
+        self._new: list[list[int]] = []  # contents that no earlier version has
+        known = set[int]()
+        for held in problem.held:
+            self._new.append([content for content in held if content not in known])
+            known.update(held)
+        common, roots = dict[int, set[int]](), list[int]()
+        for version, parent in enumerate(parents):
+            roots.append(version if parent is None else roots[parent])
+            common.setdefault(roots[-1], set(problem.held[version])).intersection_update(
+                problem.held[version]
+            )
+        own = [
+            [content for content in held if content not in common[root]]
+            for held, root in zip(problem.held, roots, strict=True)
+        ]
+        full_bytes, full_ns = self._contents.full_bytes, self._contents.full_ns
+        self.priced = replace(
+            problem,
+            contents=Contents(
+                [sum(full_bytes[content] for content in contents) for contents in own],
+                [sum(full_ns[content] for content in contents) for contents in own],
+                [self._edge(p, version) for version, p in enumerate(parents) if p is not None],
+            ),
+            held=[[version] for version in range(len(own))],
+            fixed_ns=[
+                ns + sum(full_ns[content] for content in common[root])
+                for ns, root in zip(problem.fixed_ns, roots, strict=True)
+            ],
+        )
+
+    def _deltas(self, version: int) -> list[int]:
+        ups = (self._contents.parents[content] for content in self._new[version])
+        return [up[1] for up in ups if up is not None]
+
+    def _edge(self, parent: int, version: int) -> Edge:
+        contents = self._contents
+        edges = [contents.edges[number] for number in self._deltas(version)]
+        whole = [c for c in self._new[version] if contents.parents[c] is None]
+        lost = set(self._held[parent]).difference(
+            self._held[version], (edge.a for edge in edges if not edge.forward)
+        )
+        size = sum(contents.full_bytes[content] for content in self._held[parent])
+        return Edge(
+            parent,
+            version,
+            sum(edge.bytes for edge in edges) + sum(contents.full_bytes[c] for c in whole),
+            sum(edge.ns for edge in edges),
+            forward=sum(contents.full_bytes[content] for content in lost) > _LOSS * size,
+        )
+
+    def contents(self, layout: Layout) -> Layout:
+        """The layout of the contents that one of the versions stands for."""
+        parents = self._contents.parents
+        sources = {content for content, up in enumerate(parents) if up is None}
+        for version in layout.sources:
+            sources.update(self._held[version])
+        made = (self.priced.contents.edges[number].b for number in layout.edges)
+        edges = {delta for version in made for delta in self._deltas(version)}
         return Layout(frozenset(sources), frozenset(edges))
