@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-__all__ = ["MARKERS", "VERSION_CONTROL", "is_foreign"]
+__all__ = ["FOREIGN", "MARKERS", "VERSION_CONTROL", "is_foreign"]
 
 VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", ".pijul"})
 """Names that are theirs alone, in any case of letters; mvc never looks into such a folder."""
@@ -13,7 +13,7 @@ MARKERS = {"cvs": "Entries", "_darcs": "format"}
 """Names that an ordinary folder may have, too: one is theirs if it has the file named here."""
 
 _SHORT = {"git~1", "mvc~1"}  # what Windows calls .git and .mvc in eight letters
-_FOREIGN = VERSION_CONTROL | _SHORT
+FOREIGN = VERSION_CONTROL | _SHORT
 _SETTINGS = {
     "cvs": {"entries", "entries.log", "entries.static", "root", "repository", "tag", "template"}
     | {"base", "baserev", "notify", "checkin.prog", "update.prog"},
@@ -28,6 +28,6 @@ def is_foreign(path: str) -> bool:
     Of the folders in ``MARKERS``, which need not be theirs, that is what the systems put there.
     """
     parts = path.casefold().split("/")
-    return not _FOREIGN.isdisjoint(parts) or any(
+    return not FOREIGN.isdisjoint(parts) or any(
         name in _SETTINGS.get(folder, ()) for folder, name in pairwise(parts)
     )

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import settings
 
 from mvc.testing.fixtures import clock, history, repo
+from tests import slow
 from tests.prepared import forking, prepared
 from tests.variables import put_aside
 
@@ -34,3 +35,8 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         sys.dont_write_bytecode = before
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    slow.mark(items)

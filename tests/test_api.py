@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,7 @@ from mvc.errors import DamagedData, DoesNotFit, NotARepository, WrongUsage
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.display import Log
 
-
-@pytest.fixture
-def repo(tmp_path: Path) -> mvc.Repository:
-    return mvc.Repository.init(tmp_path / "repo")
+STATE = {"w": np.arange(6, dtype=np.float32)}
 
 
 def _net(width: int = 3) -> torch.nn.Module:
@@ -178,3 +176,35 @@ def test_names_and_versions(repo: mvc.Repository) -> None:
     assert repo.config.get("init.branch") == "main"
     chosen = repo.storage.forget(first.id, dry_run=True)
     assert repo.storage.forget_preview(chosen).tensors == 1
+
+
+def test_a_report_of_versions_without_tensors(repo: mvc.Repository) -> None:
+    for text in "abc":
+        (repo.root / "config.json").write_text(text)
+        repo.commit([repo.root / "config.json"])
+    repo.report(repo.root / "report.html")
+    assert "</html>" in (repo.root / "report.html").read_text()
+
+
+def test_a_plot_leaves_gaps_where_values_are_not_finite(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        for i, value in enumerate([1, 2, float("nan"), 3, float("inf")]):
+            at = f"2026-01-0{i + 1}T00:00Z"
+            metrics = {"acc": value, "none": float("-inf")}
+            repo.commit(STATE, metrics=metrics, options=mvc.CommitOptions(time=at))
+        drawn = repo.plot("acc", "none")
+        text, svg = drawn.text(60), drawn.svg()
+    assert text[0] == "acc, highest 3, lowest 1" and "none, no finite value" in text
+    assert sum(line.count("*") for line in text) == 3
+    (line,) = re.findall(r'class="l" d="([^"]*)"', svg)
+    assert re.sub(r"[\d. ]+", "", line.replace("h0", "")) == "MLM"
+
+
+def test_the_extremes_of_float64_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with mvc.Repository.init(tmp_path) as repo:
+        for value in (1e308, -1e308, 5e-324, float("nan")):
+            repo.commit(STATE, metrics={"acc": value, "gone": float("nan")})
+        drawn = repo.plot("acc", "gone")
+        assert drawn.picture("x.png").startswith(b"\x89PNG")
+        assert "nan" not in drawn.svg() and "inf" not in drawn.svg()

@@ -24,7 +24,7 @@ from mvc.model.names import check_key
 from mvc.model.tensor import TensorSpec
 
 if TYPE_CHECKING:
-    from mvc.codecs.lc.step import Step
+    from mvc.lossy.lc.step import Addition
 
 __all__ = [
     "CHECK_BYTES", "FileParts", "MemorySource", "ParsedContent", "ParsedFile", "ParsedTensor",
@@ -95,10 +95,10 @@ class StepFrom(Struct, frozen=True):
     """A content is the stored blob ``base`` plus ``step``, coded by the pipeline ``coding``."""
 
     base: BlobId
-    step: Step
+    step: Addition
     coding: str
 
-    def part(self, start: int, length: int) -> Step:
+    def part(self, start: int, length: int) -> Addition:
         """What is added to so many bytes of the base."""
         width = self.step.nbytes // max(1, len(self.step.symbols))
         symbols = self.step.symbols[start // width : (start + length) // width]

@@ -19,12 +19,12 @@ from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.adapters.files.detect import suspicion
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import ParsedContent, ParsedFile, ParsedTensor
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import BadModelFile, DamagedData, InvalidName, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.process import cpu_count
@@ -33,6 +33,8 @@ from mvc.model.hashing import pieces
 from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.repo.checkout.export import export
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitRequest
@@ -47,7 +49,7 @@ from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import tracked_name
 from mvc.types import Progress
 
-__all__ = ["MAX_BYTES", "PIPELINES", "Advice", "Figures", "Measured", "Row", "advise", "bench"]
+__all__ = ["MAX_BYTES", "PIPELINES", "Advice", "BenchRow", "Figures", "Measured", "advise", "bench"]
 
 MAX_BYTES = 256 * MIB
 """Default for the tensor bytes committed of one version."""
@@ -90,12 +92,12 @@ class Figures(Struct, frozen=True):
     checkout: float
 
 
-class Row(Struct, frozen=True):
+class BenchRow(Struct, frozen=True):
     """One pipeline. ``full``: the oldest version; ``delta``: the later ones, None without any.
 
     ``interval``: versions from one stored in full to the next. ``version_bytes``: what a version
     adds on average. ``recovery``: seconds to check out the last version of a chain; ``fits``:
-    that is within ``store.max_recovery``.
+    that is within ``store.max_recovery``. ``slow``: it commits slower than a pipeline must.
     """
 
     pipeline: str
@@ -103,9 +105,10 @@ class Row(Struct, frozen=True):
     full: Figures
     delta: Figures | None
     interval: int
-    version_bytes: float
+    version_bytes: int
     recovery: float
     fits: bool
+    slow: bool = False
 
     @property
     def takes_bases(self) -> bool:
@@ -122,14 +125,10 @@ class Row(Struct, frozen=True):
 
 
 class Advice(Struct, frozen=True):
-    """``row`` is None if no pipeline keeps within ``store.max_recovery``.
+    """``row`` is None if no pipeline keeps within ``store.max_recovery``."""
 
-    ``least_speed``: the commit speed in bytes a second that a pipeline must reach.
-    """
-
-    row: Row | None
+    row: BenchRow | None
     reason: str
-    least_speed: float
 
 
 class Measured(Struct, frozen=True):
@@ -140,7 +139,7 @@ class Measured(Struct, frozen=True):
     ``changed``: mean share of bytes in tensors that changed, None without pairs.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
     advice: Advice
     in_use: str
     newest: str
@@ -154,6 +153,12 @@ class Measured(Struct, frozen=True):
     reset_interval: int
     max_recovery: float | None
     notes: tuple[str, ...]
+    exact: bool = True  # other bytes raise DamagedData
+
+    @property
+    def recommended(self) -> str | None:
+        """The value for ``commit.pipeline`` that is advised."""
+        return None if self.advice.row is None else self.advice.row.name
 
 
 def bench(
@@ -181,7 +186,7 @@ def bench(
     if not versions:
         raise BadModelFile(f"{_label(found[-1])} is empty: there is nothing to measure")
     in_use = Pipeline.parse(settings.get("commit.pipeline")).coding()
-    trials = [_Trial(p) for p in dict.fromkeys([*map(Pipeline.parse, PIPELINES), in_use])]
+    trials = [_BenchTrial(p) for p in dict.fromkeys([*map(Pipeline.parse, PIPELINES), in_use])]
     with TemporaryDirectory(prefix="mvc-bench-") as folder:
         each = min(max_bytes, versions[-1].size)
         chosen = versions[-max(2, min(_VERSIONS, _IN_ALL * max_bytes // each)) :]
@@ -191,38 +196,45 @@ def bench(
         series = _Series(fs, Path(folder), free, chosen, max_bytes)
         series.look(trials)
         series.measure(trials, progress)
-    rows = tuple(_row(trial, series, settings) for trial in trials)
+    rows = [_row(trial, series, settings) for trial in trials]
+    least = _least_speed(rows)
+    rows = [replace(row, slow=row.speed < least) for row in rows]
     compared = len(series.versions) - 1
     empty = [f"{_label(v)} is empty and left out" for v in found if not v.size]
     return Measured(
-        rows,
-        advise(rows, in_use.text),
-        in_use.text,
-        str(versions[-1].source),
-        str(series.versions[-2].source) if compared else None,
-        len(versions),
-        compared,
-        series.total,
-        series.sizes[-1],
-        series.changed,
-        cpu_count(),
-        layout_of(settings).interval,
-        settings.get("store.max_recovery"),
-        (*empty, *series.notes, *_without_deltas(series, trials)),
+        rows=tuple(rows),
+        advice=advise(rows, in_use.text),
+        in_use=in_use.text,
+        newest=str(versions[-1].source),
+        base=str(series.versions[-2].source) if compared else None,
+        versions=len(versions),
+        compared=compared,
+        raw_bytes=series.total,
+        sampled=series.sizes[-1],
+        changed=series.changed,
+        threads=cpu_count(),
+        reset_interval=layout_of(settings).interval,
+        max_recovery=settings.get("store.max_recovery"),
+        notes=(*empty, *series.notes, *_without_deltas(series, trials)),
     )
 
 
-def advise(rows: Sequence[Row], in_use: str) -> Advice:
+def _least_speed(rows: Sequence[BenchRow]) -> float:
+    """The commit speed in bytes a second that a pipeline must reach."""
+    return _KEEPS_UP * max((row.speed for row in rows if row.takes_bases), default=0.0)
+
+
+def advise(rows: Sequence[BenchRow], in_use: str) -> Advice:
     """The smallest store whose commits keep up and whose recovery keeps within the bound.
 
     Of sizes within a per cent of the smallest, the pipeline in use is chosen, else the first.
     Pipelines without deltas are left out if no delta was measured.
     """
-    least = _KEEPS_UP * max((row.speed for row in rows if row.takes_bases), default=0.0)
+    least = _least_speed(rows)
     fitting = [row for row in rows if row.fits and (row.takes_bases or row.delta)]
     if not fitting:
         why = "no pipeline recovers even a full version within store.max_recovery"
-        return Advice(None, why, least)
+        return Advice(None, why)
     keeping_up = [row for row in fitting if row.speed >= least] or fitting
     smallest = min(row.version_bytes for row in keeping_up)
     alike = [row for row in keeping_up if row.version_bytes <= _ALIKE * smallest]
@@ -230,10 +242,10 @@ def advise(rows: Sequence[Row], in_use: str) -> Advice:
     why = "the smallest store of those that commit at least half as fast as the fastest with deltas"
     if any(not row.fits for row in rows):
         why += " and recover within store.max_recovery"
-    return Advice(chosen, why, least)
+    return Advice(chosen, why)
 
 
-class _Trial(Struct):
+class _BenchTrial(Struct):
     """One pipeline: bytes added and seconds taken by each version, oldest first."""
 
     pipeline: Pipeline
@@ -268,7 +280,7 @@ class _Series:
         if self.total > max_bytes:
             self._sample = _spread(places, max_bytes / self.total)
 
-    def look(self, trials: Sequence[_Trial]) -> None:
+    def look(self, trials: Sequence[_BenchTrial]) -> None:
         """Bounds the number of versions by time, and reads each of them once."""
         began = time.perf_counter()
         self._run(trials[0].pipeline, self.versions[-1:])
@@ -299,7 +311,7 @@ class _Series:
             self.notes.append(f"{text}: measured as raw bytes")
         return entry
 
-    def measure(self, trials: Sequence[_Trial], progress: Progress | None) -> None:
+    def measure(self, trials: Sequence[_BenchTrial], progress: Progress | None) -> None:
         """Fills the trials. The pipelines take turns, so that they share the machine's noise."""
         turn, rounds, done, each = 0, _ROUNDS, 0, sum(self.sizes)
         began = time.perf_counter()
@@ -319,13 +331,13 @@ class _Series:
                     progress(done, each * rounds * len(trials), trial.pipeline.text)
             turn += 1
 
-    def _run(self, pipeline: Pipeline, versions: Sequence[Checkpoint]) -> _Trial:
+    def _run(self, pipeline: Pipeline, versions: Sequence[Checkpoint]) -> _BenchTrial:
         """Commits versions into a new repository and checks each of them out.
 
         The repository is opened for each step, as by a process of its own. Raises DamagedData
         unless the files that come back are exactly those that were committed.
         """
-        trial = _Trial(pipeline)
+        trial = _BenchTrial(pipeline)
         with TemporaryDirectory(dir=self._folder) as folder:
             root, out = Path(folder) / "repo", Path(folder) / "out"
             opened = partial(Repository.open, root, config=lambda _: self._config, fs=self._fs)
@@ -428,7 +440,7 @@ def _share(old: Sequence[FileEntry], new: Sequence[FileEntry]) -> float:
     return sum(size for size, had in sizes if not had) / max(1, sum(size for size, _ in sizes))
 
 
-def _row(trial: _Trial, series: _Series, settings: Config) -> Row:
+def _row(trial: _BenchTrial, series: _Series, settings: Config) -> BenchRow:
     """Figures of one pipeline, and what a long history under the settings would cost."""
     sizes, total = series.sizes, series.total
     scale = total / sizes[-1]  # from the sample to the whole version
@@ -452,15 +464,24 @@ def _row(trial: _Trial, series: _Series, settings: Config) -> Row:
         version_bytes, seconds = chain * total / interval, seconds + deltas * step
     text = trial.pipeline.text
     preset = next((n for n in PRESETS if Pipeline.parse(n) == trial.pipeline), None)
-    return Row(text, preset, full, delta, interval, version_bytes, seconds, fits)
+    return BenchRow(
+        pipeline=text,
+        preset=preset,
+        full=full,
+        delta=delta,
+        interval=interval,
+        version_bytes=round(version_bytes),
+        recovery=seconds,
+        fits=fits,
+    )
 
 
-def _figures(trial: _Trial, sizes: Sequence[int], part: slice) -> Figures:
+def _figures(trial: _BenchTrial, sizes: Sequence[int], part: slice) -> Figures:
     raw, stored = sum(sizes[part]), sum(trial.stored[part])
     return Figures(stored / raw, raw / sum(trial.commits[part]), raw / sum(trial.checkouts[part]))
 
 
-def _without_deltas(series: _Series, trials: Sequence[_Trial]) -> list[str]:
+def _without_deltas(series: _Series, trials: Sequence[_BenchTrial]) -> list[str]:
     """Why there are no deltas, if there are none."""
     if series.changed is None:
         return [

@@ -23,8 +23,6 @@ from typing import (
 
 from msgspec.structs import replace
 
-from mvc.api.recipes import Recipes, trusted_versions
-from mvc.api.storage import Storage
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -37,7 +35,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, queries, refs, times
+from mvc.repo import deployments, refs, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -55,11 +53,14 @@ if TYPE_CHECKING:
 
     import torch
 
+    from mvc.api.recipes import Recipes
+    from mvc.api.storage import Storage
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
+    from mvc.repo.commit.lossy_commit import LossyCommit
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
@@ -67,7 +68,6 @@ if TYPE_CHECKING:
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
-    from mvc.repo.lossy.commit import LossyCommit
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.worktree.identify import Identified
@@ -155,6 +155,8 @@ class Repository:
         with remove_if_failed(files, root):
             files.make_dirs(root)
             create(files, time, root, name, config=_FIRST_CONFIG)
+        from mvc.repo import queries
+
         repo = cls.open(root, config=config, fs=fs, clock=clock)
         queries.begin(repo.context)
         return repo
@@ -238,11 +240,15 @@ class Repository:
     @cached_property
     def storage(self) -> Storage:
         """Figures, check, repair, gc, forget, repack."""
+        from mvc.api.storage import Storage
+
         return Storage(self)
 
     @cached_property
     def recipes(self) -> Recipes:
         """How versions were trained, their code, environment and data; training them again."""
+        from mvc.api.recipes import Recipes
+
         return Recipes(self)
 
     @property
@@ -419,7 +425,7 @@ class Repository:
         options: CommitOptions,
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_states
-        from mvc.repo.lossy.approximate import approximating
+        from mvc.repo.commit.reduced_file import approximating
 
         changes: Sequence[Change] = of_states(self.context, given)
         live: Any = given.get(path)
@@ -445,7 +451,7 @@ class Repository:
         options: CommitOptions,
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_files, of_states
-        from mvc.repo.lossy.approximate import approximating
+        from mvc.repo.commit.reduced_file import approximating
 
         changes, further = of_files(self.context, paths, options), of_states(self.context, given)
         output = None if options.output is None else Path(options.output)
@@ -478,12 +484,12 @@ class Repository:
         self, request: CommitRequest, options: CommitOptions, text: str | None
     ) -> LossyCommit | None:
         """The making of production weights by the pipeline ``text``; None if it only codes."""
-        from mvc.codecs.pipeline import Pipeline
+        from mvc.pipelines.pipeline import Pipeline
 
         parsed = Pipeline.parse(text or "lossless")
         makes = parsed.decisions or parsed.lossy or parsed.forward_only
         if options.produced_by is None and makes:
-            from mvc.repo.lossy.commit import LossyCommit
+            from mvc.repo.commit.lossy_commit import LossyCommit
 
             return LossyCommit.of(self.context, str(text), request, options.exact)
         if options.output or options.in_place or options.exact:
@@ -541,6 +547,7 @@ class Repository:
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
         and Busy if another checkout into the same place takes longer than a minute.
         """
+        from mvc.repo import queries
         from mvc.repo.checkout import states
 
         check_keywords("checkout", WriteOptions, options)
@@ -619,6 +626,7 @@ class Repository:
         progress: Progress | None = None,
     ) -> Restored | None:
         """Makes a branch the current one and writes its files."""
+        from mvc.repo import queries
         from mvc.repo.checkout import checkout
 
         done = checkout.switch(
@@ -662,6 +670,7 @@ class Repository:
         what would run. Raises UnknownPath if the version carries no code, NotTrusted, CannotBuild,
         DoesNotFit.
         """
+        from mvc.api.recipes import trusted_versions
         from mvc.models.models import build, code_of, read_model
 
         commit = self.find(rev, at=at, target=target)
@@ -826,6 +835,7 @@ class Repository:
         what was asked for raises its error; ``on_error="skip"`` passes it over, ``"yield"``
         gives the error in place of the state. While a state is looked at, the next is decoded.
         """
+        from mvc.repo import queries
         from mvc.repo.checkout import versions
 
         found = versions.iter_versions(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import click
+
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.session import Session
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IsLive", "as_json", "details", "forgotten_on", "heading", "live_now", "one_liner", "related",
-    "warn_of_clock", "warn_of_time",
+    "tell_deployed", "warn_of_clock", "warn_of_time",
 ]  # fmt: skip
 
 _COMMIT = (
@@ -158,6 +160,18 @@ def warn_of_clock(out: Output, deployed: Deployed) -> None:
     if not deployed.dated:
         text += ": what is live now follows the order of recording, '--at TIME' the times on record"
     out.warn(text)
+
+
+def tell_deployed(session: Session, done: Deployed, words: str, *, title: str = "") -> None:
+    """Says what the command did, as ``words`` with ``{target}`` and ``{commit}``, or as JSON."""
+    out, command = session.out, click.get_current_context().info_name
+    if session.as_json:
+        out.json(f"mvc.{command}/1", {"deployment": done})
+    elif session.verbosity >= 0:
+        commit = out.paint(done.commit.short, "id") + (f" ({title})" if title else "")
+        target = out.paint(printable(done.target), "target")
+        when = format_time(done.time_ns)
+        out.line(f"{words.format(target=target, commit=commit)} at {when}")
 
 
 def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:

@@ -76,7 +76,7 @@ def _of_checkout(session: Session, ctx: click.Context) -> list[str]:
 
 
 def _presets(*_: object) -> Iterable[str]:
-    from mvc.codecs.pipeline import PRESETS
+    from mvc.pipelines.table import PRESETS
 
     return PRESETS
 

@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
     if instruction:
         from click.shell_completion import shell_complete
 
-        return shell_complete(program, {}, "mvc", _COMPLETE, instruction)
+        return shell_complete(program, {}, "mvc", complete_var=_COMPLETE, instruction=instruction)
     session = Session()
     try:
         try:
@@ -152,8 +152,9 @@ def describe(error: BaseException) -> Failure:
 
 def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx else "mvc"
-    message = error.format_message()
-    message = message[:1].lower() + message[1:].rstrip(".")
+    message = error.format_message().rstrip(".")
+    if not message[1:2].isupper():  # START is a name
+        message = message[:1].lower() + message[1:]
     return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)
 
 

@@ -8,7 +8,8 @@ commands share are below.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from inspect import isclass
 from pathlib import Path
 from types import NoneType
@@ -16,13 +17,13 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import FieldInfo, fields
 
 from mvc.cli.completing import COMPLETIONS
 
 __all__ = [
-    "DRY_RUN", "FORCE_FILE", "FORCE_WORK", "LIMIT", "TIMEOUT", "TRUST", "CommandOptions",
-    "argument", "filled", "flag", "given", "option", "parameters",
+    "DRY_RUN", "FORCE_FILE", "FORCE_WORK", "LIMIT", "CommandOptions", "argument", "check_needs",
+    "filled", "flag", "given", "option", "parameters", "timeout", "trust",
 ]  # fmt: skip
 
 _O = TypeVar("_O", bound="CommandOptions")
@@ -33,11 +34,15 @@ class CommandOptions(Struct, frozen=True, kw_only=True):
 
 
 class _Declared(Struct, frozen=True):
-    """What click is given for a field, beside its name and its type."""
+    """What click is given for a field, beside its name and its type.
+
+    ``needs``: fields, apart by spaces, of which one must be set if this one is.
+    """
 
     make: type[click.Parameter]
     names: tuple[str, ...]
     settings: Mapping[str, Any]
+    needs: str = ""
 
     def parameter(self, name: str, kind: Any) -> click.Parameter:
         """The parameter ``name`` of click; ``--name`` is added where no long name is given."""
@@ -71,54 +76,89 @@ def _click_type(kind: Any) -> Any:
     return click.Path(path_type=Path) if kind is Path else kind
 
 
-def argument(metavar: str | None, **settings: Any) -> Any:
+def argument(metavar: str | None, *, needs: str = "", **settings: Any) -> Any:
     """An argument; a tuple takes several, what may be None or has a default is optional."""
-    return _Declared(click.Argument, (), {"metavar": metavar, **settings})
+    return _Declared(click.Argument, (), {"metavar": metavar, **settings}, needs)
 
 
-def option(metavar: str | None, help_: str, *names: str, **settings: Any) -> Any:
+def option(metavar: str | None, help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
     """An option with a value."""
-    return _Declared(click.Option, names, {"metavar": metavar, "help": help_, **settings})
+    return _Declared(click.Option, names, {"metavar": metavar, "help": help_, **settings}, needs)
 
 
-def flag(help_: str, *names: str, **settings: Any) -> Any:
+def flag(help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
     """An option that is there or not; with ``count``, how often."""
-    return _Declared(click.Option, names, {"help": help_, **settings})
+    return _Declared(click.Option, names, {"help": help_, **settings}, needs)
+
+
+@cache
+def _fields(options: type[CommandOptions]) -> tuple[FieldInfo, ...]:
+    return fields(options)  # resolves annotations, which takes long
+
+
+def _is_group(field: FieldInfo) -> bool:
+    return isclass(field.type) and issubclass(field.type, CommandOptions)
+
+
+def _flat(options: type[CommandOptions]) -> Iterator[FieldInfo]:
+    """The fields of ``options``, those of its groups among them."""
+    for field in _fields(options):
+        yield from _flat(field.type) if _is_group(field) else (field,)
 
 
 def parameters(options: type[CommandOptions]) -> list[click.Parameter]:
     """The parameters of click for the fields of ``options``, in their order."""
-    made = []
-    for field in fields(options):
-        if isclass(field.type) and issubclass(field.type, CommandOptions):
-            made += parameters(field.type)
-        else:
-            made.append(field.default.parameter(field.name, field.type))
-    return made
+    return [field.default.parameter(field.name, field.type) for field in _flat(options)]
 
 
 def filled(options: type[_O], values: Mapping[str, Any]) -> _O:
     """The values that click has read, as ``options``."""
     return options(**{
-        field.name: filled(field.type, values)
-        if isclass(field.type) and issubclass(field.type, CommandOptions)
-        else values[field.name]
-        for field in fields(options)
+        field.name: filled(field.type, values) if _is_group(field) else values[field.name]
+        for field in _fields(options)
     })  # fmt: skip
+
+
+def check_needs(options: type[CommandOptions], values: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option that is set without one of those that it needs."""
+    for field in _flat(options):
+        needs = field.default.needs.split()
+        if needs and _is_set(values[field.name]) and not any(_is_set(values[n]) for n in needs):
+            wanted = " or ".join(_spelled(name) for name in needs)
+            raise click.UsageError(f"{_spelled(field.name)} goes with {wanted}")
+
+
+def _is_set(value: object) -> bool:
+    return value is not None and value is not False and value != ()
+
+
+def _spelled(name: str) -> str:
+    """How a parameter of the command is typed."""
+    named = next(p for p in click.get_current_context().command.params if p.name == name)
+    return (
+        named.opts[0] if isinstance(named, click.Option) else named.human_readable_name.strip("[]")
+    )
 
 
 def given(options: CommandOptions, names: str) -> str | None:
     """How the first of these options, apart by spaces, that is set is spelled; None if none is."""
-    spelled = {p.name: p.opts[0] for p in click.get_current_context().command.params}
-    return next((spelled[name] for name in names.split() if getattr(options, name)), None)
+    return next((_spelled(name) for name in names.split() if getattr(options, name)), None)
 
 
 DRY_RUN = flag("Only say what would be done.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
-TRUST = option("REV", "Run the stored code of REV, too: a base that is trained first.")
-TIMEOUT = option(
-    "SECONDS", "End the training of a version that takes longer.",
-    type=click.FloatRange(0, min_open=True),
-)  # fmt: skip
+
+
+def trust(needs: str) -> Any:
+    """``--trust REV``, for commands that train versions again."""
+    return option("REV", "Run the stored code of REV, too: a base that is trained first.",
+                  needs=needs)  # fmt: skip
+
+
+def timeout(needs: str) -> Any:
+    """``--timeout SECONDS``, for the same."""
+    seconds = click.FloatRange(0, min_open=True)
+    what = "End the training of a version that takes longer."
+    return option("SECONDS", what, needs=needs, type=seconds)

@@ -17,25 +17,29 @@ from msgspec import Struct
 
 from mvc.repo.times import format_time
 
-__all__ = ["fields", "plain", "stamped"]
+__all__ = ["OWN_FIELDS", "fields", "plain", "stamped"]
 
-_FIELDS = {
+OWN_FIELDS = {
     "Bars": "title kinds",
-    "Change": "path kind detail not_written same_as",
+    "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
     "CurvePoint": "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds",
     "Deployed": "target commit time@ recorded@ sequence retracted retracted_ns",
     "Deployment": "target commit time_ns",
     "Dropped": "path seconds where time@ proven@",
+    "FamilyMember": "commit=commit.id path base relation names targets "
+    "message=commit.message time@commit.time_ns",
+    "FileChange": "path kind detail not_written same_as",
     "FsckReport": "sound full problems notes entries versions forgotten lost_versions=lost records "
     "objects checked_bytes",
     "Imported": "source time@ commit kept raw_bytes stored_bytes",
     "Lanes": "title spans",
     "Line": "title points",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
-    "Member": "commit=commit.id path base relation names targets message=commit.message "
-    "time@commit.time_ns",
+    "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
+    "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
+    "notes",
     "Problem": "kind object where message versions tensors",
     "Quarantined": "file bytes=length reason=why",
     "Relink": "target operation=sequence previous",
@@ -60,7 +64,7 @@ def fields(value: object, names: str = "") -> dict[str, Any]:
 
 
 def _names(value: object) -> str:
-    own = _FIELDS.get(type(value).__name__)
+    own = OWN_FIELDS.get(type(value).__name__)
     return own or " ".join(getattr(value, "__struct_fields__", ()))
 
 

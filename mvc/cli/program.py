@@ -18,7 +18,7 @@ import click
 
 from mvc import __version__
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import CommandOptions, filled, parameters
+from mvc.cli.options import CommandOptions, check_needs, filled, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -202,7 +202,10 @@ def verb(
 
         def callback(**values: Any) -> int | None:
             session = click.get_current_context().find_object(Session)
-            return function(session, *([filled(options, values)] if options else []))
+            if options is None:
+                return function(session)
+            check_needs(options, values)
+            return function(session, filled(options, values))
 
         return Verb(
             name, callback=callback, params=parameters(options) if options else [], json=json,

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-import click
-
-from mvc.cli.options import TIMEOUT, TRUST, CommandOptions, flag, given
+from mvc.cli.options import CommandOptions, flag, timeout, trust
 from mvc.cli.session import Session
 from mvc.errors import WeightsDropped
 
@@ -29,16 +27,12 @@ class Retraining(CommandOptions, frozen=True, kw_only=True):
     """``--retrain`` (``asked``) and the options that go with it."""
 
     asked: bool = flag("Train weights again that were given up, by their recipe.", "--retrain")
-    anyway: bool = flag("With --retrain: even if the environment differs; it is verified.")
-    trust_code: bool = flag("With --retrain: run the stored code of the version.")
-    trust: tuple[str, ...] = TRUST
-    timeout: float | None = TIMEOUT
-
-    def check(self, *, trust_code: bool = False) -> None:
-        """Raises UsageError for an option without ``--retrain``, but for ``--trust-code`` if so."""
-        names = "trust anyway timeout" if trust_code else "trust_code trust anyway timeout"
-        if not self.asked and (name := given(self, names)):
-            raise click.UsageError(f"{name} is for --retrain")
+    anyway: bool = flag(
+        "With --retrain: even if the environment differs; it is verified.", needs="asked"
+    )
+    trust_code: bool = flag("With --retrain: run the stored code of the version.", needs="asked")
+    trust: tuple[str, ...] = trust("asked")
+    timeout: float | None = timeout("asked")
 
 
 @contextmanager
@@ -66,7 +60,6 @@ def retraining(session: Session, revs: Sequence[Rev | None], options: Retraining
 
     With ``--retrain`` they are trained first; without it nothing is done.
     """
-    options.check()
     with ExitStack() as held:
         if options.asked and not _train(session, revs, options, held):
             session.out.note(_STORED)
@@ -101,7 +94,6 @@ def with_weights(
     ``act`` is called before anything is trained, so it has refused by then what it refuses: files
     that are in the way, a folder that cannot be written, a script that fails.
     """
-    options.check()
     try:
         done = act()
     except WeightsDropped:

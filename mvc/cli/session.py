@@ -197,4 +197,4 @@ def load(file: Path | None) -> Config:
     from mvc.repo.config import load_config, user_file
 
     settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_")}
-    return load_config(FileSystem(), file, user_file(os.environ), settings, {})
+    return load_config(FileSystem(), file, user_file(os.environ), environment=settings, flags={})

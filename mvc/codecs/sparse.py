@@ -46,7 +46,7 @@ def encode_sparse(words: Words, options: Set[str], method: str | None) -> Parts:
 
 
 def decode_sparse(
-    cursor: Cursor, size: int, width: int, options: Set[str], method: str | None
+    cursor: Cursor, size: int, width: int, options: Set[str], *, method: str | None
 ) -> tuple[Words, Words | None]:
     """The words that are not zero, and their positions among ``size``; None if all are there.
 
@@ -56,13 +56,13 @@ def decode_sparse(
     if count > size:
         raise DamagedData(f"{count} of {size} words are said not to be zero")
     if count == size:
-        return _column(cursor, count, width, "values" in options, method), None
-    steps = _column(cursor, count, 8, "indices" in options, method)
-    values = _column(cursor, count, width, "values" in options, method)
+        return _column(cursor, count, width, method, split="values" in options), None
+    steps = _column(cursor, count, 8, method, split="indices" in options)
+    values = _column(cursor, count, width, method, split="values" in options)
     return values, _positions(steps, size, "diff" in options)
 
 
-def _column(cursor: Cursor, count: int, width: int, split: bool, method: str | None) -> Words:
+def _column(cursor: Cursor, count: int, width: int, method: str | None, *, split: bool) -> Words:
     column = np.empty(count, word_type(width))
     if not split:
         decode_segments(cursor, column.view(np.uint8), method)

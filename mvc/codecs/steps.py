@@ -25,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from mvc.codecs.lossy.floats import FORMATS, Format, values_of, words_of_values
+from mvc.codecs.floats import BY_CODE, Format, values_of, words_of_values
 from mvc.codecs.streams import Parts, decode_array, decode_stream, encode_stream
 from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, join, scratch_words, split, word_type
@@ -34,9 +34,6 @@ from mvc.errors import DamagedData
 __all__ = ["decode", "encode"]
 
 Numbers: TypeAlias = NDArray[np.int64]
-
-BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfloat16"))
-"""Formats by the number that stored data names them with."""
 
 _EXPONENTS = range(-1074, 972)
 _EXACT = float(1 << 53)

@@ -102,7 +102,7 @@ def _terms(size: int) -> NDArray[np.float64]:
 
 
 def decode_stream(
-    cursor: Cursor, count: int, method: str | None = "1", slot: str = "s", depth: int = 0
+    cursor: Cursor, count: int, method: str | None = "1", slot: str = "s", *, depth: int = 0
 ) -> Bytes | int:
     """The next stream, of ``count`` bytes: an array, or the value of a constant one.
 
@@ -125,8 +125,8 @@ def decode_stream(
         return out
     if form != SPARSE or depth >= _DEPTH:
         raise DamagedData(f"a stream of unknown form {form}")
-    marks, marked = decode_bitmap(cursor, count, method, slot, depth + 1)
-    values = decode_array(cursor, marked, method, slot + "v", depth + 1)
+    marks, marked = decode_bitmap(cursor, count, method, slot, depth=depth + 1)
+    values = decode_array(cursor, marked, method, slot + "v", depth=depth + 1)
     out = scratch_bytes(slot, count)
     out.fill(0)
     move_marked("xor", out, marks, values, reverse=False)
@@ -134,18 +134,18 @@ def decode_stream(
 
 
 def decode_array(
-    cursor: Cursor, count: int, method: str | None, slot: str, depth: int = 0
+    cursor: Cursor, count: int, method: str | None, slot: str, *, depth: int = 0
 ) -> Bytes:
     """As ``decode_stream``, with a constant stream filled out."""
-    stream = decode_stream(cursor, count, method, slot, depth)
+    stream = decode_stream(cursor, count, method, slot, depth=depth)
     return np.full(count, stream, np.uint8) if isinstance(stream, int) else stream
 
 
 def decode_bitmap(
-    cursor: Cursor, count: int, method: str | None, slot: str, depth: int = 0
+    cursor: Cursor, count: int, method: str | None, slot: str, *, depth: int = 0
 ) -> tuple[Bytes, int]:
     """The next stream, a bitmap over ``count`` elements, and how many it marks."""
-    marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth)
+    marks = decode_array(cursor, -(-count // 8), method, slot + "m", depth=depth)
     if count % 8 and int(marks[-1]) & (0xFF >> count % 8):
         raise DamagedData("a bitmap marks elements past its end")
     even = len(marks) // 8 * 8  # by 8 bytes: adding up their counts takes longer than counting

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.lc.payload import decode_steps, encode_steps
-from mvc.codecs.lc.quantise import quantise
-from mvc.codecs.lc.step import Step, flushes
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
+from mvc.lossy.lc.payload import decode_steps, encode_steps
+from mvc.lossy.lc.quantise import quantise
+from mvc.lossy.lc.step import Addition, flushes
+from mvc.pipelines.pipeline import Pipeline
 
 __all__ = ["CODECS", "DriftCodec", "Plain", "Wire", "codec_named"]
 
@@ -212,7 +212,7 @@ class Lc(DriftCodec):
     def rounded(self, values: Vector, dtype: np.dtype[Any]) -> Vector:
         return self._values(self._step(values, dtype), dtype)
 
-    def _step(self, values: Vector, dtype: np.dtype[Any]) -> Step:
+    def _step(self, values: Vector, dtype: np.dtype[Any]) -> Addition:
         """Raises BadMessage for numbers that are not finite in the element type."""
         with np.errstate(over="ignore"):  # quantise finds what is infinite
             after = values.astype(dtype).tobytes()
@@ -225,7 +225,7 @@ class Lc(DriftCodec):
         return step
 
     @staticmethod
-    def _values(step: Step, dtype: np.dtype[Any]) -> Vector:
+    def _values(step: Addition, dtype: np.dtype[Any]) -> Vector:
         state = bytearray(step.nbytes)
         step.apply(memoryview(state))
         return np.frombuffer(state, dtype).astype(np.float64)

@@ -17,8 +17,14 @@ from msgspec import Struct, field
 
 from mvc.errors import DamagedData, RefConflict, WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.gc import DEFAULT_GRACE, Collection, plan_collection
-from mvc.maintenance.inventory import Contents, inventory
+from mvc.maintenance.gc import (
+    DEFAULT_GRACE,
+    Collection,
+    cutoff_of,
+    plan_deletion,
+    refuse_damaged,
+)
+from mvc.maintenance.inventory import inventory_and_contents
 from mvc.maintenance.reachable import reachable
 from mvc.maintenance.retention import (
     Retention,
@@ -28,13 +34,12 @@ from mvc.maintenance.retention import (
     recorded_since,
     too_few,
 )
-from mvc.maintenance.rewrite_plan import retry_on_rewrite
+from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests, refs
-from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import drop
 from mvc.repo.worktree.identify import holders
@@ -69,7 +74,7 @@ class Chosen(Struct, frozen=True):
 
     @property
     def marks(self) -> dict[CommitId, bool]:
-        """As ``plan_collection`` takes them."""
+        """As ``reachable`` takes them."""
         return {commit.id: self.named for commit in self.commits}
 
 
@@ -90,7 +95,8 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
         stay = _needed(context, {commit.id for commit in selected})
         going = _sorted(commit for commit in selected if commit.id not in stay)
         since = recorded_since(context) if rules.unqueried else None
-        return Chosen(going, rules, (), too_few(context, rules, going), since)
+        short = too_few(context, rules, going)
+        return Chosen(going, rules, short=short, queries_since_ns=since)
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
     kept = tuple(each.commit for each in _kept_by(context, found))
@@ -238,29 +244,27 @@ def preview(
 def _preview(
     context: Context, chosen: Chosen, grace: timedelta, progress: Progress | None
 ) -> ForgetPreview:
-    contents = Contents(ManifestStream(context.store))
-    found = inventory(context.store.snapshot, contents)
+    store = context.store
+    found, contents = inventory_and_contents(store, progress)
     going, kept = _Objects(), _Objects()
     dropped = found.history.given_up(commit.id for commit in chosen.commits)
     for commit in chosen.commits:
         with suppress(DamagedData):
             if commit.manifest in found.codings:
-                manifest = manifests.load(context, commit.manifest)
+                manifest = contents.load(commit.manifest)
                 going.add(manifest, dropped.get(commit.manifest, ()))
     holders: dict[bytes, dict[CommitId, None]] = {}
     collection: Collection | None = None
-    try:
-        cutoff = context.store.now_ns() - round(grace.total_seconds() * 1e9)
-        reach = reachable(found, contents, cutoff, forget=chosen.marks)
+    with suppress(DamagedData):
+        reach = reachable(found, contents, cutoff_of(store, grace), forget=chosen.marks)
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
                 holders.setdefault(_content(commit), {})[commit.id] = None
         dropped = found.history.given_up(reach.states)
         for manifest_id in reach.manifests:
-            kept.add(manifests.load(context, manifest_id), dropped.get(manifest_id, ()))
-        collection = plan_collection(context, grace=grace, forget=chosen.marks, progress=progress)
-    except DamagedData:
-        pass
+            kept.add(contents.load(manifest_id), dropped.get(manifest_id, ()))
+        refuse_damaged(found)
+        collection = plan_deletion(store, encoding_policy(context), found, reach).summary
     if context.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")
     live = deployments.live_now(context)

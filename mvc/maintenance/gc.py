@@ -2,7 +2,7 @@
 
 The plan is a value; executing it is a separate step. It says what stays (``reachable``),
 which codings that needs (``keep_codings``), which journal entries can be shortened
-(``history.shortened``), and which packs hold enough garbage to be rewritten.
+(``VersionHistory.shortened``), and which packs hold enough garbage to be rewritten.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mvc.codecs.patch import encode_patch
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.history import names_of, shortened
-from mvc.maintenance.inventory import Contents, Inventory, StoredCoding, inventory
+from mvc.maintenance.history import names_of
+from mvc.maintenance.inventory import Inventory, StoredCoding, inventory_and_contents
 from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
 from mvc.maintenance.reachable import Reachable, Specs, reachable
 from mvc.maintenance.rewrite_plan import (
@@ -49,7 +49,16 @@ from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
 from mvc.types import Progress
 
-__all__ = ["DEFAULT_GRACE", "Collection", "collect", "grace_of", "plan_collection"]
+__all__ = [
+    "DEFAULT_GRACE",
+    "Collection",
+    "collect",
+    "cutoff_of",
+    "grace_of",
+    "plan_collection",
+    "plan_deletion",
+    "refuse_damaged",
+]
 
 DEFAULT_GRACE = timedelta(days=14)
 _LONGEST_GRACE = timedelta(days=36_500)
@@ -57,7 +66,7 @@ _WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
-class Collection(Struct, frozen=True, kw_only=True):
+class Collection(Struct, frozen=True):
     """What a collection deletes, or would delete. Sizes are bytes on disk.
 
     ``commits`` are unreachable versions, ``objects`` tensors and manifests that no version
@@ -99,32 +108,23 @@ def grace_of(context: Context, given: timedelta | str | None = None) -> timedelt
 # -- the plan, and its execution -----------------------------------------------------------
 
 
-class _Plan(Struct, kw_only=True):
+class CollectionPlan(Struct, kw_only=True):
+    """``quarantine``: files to delete. ``summary``: what that does."""
+
     found: Inventory
-    contents: Contents
     reach: Reachable
     rewrite: RewritePlan
-    quarantine: list[Path]  # files to delete
+    quarantine: list[Path]
     summary: Collection
 
 
 def plan_collection(
-    context: Context,
-    *,
-    grace: timedelta = DEFAULT_GRACE,
-    forget: Mapping[CommitId, bool] | None = None,
-    progress: Progress | None = None,
+    context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
 ) -> Collection:
-    """What ``collect`` would do now if the states in ``forget`` were forgotten (by name: True).
-
-    Raises Busy, and DamagedData if the repository is damaged.
-    """
+    """What ``collect`` would do now. Raises Busy, and DamagedData if the repository is damaged."""
     store, policy = context.store, encoding_policy(context)
-
-    def attempt() -> Collection:
-        return _plan(store, policy, grace, forget=forget, progress=progress).summary
-
-    return retry_on_rewrite(context, attempt)
+    plan = retry_on_rewrite(context, lambda: _plan_now(store, policy, grace, progress))
+    return plan.summary
 
 
 def collect(
@@ -139,8 +139,8 @@ def collect(
     store, policy = context.store, encoding_policy(context)
     before = _size(store)
 
-    def attempt() -> _Plan:
-        plan = _plan(store, policy, grace, progress=progress)
+    def attempt() -> CollectionPlan:
+        plan = _plan_now(store, policy, grace, progress)
         if plan.rewrite:
             execute(
                 context,
@@ -160,7 +160,7 @@ def collect(
     return replace(plan.summary, before=before, freed=before - _size(store))
 
 
-def _last_entry(plan: _Plan, store: Store) -> Entry:
+def _last_entry(plan: CollectionPlan, store: Store) -> Entry:
     """The entry that records the collection.
 
     Files of the quarantine are deleted before: later collections do not look again.
@@ -170,7 +170,7 @@ def _last_entry(plan: _Plan, store: Store) -> Entry:
     return Entry("gc", store.clock.now_ns(), note)
 
 
-def _admit(plan: _Plan, recorded: Recorded, store: Store) -> None:
+def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
     """Raises ConcurrentRewrite if an operation published meanwhile needs what the plan deletes."""
     entry, reach, found = recorded.entry, plan.reach, plan.found
     if entry.forgotten:
@@ -187,8 +187,9 @@ def _admit(plan: _Plan, recorded: Recorded, store: Store) -> None:
     def goes(id_: bytes | None) -> bool:
         return id_ in found.codings and not reach.needs(id_ or b"")
 
+    manifests = ManifestStream(store)
     for commit in entry.commits:
-        if any(map(goes, (*objects(plan.contents.load(commit.manifest)), commit.manifest))):
+        if any(map(goes, (*objects(manifests.load(commit.manifest)), commit.manifest))):
             raise ConcurrentRewrite("a commit came to need an object that was to be collected")
     for _, _, header in store.snapshot.records(recorded.offset):
         if any(goes(found.base_of(member)) for member in header.members):
@@ -202,24 +203,33 @@ def _size(store: Store) -> int:
     return bytes_of(store.fs, [store.folder / JOURNAL, *paths])
 
 
-def _plan(
-    store: Store,
-    policy: Policy,
-    grace: timedelta,
-    *,
-    forget: Mapping[CommitId, bool] | None = None,
-    progress: Progress | None = None,
-) -> _Plan:
-    fs, folder = store.fs, store.folder
-    contents = Contents(ManifestStream(store))
-    found = inventory(store.snapshot, contents, progress=progress)
+def _plan_now(
+    store: Store, policy: Policy, grace: timedelta, progress: Progress | None
+) -> CollectionPlan:
+    found, contents = inventory_and_contents(store, progress)
+    refuse_damaged(found)
+    return plan_deletion(store, policy, found, reachable(found, contents, cutoff_of(store, grace)))
+
+
+def refuse_damaged(found: Inventory) -> None:
+    """Raises DamagedData if records were left out of an inventory."""
     if found.damaged:
         raise DamagedData(
             f"nothing is collected from a damaged repository: {found.damaged[0].message}",
             hint="run 'mvc fsck --repair' first",
         )
-    cutoff = store.now_ns() - round(grace.total_seconds() * 1e9)
-    reach = reachable(found, contents, cutoff, forget=forget)
+
+
+def cutoff_of(store: Store, grace: timedelta) -> int:
+    """From when on operations count, in ns since 1970."""
+    return store.now_ns() - round(grace.total_seconds() * 1e9)
+
+
+def plan_deletion(
+    store: Store, policy: Policy, found: Inventory, reach: Reachable
+) -> CollectionPlan:
+    """How to delete what is not in ``reach``."""
+    fs, folder = store.fs, store.folder
     kept = keep_codings(found, reach, _Estimate(store.recovery, policy, reach.blobs))
     leaves = _leaving(found, kept)
     sizes = {n: bytes_of(fs, [pack_path(folder / PACKS, n)]) for n in set(found.packs)}
@@ -228,7 +238,7 @@ def _plan(
     split = _records_to_split(found, reach, kept, moved)
     ids = list(found.history.numbers)
     gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
-    edits, shorter = shortened(found.history, found.entries, reach.commits, cutoff)
+    edits, shorter = found.history.shortened(found.entries, reach.commits, reach.cutoff_ns)
     worth_it = gone or shorter >= max(_BLOCK, _WORTH * bytes_of(fs, [folder / JOURNAL]))
     saved = shorter if worth_it else 0
     rewrite = RewritePlan()
@@ -255,17 +265,12 @@ def _plan(
         quarantined=bytes_of(fs, set(files_in(fs, folder)) - set(quarantine)),
         unquarantined=bytes_of(fs, quarantine),
     )
-    return _Plan(
-        found=found,
-        contents=contents,
-        reach=reach,
-        rewrite=rewrite,
-        quarantine=quarantine,
-        summary=summary,
+    return CollectionPlan(
+        found=found, reach=reach, rewrite=rewrite, quarantine=quarantine, summary=summary
     )
 
 
-def _leaving(found: Inventory, kept: Kept) -> Flags:
+def _leaving(found: Inventory, kept: KeptCodings) -> Flags:
     """The rows to drop.
 
     Deltas whose base is lost cannot be decoded, and the ids of their bases may belong to
@@ -313,7 +318,7 @@ def _packs_to_move(
 
 
 def _records_to_split(
-    found: Inventory, reach: Reachable, kept: Kept, moved: set[int]
+    found: Inventory, reach: Reachable, kept: KeptCodings, moved: set[int]
 ) -> set[tuple[int, int]]:
     """Records in packs that stay, which name an object of a forgotten state that is no base."""
     return {
@@ -325,7 +330,7 @@ def _records_to_split(
 
 
 def _count_deleted(
-    found: Inventory, kept: Kept, moved: set[int], split: set[tuple[int, int]]
+    found: Inventory, kept: KeptCodings, moved: set[int], split: set[tuple[int, int]]
 ) -> int:
     """Unneeded objects of which no bytes stay, in a record that is neither moved nor split."""
     graph, packs, record_of = found.graph, column(found.packs), found.records_by_row
@@ -342,7 +347,7 @@ def _count_deleted(
 # -- which codings stay --------------------------------------------------------------------
 
 
-class Kept(Struct):
+class KeptCodings(Struct):
     """``rows``: of the graph, those that stay. By object: ``needed``, and ``coded``: it has a
     coding whose base is stored.
 
@@ -358,7 +363,7 @@ class Kept(Struct):
     phantoms: set[bytes]
 
 
-def keep_codings(found: Inventory, reach: Reachable, estimate: _Estimate) -> Kept:
+def keep_codings(found: Inventory, reach: Reachable, estimate: _Estimate) -> KeptCodings:
     """The codings to keep and to make, so that everything in ``reach`` can be recovered.
 
     If the path to a needed object leads through unneeded ones, there are three choices: encode
@@ -375,7 +380,7 @@ def keep_codings(found: Inventory, reach: Reachable, estimate: _Estimate) -> Kep
     stays = needed | graph.ambiguous
     rows = graph.sound & stays[graph.object]
     rows &= ~graph.delta | stays[graph.base]
-    kept = Kept(rows, needed, coded, add=[], added_bytes=0, phantoms=set())
+    kept = KeptCodings(rows, needed, coded, add=[], added_bytes=0, phantoms=set())
     work = _Reconnecting(found, reach, kept, stays)
     for id_, pieces in work.cut_off():
         work.reconnect(id_, pieces, estimate)
@@ -389,7 +394,7 @@ class _Reconnecting:
     needs a coding as well: a delta names its base by 8 bytes, and only a coding gives the full id.
     """
 
-    def __init__(self, found: Inventory, reach: Reachable, kept: Kept, stays: Flags) -> None:
+    def __init__(self, found: Inventory, reach: Reachable, kept: KeptCodings, stays: Flags) -> None:
         graph = found.graph
         self._found = found
         self._reach = reach

@@ -1,6 +1,6 @@
 """What the journal says of versions and names, and what of it can be left out.
 
-For verbs that weigh the whole history at once: ``History`` takes some hundred bytes for each
+For verbs that weigh the whole history at once: ``VersionHistory`` takes some hundred bytes for each
 operation, an entry itself ten times as much.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -17,10 +18,10 @@ from mvc.repo.lookup.refs import BRANCH
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["History", "names_of", "shortened"]
+__all__ = ["VersionHistory", "names_of"]
 
 
-class History:
+class VersionHistory:
     """Give it every entry in the order of the journal (``take``), then ask.
 
     ``numbers``: every version that an entry names, in the order of first mention.
@@ -99,44 +100,9 @@ class History:
             self._behind.append(())
         return number
 
-    def time_of(self, position: int) -> int:
-        """When an entry was recorded, in ns since 1970."""
-        return self._times[position]
-
-    def sequence_of(self, position: int) -> int:
-        """The number of an entry."""
-        return self._sequences[position]
-
-    def has_marks(self, position: int) -> bool:
-        """Whether an entry says what became of weights."""
-        return position in self._marked
-
-    def is_plain(self, position: int, among: Collection[int]) -> bool:
-        """Whether an entry does no more than publish versions and move branches to them, and
-        all versions that it names are ``among`` these.
-        """
-        return bool(self._plain[position]) and all(n in among for n in self._named(position))
-
     def _named(self, position: int) -> array[int]:
         """The versions that an entry made, moved a ref from or to."""
         return self._names[self._name_ends[position] : self._name_ends[position + 1]]
-
-    def is_newest(self, name: str, position: int) -> bool:
-        """Whether an entry is the last that changed a ref."""
-        return self._refs[name][1] == position
-
-    def needed_removals(self, cutoff_ns: int) -> set[int]:
-        """Entries with the present list of removed paths, or with one that an undo restores.
-
-        Operations from ``cutoff_ns`` on can be undone.
-        """
-        before: int | None = None
-        needed = set()
-        for position in self.removals:
-            if before is not None and self._times[position] >= cutoff_ns:
-                needed.add(before)
-            before = position
-        return needed if before is None else needed | {before}
 
     def manifest(self, id_: CommitId) -> ManifestId | None:
         """The manifest of a version; None if no entry publishes the version."""
@@ -182,6 +148,80 @@ class History:
                 waiting.extend(self._behind[number])
         return found
 
+    # -- what can be left out --------------------------------------------------------------
+
+    def shortened(
+        self, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
+    ) -> tuple[dict[int, Entry | None], int]:
+        """The entries that a collection drops or shortens, and the bytes that this saves.
+
+        By position among ``entries``, which are those that were taken; None drops the entry.
+        ``stay``: the versions that are not collected. Regions are ignored.
+
+        Entries from ``cutoff_ns`` on stay, without what they say of the weights of versions that
+        go. See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of
+        refs, and can be undone; any other keeps new values only, so that no operation can be
+        undone in part or twice.
+        """
+        numbers = {self.numbers[id_] for id_ in stay}
+        needed_removals = self._needed_removals(cutoff_ns)
+        undoable: set[int] = set()  # sequence numbers of older entries
+        edits: dict[int, Entry | None] = {}
+        saved = 0
+        for position in range(1, len(self._times)):
+            recent = self._times[position] >= cutoff_ns
+            if recent and position not in self._marked:
+                continue
+            if not recent and self._is_plain(position, numbers):
+                undoable.add(self._sequences[position])
+                continue
+            recorded = entries[position]
+            old = recorded.entry
+            new = replace(old, weights=tuple(each for each in old.weights if each.commit in stay))
+            if not recent:
+                refs = self._refs_left(position, old, stay)
+                if (refs or old.undoes in undoable) and names_of(old) <= stay:
+                    undoable.add(recorded.sequence)
+                else:
+                    new = replace(new, refs=tuple(replace(c, old=c.new) for c in refs), undoes=None)
+                new = _aged(new, stay, keep_removed=position in needed_removals)
+                if not _says_anything(new):
+                    edits[position] = None
+                    saved += recorded.after.offset - recorded.offset
+                    continue
+            if new != old:
+                edits[position] = new
+                saved += 2 * (len(old.encoded) - len(new.encoded))
+        return edits, saved
+
+    def _is_plain(self, position: int, among: Collection[int]) -> bool:
+        """Whether an entry does no more than publish versions and move branches to them, and
+        all versions that it names are ``among`` these.
+        """
+        return bool(self._plain[position]) and all(n in among for n in self._named(position))
+
+    def _needed_removals(self, cutoff_ns: int) -> set[int]:
+        """Entries with the present list of removed paths, or with one that an undo restores.
+
+        Operations from ``cutoff_ns`` on can be undone.
+        """
+        needed = {
+            before
+            for before, position in pairwise(self.removals)
+            if self._times[position] >= cutoff_ns
+        }
+        return needed | set(self.removals[-1:])
+
+    def _refs_left(self, position: int, entry: Entry, stay: Set[CommitId]) -> tuple[RefChange, ...]:
+        """Changes that set a ref's present value, or move a branch between versions that stay."""
+        keeps_moves = any(commit.id in stay for commit in entry.commits)
+        return tuple(
+            change
+            for change in entry.refs
+            if self._refs[change.name][1] == position
+            or (keeps_moves and _moves_among(stay, change))
+        )
+
 
 def names_of(entry: Entry) -> set[CommitId]:
     """Every commit that an operation made, moved a ref from or to."""
@@ -189,63 +229,6 @@ def names_of(entry: Entry) -> set[CommitId]:
     for change in entry.refs:
         named.update(v for v in (change.old, change.new) if isinstance(v, CommitId))
     return named
-
-
-def shortened(
-    history: History, entries: Sequence[Recorded], stay: Set[CommitId], cutoff_ns: int
-) -> tuple[dict[int, Entry | None], int]:
-    """The entries that a collection drops or shortens, and the bytes that this saves.
-
-    By position among ``entries``, of which ``history`` took every one; None drops the entry.
-    ``stay``: the versions that are not collected. Regions are ignored.
-
-    Entries from ``cutoff_ns`` on stay, without what they say of the weights of versions that go.
-    See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of refs, and
-    can be undone; any other keeps new values only, so that no operation can be undone in part or
-    twice.
-    """
-    numbers = {history.numbers[id_] for id_ in stay}
-    needed_removals = history.needed_removals(cutoff_ns)
-    undoable: set[int] = set()  # sequence numbers of older entries
-    edits: dict[int, Entry | None] = {}
-    saved = 0
-    for position in range(1, len(entries)):
-        recent = history.time_of(position) >= cutoff_ns
-        if recent and not history.has_marks(position):
-            continue
-        if not recent and history.is_plain(position, numbers):
-            undoable.add(history.sequence_of(position))
-            continue
-        recorded = entries[position]
-        old = recorded.entry
-        new = replace(old, weights=tuple(each for each in old.weights if each.commit in stay))
-        if not recent:
-            refs = _refs_left(history, position, old, stay)
-            if (refs or old.undoes in undoable) and names_of(old) <= stay:
-                undoable.add(recorded.sequence)
-            else:
-                new = replace(new, refs=tuple(replace(c, old=c.new) for c in refs), undoes=None)
-            new = _aged(new, stay, keep_removed=position in needed_removals)
-            if not _says_anything(new):
-                edits[position] = None
-                saved += recorded.after.offset - recorded.offset
-                continue
-        if new != old:
-            edits[position] = new
-            saved += 2 * (len(old.encoded) - len(new.encoded))
-    return edits, saved
-
-
-def _refs_left(
-    history: History, position: int, entry: Entry, stay: Set[CommitId]
-) -> tuple[RefChange, ...]:
-    """The changes that set a ref's present value, or move a branch between versions that stay."""
-    keeps_moves = any(commit.id in stay for commit in entry.commits)
-    return tuple(
-        change
-        for change in entry.refs
-        if history.is_newest(change.name, position) or (keeps_moves and _moves_among(stay, change))
-    )
 
 
 def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from mvc.errors import DamagedData, MvcError
 from mvc.ids import DIGEST_SIZE, ManifestId
-from mvc.maintenance.history import History
+from mvc.maintenance.history import VersionHistory
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.model.manifest import Manifest, Shape
 from mvc.model.tensor import TensorSpec
@@ -31,6 +30,7 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member, RecordHeader
 from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.types import Progress
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "claimed_twice",
     "damaged_payloads",
     "inventory",
+    "inventory_and_contents",
     "records_and_gaps",
 ]
 
@@ -72,7 +73,7 @@ class StoredRecord(Struct, frozen=True):
             yield (self.pack, self.offset, i), member
 
 
-class StoredCoding(Struct, frozen=True):
+class StoredCoding(Struct, frozen=True, kw_only=True):
     """One member of a record. ``base``: the id of its base, None for a full record.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.
@@ -109,7 +110,7 @@ class Inventory:
     def __init__(self, snapshot: Snapshot) -> None:
         self.generation = snapshot.generation
         self.entries = snapshot.journal.entry_list()
-        self.history = History()
+        self.history = VersionHistory()
         self.graph = StorageGraph()
         self.damaged: list[DamagedData] = []
         self.packs, self.offsets = array("Q"), array("Q")
@@ -144,14 +145,9 @@ class Inventory:
 
     # -- records ---------------------------------------------------------------------------
 
-    @property
-    def records(self) -> Sequence[list[StoredRecord]]:
-        """The records of every entry."""
-        return _ByEntry(self)
-
     def all_records(self) -> Iterator[StoredRecord]:
-        for records in self.records:
-            yield from records
+        """Every record, in the order of the entries."""
+        return map(self.record, range(len(self.packs)))
 
     def all_members(self) -> Iterator[tuple[StoredRecord, CodingPlace, Member]]:
         """Every member of every record, with its place; also those without a known base."""
@@ -195,13 +191,13 @@ class Inventory:
         record, at = self.record(number), row - self.rows[number]
         member, base = record.header.members[at], int(self.graph.base[row])
         return StoredCoding(
-            row,
-            record,
-            (record.pack, record.offset, at),
-            member,
-            None if base < 0 else self.graph.id_of(base),
-            record.header.share(member),
-            bool(self.graph.reversible[row]),
+            row=row,
+            record=record,
+            place=(record.pack, record.offset, at),
+            member=member,
+            base=None if base < 0 else self.graph.id_of(base),
+            stored=record.header.share(member),
+            reversible=bool(self.graph.reversible[row]),
         )
 
     @property
@@ -227,14 +223,13 @@ class Inventory:
         numbers = np.flatnonzero(self.graph.ambiguous).tolist()
         return {self.graph.id_of(number)[:BASE_BYTES] for number in numbers}
 
-    def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        """The id of a base, from its first bytes: the first object published with them."""
-        number = self.graph.meant_by(prefix)
-        return None if number < 0 else self.graph.id_of(number)
-
     def base_of(self, member: Member) -> bytes | None:
-        """The id of a member's base; None for a full record, and if the base is not stored."""
-        return self.resolve_prefix(member.base) if member.base else None
+        """The id of a member's base; None for a full record, and if the base is not stored.
+
+        Of several objects with the same first bytes, the first that was published is the base.
+        """
+        number = self.graph.meant_by(member.base) if member.base else -1
+        return None if number < 0 else self.graph.id_of(number)
 
     def entry_of(self, id_: bytes) -> int:
         """The position of the entry that first published an object; KeyError if none did."""
@@ -258,17 +253,6 @@ def _group(groups: _Groups, number: int) -> list[int]:
     rows, begins = groups
     found: list[int] = rows[begins[number] : begins[number + 1]].tolist() if number >= 0 else []
     return found
-
-
-class _ByEntry(Sequence[list[StoredRecord]]):
-    def __init__(self, found: Inventory) -> None:
-        self._found = found
-
-    def __len__(self) -> int:
-        return len(self._found.entries)
-
-    def __getitem__(self, i: Any) -> Any:
-        return self._found.records_of(range(len(self))[i])
 
 
 class _Codings(Mapping[bytes, list[StoredCoding]]):
@@ -409,6 +393,14 @@ def inventory(
             progress(recorded.after.offset, snapshot.position.offset, "versions")
     found.settle()
     return found
+
+
+def inventory_and_contents(
+    store: Store, progress: Progress | None = None
+) -> tuple[Inventory, Contents]:
+    """An inventory, and the contents of the manifests that could be read on the way."""
+    contents = Contents(ManifestStream(store))
+    return inventory(store.snapshot, contents, progress), contents
 
 
 def records_and_gaps(

@@ -78,7 +78,7 @@ class Specs(Mapping[bytes, TensorSpec]):
         return int(self.objects.sum()) + len(self.lost)
 
 
-class Reachable(Struct):
+class Reachable(Struct, kw_only=True):
     """``commits`` stay; ``states`` are those of them whose state stays as well. ``forgotten``:
     whose state does not, by name (True) or by rule.
 
@@ -86,9 +86,11 @@ class Reachable(Struct):
     only forgotten states have, ``banned`` those of states forgotten by name: no copy of them
     may stay, not even as a base. ``dropped`` are weights that were given up, for which no state
     that stays has a use. ``purge``: a state was forgotten by name since the last
-    collection, so bytes that no entry names must be deleted as well.
+    collection, so bytes that no entry names must be deleted as well. Operations from
+    ``cutoff_ns`` on count.
     """
 
+    cutoff_ns: int
     commits: set[CommitId]
     states: set[CommitId]
     forgotten: Mapping[CommitId, bool]
@@ -134,7 +136,15 @@ def reachable(
         positions[id_] = manifests.positions(manifest, paths)
         dropped.update(c.id for e in manifest.all_entries if e.path in paths for c in e.contents)
     blobs = Specs(found.graph, contents, needed, positions)
-    reach = Reachable(commits, states, forgotten, purge=bool(fresh), manifests=needed, blobs=blobs)
+    reach = Reachable(
+        cutoff_ns=cutoff_ns,
+        commits=commits,
+        states=states,
+        forgotten=forgotten,
+        purge=bool(fresh),
+        manifests=needed,
+        blobs=blobs,
+    )
     reach.dropped = {id_ for id_ in dropped if not reach.needs(id_)}
     for commit_id, named in forgotten.items():
         objects = _objects_of(found, contents, commit_id)

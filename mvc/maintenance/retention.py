@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.history import History
+from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo import deployments
@@ -182,7 +182,7 @@ def _last_of_each(newest_first: Iterable[Commit], seconds: int, count: int) -> s
 
 def _versions(context: Context) -> list[Commit]:
     """Reachable versions that still have their state, in the order of publication."""
-    history, versions = History(), dict[CommitId, Commit]()
+    history, versions = VersionHistory(), dict[CommitId, Commit]()
     for recorded in context.fresh().entries():
         history.take(recorded)
         versions.update((commit.id, commit) for commit in recorded.entry.commits)

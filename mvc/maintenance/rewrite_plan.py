@@ -17,13 +17,13 @@ from typing import Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.model.hashing import verify_pieces
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
@@ -243,7 +243,7 @@ class _Execution:
         entry = plan.edits.get(entry_index, recorded.entry)
         regions: list[Region] = []
         requests: list[EncodeRequest] = []
-        for record in self._found.records[entry_index]:
+        for record in self._found.records_of(entry_index):
             if record.pack in plan.packs or (record.pack, record.offset) in plan.records:
                 requests += self._move(record)
                 regions += self._new.cut()

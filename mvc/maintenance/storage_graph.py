@@ -171,7 +171,9 @@ class StorageGraph:
 
     def name(self, id_: bytes) -> None:
         """Makes an object known; of several with the same first bytes a base means the first."""
-        self._append(id_, b"", len(self._kinds), 0, 0, 0.0, _NAMED)
+        self._append(id_, b"", len(self._kinds), _NAMED)
+        for values in (self._starts, self._sizes, self._seconds):
+            values.append(0)
 
     def add(self, member: Member, seconds: float, entry: int | None = None) -> None:
         """Adds a sound payload that takes ``seconds`` to decode; call in order of publication.
@@ -182,25 +184,15 @@ class StorageGraph:
         kind = _MANIFEST if member.kind == MANIFEST else 0
         if member.base:
             kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
-        at = len(self._kinds) if entry is None else entry
-        self._append(member.id, member.base, at, member.start, member.nbytes, seconds, kind)
+        self._append(member.id, member.base, len(self._kinds) if entry is None else entry, kind)
+        self._starts.append(member.start)
+        self._sizes.append(member.nbytes)
+        self._seconds.append(seconds)
 
-    def _append(
-        self,
-        id_: bytes,
-        base: bytes,
-        entry: int,
-        start: int,
-        nbytes: int,
-        seconds: float,
-        kind: int,
-    ) -> None:
+    def _append(self, id_: bytes, base: bytes, entry: int, kind: int) -> None:
         self._ids += id_
         self._bases += base or _NO_BASE
         self._entries.append(entry)
-        self._starts.append(start)
-        self._sizes.append(nbytes)
-        self._seconds.append(seconds)
         self._kinds.append(kind)
 
     def settle(self) -> None:
@@ -464,10 +456,6 @@ class StorageGraph:
     def is_whole(self, id_: bytes, nbytes: int) -> bool:
         """Whether an object larger than a piece can be reached as one."""
         return (self.number(id_), nbytes) in self._whole and self.reach(id_) is not None
-
-    def is_full(self, id_: bytes, start: int = 0) -> bool:
-        """Whether the piece is stored by itself."""
-        return self.has(self.full, (id_, start))
 
 
 _NO_BASE = bytes(BASE_BYTES)

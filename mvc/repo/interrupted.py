@@ -20,14 +20,10 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
-from mvc.repo.context import Context
+from mvc.repo.context import PLANS, Context
 from mvc.store.journal.entries import RefValue
 
-__all__ = ["PLANS", "checking_out", "finish_checkouts", "head_move"]
-
-PLANS = "checkouts"
-"""The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
-
+__all__ = ["checking_out", "finish_checkouts", "head_move"]
 
 _FROM, _TO, _MADE = "from", "to", "made"
 _BRANCH = "branch "

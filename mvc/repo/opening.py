@@ -13,8 +13,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.repo.config import Config, load_config
-from mvc.repo.context import Context
-from mvc.repo.interrupted import PLANS, finish_checkouts
+from mvc.repo.context import PLANS, Context
 from mvc.repo.ownership import refuse_foreign
 from mvc.store.format import FORMAT
 from mvc.store.index.folder import BUILDING, CURRENT
@@ -84,7 +83,10 @@ def open_context(
                 raise
             context = Context(store, root, settings)
             with suppress(MvcError):  # the next command tries again
-                finish_checkouts(context)
+                if files.stat(folder / PLANS) is not None:
+                    from mvc.repo.interrupted import finish_checkouts
+
+                    finish_checkouts(context)
             return context
     raise NotARepository(
         f"not a repository (or any of its parents): {start}", hint="make one with 'mvc init'"

@@ -24,13 +24,13 @@ from mvc.model.commit import Commit
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 
-__all__ = ["Queried", "Queries", "begin", "counted", "drop", "note", "queries"]
+__all__ = ["FOLD_AT", "Queried", "Queries", "begin", "counted", "drop", "note", "queries"]
 
 QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
 _CHECK = 4
 _SIZE = _ROW.size + _CHECK
-_FOLD_AT = 1 << 20  # bytes of growth after which the rows of a version become one
+FOLD_AT = 1 << 20  # bytes of growth after which the rows of a version become one
 _MOST = 1 << 26  # bytes of the file that are read: the rows of more than a million versions
 _COUNT = (1 << 32) - 1
 _WAIT = 0.05  # seconds that a note waits for another process
@@ -103,7 +103,7 @@ def _append(context: Context, commits: Collection[CommitId]) -> None:
                 if not at:
                     rows = _row(_START, replace(now, count=0)) + rows
                 file.write_at(at, rows)
-            if at // _FOLD_AT != (at + len(rows)) // _FOLD_AT:
+            if at // FOLD_AT != (at + len(rows)) // FOLD_AT:
                 _fold(context)
 
 

@@ -20,7 +20,7 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.report.figure import STYLE, clipped
 from mvc.types import Progress
 
-__all__ = ["Family", "Paint", "Row", "family"]
+__all__ = ["Family", "FamilyRow", "Paint", "family"]
 
 Paint: TypeAlias = Callable[[str, str], str]
 """Colours a text in a style of the command line: (text, style)."""
@@ -31,7 +31,7 @@ _WIDTH, _LINE, _STEP, _LETTER = 960, 22, 18, 6.6  # a drawing, in units of about
 _DOTS = {"base": "k2", "extended": "k1", "derived architecture": "k1"}
 
 
-class Row(Struct, frozen=True):
+class FamilyRow(Struct, frozen=True):
     """One line of the tree: a model, or ``members`` in a row that are drawn as one.
 
     ``prefix``: the characters before it. ``depth``: its column; ``above``: the number of the row
@@ -68,7 +68,7 @@ class Family(Struct, frozen=True):
 
     members: Sequence[FamilyMember]
 
-    def rows(self, *, every: bool = False) -> list[Row]:
+    def rows(self, *, every: bool = False) -> list[FamilyRow]:
         """The lines of the tree. ``every``: plain versions in a row are a line each."""
         return list(_rows(self.members, every))
 
@@ -101,7 +101,7 @@ def family(
     return Family(members_of(context, rev, incomplete=incomplete, progress=progress))
 
 
-def _rows(members: Sequence[FamilyMember], every: bool) -> Iterator[Row]:
+def _rows(members: Sequence[FamilyMember], every: bool) -> Iterator[FamilyRow]:
     made: list[list[int]] = [[] for _ in members]
     waiting: list[tuple[int, str, str, int, int | None]] = []
     for number, member in enumerate(members):
@@ -116,7 +116,7 @@ def _rows(members: Sequence[FamilyMember], every: bool) -> Iterator[Row]:
         prefix = first
         while True:
             run = [number] if every else _plain_run(members, made, number)
-            yield Row([members[n] for n in run], prefix, depth, above)
+            yield FamilyRow([members[n] for n in run], prefix, depth, above)
             above, count, prefix = count, count + 1, rest
             following = made[run[-1]]
             if len(following) != 1:
@@ -168,7 +168,7 @@ def _style(name: str) -> str:
     return "head" if name == "HEAD" else "tag" if name.startswith("tag: ") else "branch"
 
 
-def _joined(rows: Sequence[Row], number: int) -> str:
+def _joined(rows: Sequence[FamilyRow], number: int) -> str:
     """The line from the row above to this one."""
     above = rows[number].above
     if above is None:
@@ -177,7 +177,7 @@ def _joined(rows: Sequence[Row], number: int) -> str:
     return f'<path class="j" d="M{from_x} {from_y}V{y}H{x}"/>'
 
 
-def _drawn(rows: Sequence[Row], number: int) -> str:
+def _drawn(rows: Sequence[FamilyRow], number: int) -> str:
     """The dot and the text of a row."""
     row, (x, y) = rows[number], _place(rows, number)
     first, text = row.members[0], row.text()
@@ -193,5 +193,5 @@ def _drawn(rows: Sequence[Row], number: int) -> str:
     )
 
 
-def _place(rows: Sequence[Row], number: int) -> tuple[int, int]:
+def _place(rows: Sequence[FamilyRow], number: int) -> tuple[int, int]:
     return 10 + _STEP * rows[number].depth, 14 + _LINE * number

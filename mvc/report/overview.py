@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
-from mvc.maintenance.history import History
+from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
 from mvc.repo.deployments import live_now
@@ -49,7 +49,7 @@ class Overview(Struct, frozen=True):
 def overview(context: Context) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context).commit, names_by_commit(context)
-    history, known = History(), dict[CommitId, Commit]()
+    history, known = VersionHistory(), dict[CommitId, Commit]()
     made: dict[str, list[tuple[int, int, CommitId]]] = {}
     gone: set[tuple[str, int]] = set()
     now = context.store.clock.now_ns()
@@ -67,13 +67,13 @@ def overview(context: Context) -> Overview:
             found[target] = _spans(stay, now)
     versions = (commit for id_, commit in known.items() if history.numbers[id_] in there)
     return Overview(
-        now,
-        head,
-        tuple(sorted(versions, key=lambda commit: commit.time_ns)),
-        names,
-        live_now(context),
-        found,
-        frozenset(history.forgotten),
+        now_ns=now,
+        head=head,
+        versions=tuple(sorted(versions, key=lambda commit: commit.time_ns)),
+        names=names,
+        live=live_now(context),
+        spans=found,
+        forgotten=frozenset(history.forgotten),
     )
 
 

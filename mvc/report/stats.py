@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from mvc.errors import MvcError
-from mvc.ids import CommitId, ManifestId
+from mvc.ids import CommitId
 from mvc.limits import PIECE
-from mvc.maintenance.inventory import Contents, Inventory, inventory
+from mvc.maintenance.inventory import Contents, Inventory, inventory_and_contents
 from mvc.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import all_dropped
-from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
 from mvc.store.index.folder import current
@@ -70,17 +70,13 @@ class Stats(Struct, frozen=True):
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest, but few tensors."""
-    return _read(context)[0]
+    return retry_on_rewrite(context, lambda: _look(context))[0]
 
 
 def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """As ``stats``, and the figures of every version that is not forgotten."""
-    total, held = _read(context)
+    total, held = retry_on_rewrite(context, lambda: _look(context))
     return total, held.by_version(context.config.get("store.storage_weight"))
-
-
-def _read(context: Context) -> tuple[Stats, _Held]:
-    return retry_on_rewrite(context, lambda: _look(context))
 
 
 def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
@@ -92,53 +88,52 @@ def recipe_base(context: Context, commit: CommitId) -> CommitId | None:
         return None
 
 
-def _look(context: Context) -> tuple[Stats, _Held]:
+def _look(context: Context) -> tuple[Stats, _Figures]:
     snapshot = context.fresh()
-    timing = context.store.timing
-    contents = Contents(ManifestStream(context.store))
-    found = inventory(snapshot, contents)
+    found, contents = inventory_and_contents(context.store)
     for damage in found.damaged:
         raise damage
-    states, history = found.history.states(), found.history
+    history = found.history
+    states = history.states()
     for manifest in states.values():
         contents.require(manifest)
-    seconds = _seconds(found, contents, timing)
+    seconds = _seconds(found, contents, context.store.timing)
     found.graph.price(seconds)
-    groups = _Groups(found, seconds) if any(found.groups) else None
-    held = _Held(found, contents, states, timing, groups)
-    for commit, gone in all_dropped(context).items():
-        held.recipes[commit] = gone.seconds, recipe_base(context, commit)
+    groups = _SharedPayloads(found, seconds) if any(found.groups) else None
+    recipes = {
+        commit: (gone.seconds, recipe_base(context, commit))
+        for commit, gone in all_dropped(context).items()
+    }
+    held = _hold(found, contents, context.store.timing, groups=groups, recipes=recipes)
     stored = dict(zip(_KINDS, held.bytes.sum(axis=0).tolist(), strict=True))
+    packs, weight = sum(stored.values()), context.config.get("store.storage_weight")
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
-    total, weight = sum(stored.values()), context.config.get("store.storage_weight")
-    packs, kinds = sum(stored[kind] for kind in _KINDS), held.kinds()
-    again = map(held.seconds_of, states)
+    total, kinds = sum(stored.values()), held.kinds()
     count = len(set(history.published))
     timed = [i for i, id_ in enumerate(states) if id_ not in history.dropped]
     worst = max(timed, key=held.seconds.__getitem__, default=None)
-    found_stats = Stats(
-        count,
-        int(held.full.sum()),
-        held.tensors,
-        stored,
-        total,
-        held.raw,
-        total / held.raw if held.raw else 0.0,
-        int(held.deltas.max(initial=0)),
-        int(held.deltas.sum()) / max(1, len(states)),
-        0.0 if worst is None else held.seconds[worst],
-        sum(held.seconds[i] for i in timed) / max(1, len(timed)),
-        None if worst is None else list(states)[worst],
-        history.deployments,
-        len(history.targets),
-        len(branches(context)),
-        len(tags(context)),
-        count - len(states),
-        len(states) - len(timed),
-        {kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
-        None if weight is None else packs * weight / 1e9 + sum(again),
-    )
-    return found_stats, held
+    return Stats(
+        versions=count,
+        reset_points=int(held.full.sum()),
+        tensors=held.tensors,
+        bytes=stored,
+        stored_bytes=total,
+        raw_bytes=held.raw,
+        ratio=total / held.raw if held.raw else 0.0,
+        deltas_worst=int(held.deltas.max(initial=0)),
+        deltas_mean=int(held.deltas.sum()) / max(1, len(states)),
+        recovery_worst=0.0 if worst is None else held.seconds[worst],
+        recovery_mean=sum(held.seconds[i] for i in timed) / max(1, len(timed)),
+        recovery_worst_commit=None if worst is None else list(states)[worst],
+        deployments=history.deployments,
+        targets=len(history.targets),
+        branches=len(branches(context)),
+        tags=len(tags(context)),
+        forgotten=count - len(states),
+        dropped=len(states) - len(timed),
+        kinds={kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
+        price=None if weight is None else packs * weight / 1e9 + sum(map(held.seconds_of, states)),
+    ), held
 
 
 def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np.float64]:
@@ -172,7 +167,7 @@ def _degrees(found: Inventory) -> NDArray[np.int16]:
     return np.asarray(degree, np.int16)
 
 
-class _Groups:
+class _SharedPayloads:
     """Which payloads on the cheapest paths are shared, and what they take as a whole."""
 
     def __init__(self, found: Inventory, seconds: NDArray[np.float64]) -> None:
@@ -194,67 +189,45 @@ class _Groups:
         return of_group(self._seconds[self._ends[record] : self._ends[record + 1]].tolist())
 
 
-class _Held:
-    """What the manifests of versions hold.
+class _Figures(Struct, kw_only=True, dict=True):
+    """What versions hold that are not forgotten. By version, oldest first: ``versions``, the
+    number of its manifest; ``deltas`` to apply for its furthest blob, ``seconds`` to recover it,
+    ``full``: whether it is a reset point.
 
-    ``tensors``: distinct blobs. By version: ``deltas`` to apply for its furthest blob, ``seconds``
-    to recover it, ``full``: whether it is a reset point. ``bytes``: as ``_bytes_in_packs``.
+    ``raw``: bytes of all files; ``tensors``: distinct blobs. ``bytes``: as ``_bytes_in_packs``.
+    ``recipes``: by version that gave up its weights the seconds to train it, and its base.
+    ``mentions``: manifests, and the slots of their contents. ``reuses``: by manifest whether some
+    of these were there before.
     """
 
-    def __init__(
-        self,
-        found: Inventory,
-        contents: Contents,
-        states: Mapping[CommitId, ManifestId],
-        timing: Timing,
-        groups: _Groups | None,
-    ) -> None:
-        graph, count = found.graph, len(contents.raw)
-        versions = np.array([contents.manifests[id_] for id_ in states.values()], np.int64)
-        held = np.bincount(versions, minlength=count) > 0  # by manifest
-        self.raw = int(column(contents.raw)[versions].sum())
-        manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
-        slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
-        objects = graph.numbers(contents.ids)  # by slot
-        named = objects[slot[skeleton & held[manifest]]]
-        self.bytes = _bytes_in_packs(found, named[named >= 0])
-        manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
-        pieces = _Pieces(graph, contents, objects, groups)
-        self.tensors = _distinct(objects, np.unique(slot), contents)
-        deltas = np.zeros(count, np.int64)
-        np.maximum.at(deltas, manifest, pieces.depth[slot])
-        self.deltas = deltas[versions]
-        parts = np.bincount(manifest, ~pieces.full[slot], count)
-        self.full = parts[versions] == 0
-        ends = np.searchsorted(manifest, np.arange(count + 1))
-        seconds = np.zeros(count)
-        for number in np.flatnonzero(held).tolist():
-            seconds[number] = timing.version(
-                pieces.works(slot[ends[number] : ends[number + 1]].tolist()),
-                contents.files[number],
-                contents.raw[number],
-            )
-        self.seconds = array("d", seconds[versions].tobytes())
-        _, at, where = np.unique(slot, return_index=True, return_inverse=True)
-        self._reuses = np.bincount(manifest, manifest[at][where] != manifest, count) > 0
-        numbers = found.history.numbers
-        self._at = np.full(len(numbers), -1, np.int32)  # by version: where it is among the states
-        self._at[[numbers[id_] for id_ in states]] = np.arange(len(states))
-        self.recipes: dict[CommitId, tuple[float, CommitId | None]] = {}
-        self._found, self._states, self._pieces = found, states, pieces
-        self._versions, self._manifest, self._slot = versions, manifest, slot
+    found: Inventory
+    pieces: _Pieces
+    versions: Integers
+    mentions: tuple[Integers, Integers]
+    reuses: Flags
+    raw: int
+    tensors: int
+    bytes: Integers
+    deltas: Integers
+    full: Flags
+    seconds: array[float]
+    recipes: Mapping[CommitId, tuple[float, CommitId | None]]
 
     def kinds(self) -> list[str]:
         """How each version is stored, as ``VersionStats.kind``."""
-        numbers, delta = self._found.history.numbers, _KINDS.index("delta")
-        found = []
-        for id_, manifest, full in zip(self._states, self._versions, self.full, strict=True):
-            made = bool(self.bytes[numbers[id_], delta])
+        history, delta = self.found.history, _KINDS.index("delta")
+        kinds = []
+        for id_, manifest, full in zip(history.states(), self.versions, self.full, strict=True):
+            made = bool(self.bytes[history.numbers[id_], delta])
             kind = "delta" if made else "update"
             if full:
-                kind = "full" if made or not self._reuses[manifest] else "update"
-            found.append("recipe" if id_ in self.recipes else kind)
-        return found
+                kind = "full" if made or not self.reuses[manifest] else "update"
+            kinds.append("recipe" if id_ in self.recipes else kind)
+        return kinds
+
+    @cached_property
+    def _places(self) -> dict[CommitId, int]:
+        return {id_: place for place, id_ in enumerate(self.found.history.states())}
 
     def seconds_of(self, id_: CommitId) -> float:
         """To recover a version; if it gave up its weights, to train it and so on back."""
@@ -265,33 +238,76 @@ class _Held:
             if base is None:
                 return seconds
             at = base
-        number = self._found.history.numbers.get(at)
-        place = -1 if number is None else int(self._at[number])
-        return seconds + (0.0 if place < 0 else self.seconds[place])
+        place = self._places.get(at)
+        return seconds + (0.0 if place is None else self.seconds[place])
 
     def by_version(self, weight: float | None) -> dict[CommitId, VersionStats]:
         """The figures of every version that is not forgotten."""
-        graph, history = self._found.graph, self._found.history
-        depth, sources = self._pieces.depth, self._pieces.sources(graph)
-        at = _furthest(self._manifest, depth[self._slot])
-        furthest = dict(zip(self._manifest[at].tolist(), self._slot[at].tolist(), strict=True))
+        graph, history = self.found.graph, self.found.history
+        depth, sources = self.pieces.depth, self.pieces.sources(graph)
+        manifests, slots = self.mentions
+        at = _furthest(manifests, depth[slots])
+        furthest = dict(zip(manifests[at].tolist(), slots[at].tolist(), strict=True))
         ids, found = list(history.numbers), {}
-        for i, (id_, kind) in enumerate(zip(self._states, self.kinds(), strict=True)):
-            manifest, stored = self._versions[i], self.bytes[history.numbers[id_]]
-            seconds = self.seconds_of(id_)
-            slot = furthest.get(int(manifest))
+        for i, (id_, kind) in enumerate(zip(history.states(), self.kinds(), strict=True)):
+            slot, stored = furthest.get(int(self.versions[i])), self.bytes[history.numbers[id_]]
             row = -1 if slot is None else int(sources[slot])
             home = -1 if row < 0 else history.homes[graph.entry[row]]
+            seconds = self.seconds_of(id_)
             found[id_] = VersionStats(
-                dict(zip(_KINDS, stored.tolist(), strict=True)),
-                bool(self.full[i]),
-                0 if slot is None else int(depth[slot]),
-                None if home < 0 else ids[home],
-                kind,
-                seconds,
-                None if weight is None else int(stored.sum()) * weight / 1e9 + seconds,
+                bytes=dict(zip(_KINDS, stored.tolist(), strict=True)),
+                reset_point=bool(self.full[i]),
+                deltas=0 if slot is None else int(depth[slot]),
+                base=None if home < 0 else ids[home],
+                kind=kind,
+                seconds=seconds,
+                price=None if weight is None else int(stored.sum()) * weight / 1e9 + seconds,
             )
         return found
+
+
+def _hold(
+    found: Inventory,
+    contents: Contents,
+    timing: Timing,
+    *,
+    groups: _SharedPayloads | None,
+    recipes: Mapping[CommitId, tuple[float, CommitId | None]],
+) -> _Figures:
+    """Adds up what the manifests of the versions hold."""
+    count = len(contents.raw)
+    states = found.history.states().values()
+    versions = np.array([contents.manifests[id_] for id_ in states], np.int64)
+    held = np.bincount(versions, minlength=count) > 0  # by manifest
+    manifest = np.repeat(np.arange(count), np.diff(column(contents.ends)))  # by mention
+    slot, skeleton = column(contents.slots), column(contents.skeletons).astype(np.bool_)
+    objects = found.graph.numbers(contents.ids)  # by slot
+    skeletons = objects[slot[skeleton & held[manifest]]]
+    manifest, slot = _once(manifest, slot, ~skeleton & held[manifest], len(objects))
+    pieces = _Pieces(found.graph, contents, objects, groups)
+    deltas = np.zeros(count, np.int64)
+    np.maximum.at(deltas, manifest, pieces.depth[slot])
+    in_part = np.bincount(manifest, ~pieces.full[slot], count)
+    ends = np.searchsorted(manifest, np.arange(count + 1))
+    seconds = np.zeros(count)
+    for number in np.flatnonzero(held).tolist():
+        works = pieces.works(slot[ends[number] : ends[number + 1]].tolist())
+        seconds[number] = timing.version(works, contents.files[number], contents.raw[number])
+    slots, first, where = np.unique(slot, return_index=True, return_inverse=True)
+    return _Figures(
+        found=found,
+        pieces=pieces,
+        versions=versions,
+        mentions=(manifest, slot),
+        reuses=np.bincount(manifest, manifest[first][where] != manifest, count) > 0,
+        raw=int(column(contents.raw)[versions].sum()),
+        tensors=_distinct(objects, slots, contents),
+        bytes=_bytes_in_packs(found, skeletons[skeletons >= 0]),
+        deltas=deltas[versions],
+        full=in_part[versions] == 0,
+        seconds=array("d", seconds[versions].tobytes()),
+        recipes=recipes,
+    )
 
 
 def _bytes_in_packs(found: Inventory, skeletons: Integers) -> Integers:
@@ -337,7 +353,7 @@ class _Pieces:
         graph: StorageGraph,
         contents: Contents,
         objects: Integers,
-        groups: _Groups | None,
+        groups: _SharedPayloads | None,
     ) -> None:
         self._groups = groups
         starts = [range(0, max(spec.nbytes, 1), PIECE) for spec in contents.known_specs]

@@ -13,12 +13,12 @@ from blake3 import blake3
 from mvc.errors import DamagedData, UnsupportedFormat
 from mvc.io.files import FileSystem
 
-__all__ = ["FORMAT", "add_features", "format_line", "parse_format", "read_features"]
+__all__ = ["FORMAT", "KNOWN", "add_features", "format_line", "parse_format", "read_features"]
 
 FORMAT = "format"
 _NAME = "mvc-repository"
 _VERSION = 1
-_KNOWN = frozenset(
+KNOWN = frozenset(
     {"codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3", "entry-4", "lc"}
 )
 _MAX_SIZE = 4096
@@ -42,8 +42,8 @@ def parse_format(data: bytes) -> frozenset[str]:
     names = frozenset(f for f in features.removeprefix("features=").split(",") if f)
     if name != _NAME or not version.isdigit():
         raise DamagedData("the repository's format file is damaged")
-    if int(version) > _VERSION or not names <= _KNOWN:
-        unknown = ", ".join(sorted(names - _KNOWN)) or f"format {version}"
+    if int(version) > _VERSION or not names <= KNOWN:
+        unknown = ", ".join(sorted(names - KNOWN)) or f"format {version}"
         raise UnsupportedFormat(
             f"this repository needs a newer mvc: it uses {unknown}", hint="upgrade mvc"
         )

@@ -139,8 +139,7 @@ class Store:
     @property
     def graph(self) -> Graph:
         """The storage graph over the snapshot. Imported here: a look-up decodes nothing."""
-        from mvc.store.graph.cost import Speed
-        from mvc.store.graph.search import Graph
+        from mvc.store.graph.search import Graph, Speed
 
         with self._lock:
             snapshot = self.snapshot

@@ -15,7 +15,15 @@ from mvc.testing.files import (
     WrappedFS,
 )
 from mvc.testing.history import History
-from mvc.testing.process import FixedClock, fresh_process, open_quietly, open_repository
+from mvc.testing.process import (
+    FixedClock,
+    environment,
+    fresh_process,
+    killed,
+    open_index,
+    open_quietly,
+    open_repository,
+)
 
 __all__ = [
     "FailingFS",
@@ -27,7 +35,10 @@ __all__ = [
     "RecordingFS",
     "UnsyncedFS",
     "WrappedFS",
+    "environment",
     "fresh_process",
+    "killed",
+    "open_index",
     "open_quietly",
     "open_repository",
 ]

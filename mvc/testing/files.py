@@ -106,22 +106,18 @@ class WrappedFS(FileSystem):
         return self.call(op, file.path, act, *detail)
 
     def read(self, file: Handle, offset: int, length: int) -> bytes:
-        return self.handle_call(
-            file, "read", lambda: file.inner.read(offset, length), offset, length
-        )
+        detail = offset, length
+        return self.handle_call(file, "read", lambda: file.inner.read(*detail), *detail)
 
     def read_into(self, file: WrappedReadFile, offset: int, view: memoryview) -> int:
-        return self.handle_call(
-            file, "read", lambda: file.inner.read_into(offset, view), offset, len(view)
-        )
+        detail = offset, len(view)
+        return self.handle_call(file, "read", lambda: file.inner.read_into(offset, view), *detail)
 
     def write(self, file: WrappedWriteFile, offset: int, views: Sequence[memoryview]) -> int:
         """One system call: how many bytes of ``views`` were written."""
-        size = sum(map(len, views))
-        self.handle_call(
-            file, "write", lambda: file.inner.write_at(offset, views), offset, size, views
-        )
-        return size
+        detail = offset, sum(map(len, views)), views
+        self.handle_call(file, "write", lambda: file.inner.write_at(offset, views), *detail)
+        return detail[1]
 
     # -- the file system ---------------------------------------------------------------
 

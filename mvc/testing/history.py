@@ -41,7 +41,7 @@ def assert_same(found: Mapping[str, Any], wanted: State) -> None:
 
 
 class History:
-    """A new repository with ``count`` versions of ``weights``, and more by ``commit``.
+    """A new repository with ``count`` versions of ``weights``, deployed, and more by ``commit``.
 
     ``ids`` are the versions in order; ``states``, ``files`` and ``objects`` (content ids) what
     each one holds. ``settings`` are written to the repository's file; ``options`` are those of
@@ -68,9 +68,9 @@ class History:
         Repository.init(root, **made).close()
         for key, value in (settings or {}).items():
             set_value(FileSystem(), root / ".mvc/config.yaml", key, str(value))
-        for _ in range(count):
-            self.commit(deploy="prod")
-        self.close()
+        with Repository.open(root, **made) as repo:
+            for _ in range(count):
+                self.commit(repo=repo, deploy="prod")
 
     def open(self) -> Repository:
         """The repository, opened anew, as by a new process."""
@@ -89,19 +89,24 @@ class History:
             self._repo.close()
             self._repo = None
 
-    def commit(self, state: State | None = None, **options: Any) -> CommitId:
-        """Commits a state, by default the next one of ``weights``; ``options`` as of ``commit``."""
+    def commit(
+        self, state: State | None = None, *, repo: Repository | None = None, **options: Any
+    ) -> CommitId:
+        """Commits a state, by default the next one of ``weights``; ``options`` as of ``commit``.
+
+        ``repo``: the opening that does it, by default the one that stays open.
+        """
         given = weights(len(self.ids)) if state is None else state
-        made = self.repo.commit(given, **options).id
+        made = (repo or self.repo).commit(given, **options).id
         self.states[made] = {name: array.copy() for name, array in given.items()}
-        return self._noted(made)
+        return self._noted(made, repo or self.repo)
 
     def commit_files(self, **options: Any) -> CommitId:
         """Commits the files that stand beside ``.mvc``."""
         paths = [path for path in sorted(self.root.iterdir()) if path.is_file()]
         made = self.repo.commit(paths, options=CommitOptions(cwd=self.root), **options).id
         self.files[made] = {path.name: path.read_bytes() for path in paths}
-        return self._noted(made)
+        return self._noted(made, self.repo)
 
     def forget(self, *ids: CommitId, **rules: Any) -> set[CommitId]:
         """Forgets states, as ``repo.storage.forget`` does."""
@@ -149,8 +154,8 @@ class History:
             assert_same(state, self.states[id_])
         return found
 
-    def _noted(self, id_: CommitId) -> CommitId:
-        manifest = self.repo.manifest(id_)
+    def _noted(self, id_: CommitId, repo: Repository) -> CommitId:
+        manifest = repo.manifest(id_)
         self.objects[id_] = {*manifests.objects(manifest), manifest.id}
         self.ids.append(id_)
         return id_

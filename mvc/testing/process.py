@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import lmdb
+
 from mvc.api.repository import Repository
 from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
 from mvc.repo.lookup import manifests
 from mvc.repo.opening import open_context
+from mvc.store.index.index import Index
+from mvc.testing.files import Hook, HookedFS
 
-__all__ = ["FixedClock", "InThisThread", "fresh_process", "open_quietly", "open_repository"]
+__all__ = [
+    "FixedClock",
+    "InThisThread",
+    "environment",
+    "fresh_process",
+    "killed",
+    "open_index",
+    "open_quietly",
+    "open_repository",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,6 +63,26 @@ class InThisThread(Executor):
         return future
 
 
+def killed(act: Callable[[FileSystem], object], when: Hook) -> bool:
+    """Runs ``act`` in a fork that is killed at the first call that ``when`` is true of.
+
+    The file system that ``act`` is given is watched; returns whether it came to such a call.
+    """
+
+    def die(number: int, op: str, path: Path) -> None:
+        if when(number, op, path):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            fresh_process()
+            act(HookedFS(die))
+        finally:
+            os._exit(0)
+    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
 def fresh_process() -> None:
     """Drops what the process has cached, as if it had just been started."""
     manifests.clear()
@@ -60,3 +96,15 @@ def open_repository(root: Path, **options: Any) -> Repository:
 def open_quietly(root: Path, **options: Any) -> Repository:
     """The repository of exactly this folder, without threads."""
     return open_repository(root, pool=InThisThread(), **options)
+
+
+def open_index(repo: Repository) -> Index | None:
+    """The index that an open repository reads; None where it reads the journal alone."""
+    lent = repo.context.store.snapshot._index.lent
+    return None if lent is None else lent.index
+
+
+def environment(index: Index | None) -> lmdb.Environment:
+    """LMDB's environment below an index, to look at it or to write what no mvc writes."""
+    assert index is not None
+    return index._env

@@ -11,10 +11,11 @@ import torch
 from msgspec import Struct
 
 import mvc
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import NotARepository, WrongUsage
 from mvc.ids import CommitId
+from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import (
     CommitRequest,
@@ -26,7 +27,6 @@ from mvc.repo.commit.request import (
 from mvc.repo.lookup.refs import HEAD
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
-from mvc.training.lossy.decisions import Evaluate, Monitor
 from mvc.training.staging import MODES
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_states, refuse_empty
+from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.result import CommitResult
-from mvc.repo.lossy.approximate import approximating
 from mvc.serving.served_version import ServedVersion
+from mvc.training.approximator import Approximated, Approximator
 from mvc.training.checks import RecorderOptions
-from mvc.training.lossy.approximator import Approximated, Approximator
-from mvc.training.lossy.production import StateReducer
+from mvc.training.production import StateReducer
 from mvc.training.staging import Item, Queue, Slot
 from mvc.training.state.parts import PRODUCTION, StateSource, training_path
 
@@ -231,7 +231,7 @@ def _reducer_for(
         )
     named = frozenset(options.exact or ())
     return StateReducer(
-        repo, options.name, options.pipeline, evaluate=options.evaluate, monitor=options.monitor,
+        repo, options.name, stages, evaluate=options.evaluate, monitor=options.monitor,
         exact=named if buffers is None else named.union(buffers()), named=named,
         origin=options.origin, branch=options.branch,
     )  # fmt: skip

@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +25,8 @@ from mvc.ids import ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.publishing.publish import publish
+from tests.benchmarks.measuring import bytes_below, folder, process, seconds
+from tests.benchmarks.measuring import mvc as mvc_
 
 State = dict[str, torch.Tensor]
 
@@ -43,21 +41,12 @@ def main() -> None:
     options = parser.parse_args()
     for name, row in ROWS.items():
         if options.only in (None, name):
-            folder = Path(tempfile.mkdtemp(prefix="mvc-bench-"))
-            try:
-                row(folder, options)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            with folder() as place:
+                row(place, options)
 
 
 def say(what: str, figure: str, budget: str) -> None:
     print(f"{what:<58} {figure:<46} budget {budget}", flush=True)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 def model(megabytes: int) -> State:
@@ -84,15 +73,6 @@ def durable_save(state: State, path: Path) -> None:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
-
-
-def run_mvc(folder: Path, *arguments: str) -> None:
-    command = [sys.executable, "-m", "mvc", "-C", str(folder), *arguments]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-
-
-def folder_bytes(folder: Path) -> int:
-    return sum(f.stat().st_size for f in (folder / ".mvc").rglob("*") if f.is_file())
 
 
 def commit_in_memory(folder: Path, options: argparse.Namespace) -> None:
@@ -126,7 +106,7 @@ def commit_on_disk(folder: Path, options: argparse.Namespace) -> None:
     root = folder / "r"
     mvc.Repository.init(root).close()
     durable_save(state, root / "model.pt")
-    run_mvc(root, "commit", "model.pt", "-m", "first")
+    mvc_(root, "commit", "model.pt", "-m", "first")
     mvc.Repository.init(folder / "tiny").close()  # what it takes to start is seen there
     ours, saves, rest = [], [], []
     for i in range(5):
@@ -137,8 +117,8 @@ def commit_on_disk(folder: Path, options: argparse.Namespace) -> None:
             recovery = seconds(lambda r=repo: r.checkout("HEAD"))
         tiny = folder / "tiny" / f"{i}.safetensors"
         save_file({"x": np.full(1, i, np.float32)}, tiny)
-        rest.append(recovery + seconds(lambda p=tiny: run_mvc(p.parent, "commit", p.name)))
-        ours.append(seconds(lambda: run_mvc(root, "commit", "model.pt")))
+        rest.append(recovery + mvc_(tiny.parent, "commit", tiny.name).wall)
+        ours.append(mvc_(root, "commit", "model.pt").wall)
     ratio = statistics.median(o / (1.8 * s + r) for o, s, r in zip(ours, saves, rest, strict=True))
     say(
         "durable commit by the command line, base on disk",
@@ -203,9 +183,9 @@ def two_of_many(folder: Path, options: argparse.Namespace) -> None:
             for name in ("head.weight", "layer99.block3.weight"):
                 shape = state[name].shape
                 state[name] = state[name] + 1e-3 * torch.randn(shape, generator=generator)
-            before, payload = folder_bytes(folder), _delta_bytes(repo)
+            before, payload = bytes_below(folder), _delta_bytes(repo)
             repo.commit(state, message=f"step {i}")
-            extra.append(folder_bytes(folder) - before - (_delta_bytes(repo) - payload))
+            extra.append(bytes_below(folder) - before - (_delta_bytes(repo) - payload))
     say("2 of 932 tensors changed: beside their deltas", f"{max(extra)} bytes", "40000 bytes")
 
 
@@ -224,12 +204,12 @@ def small_commits(folder: Path, options: argparse.Namespace) -> None:
     payload = 0
     with mvc.Repository.init(folder) as repo:
         repo.commit(state, message="step", deploy="prod")
-        before, first = folder_bytes(folder), _delta_bytes(repo)
+        before, first = bytes_below(folder), _delta_bytes(repo)
         for _ in range(count):
             state = {k: v + np.float32(1e-3) for k, v in state.items()}
             repo.commit(state, message="step", deploy="prod")
         payload = _delta_bytes(repo) - first
-    each = (folder_bytes(folder) - before - payload) / count
+    each = (bytes_below(folder) - before - payload) / count
     say(f"beside tensor payload, a commit of 12 tensors (of {count})", f"{each:.0f} bytes", "2 kB")
 
 
@@ -243,13 +223,8 @@ def look_ups(folder: Path, options: argparse.Namespace) -> None:
             ("rev-parse HEAD~5", ["rev-parse", "HEAD~5"]),
             ("look-up of --at", ["rev-parse", "--at", str(moment), "--target", "prod"]),
         ):
-            took = statistics.median(
-                seconds(lambda a=arguments, r=root: run_mvc(r, *a)) for _ in range(9)
-            )
-            bare = statistics.median(
-                seconds(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
-                for _ in range(5)
-            )
+            took = statistics.median(mvc_(root, *arguments).wall for _ in range(9))
+            bare = statistics.median(process("-c", "pass").wall for _ in range(5))
             say(
                 f"{name}, {commits} commits, whole process",
                 f"{took:.3f} s ({took / bare:.1f} x an empty python)",
@@ -297,8 +272,8 @@ def memory(folder: Path, options: argparse.Namespace) -> None:
         }
         save_file(state, root / "model.safetensors")
         del state
-        commit = _peak(root, "commit", "model.safetensors")
-        checkout = _peak(root, "checkout", "HEAD", "-o", str(folder / "out.safetensors"), "-f")
+        commit = mvc_(root, "commit", "model.safetensors").peak
+        checkout = mvc_(root, "checkout", "HEAD", "-o", str(folder / "out.safetensors"), "-f").peak
         say(
             f"peak memory, {megabytes} MB file of 8 MB tensors",
             f"commit {commit:.0f} MB, checkout {checkout:.0f} MB",
@@ -328,9 +303,7 @@ def many_tensors(folder: Path, options: argparse.Namespace) -> None:
         if "changed" in what:
             changed = state | {f"layer.{i}.scale": np.array([-1], np.float32) for i in range(5)}
             durable_file(changed, path)
-        begun = time.perf_counter()
-        used = _peak(root, *arguments)
-        took[what] = time.perf_counter() - begun
+        took[what], _, used = mvc_(root, *arguments)
         peak = used if what == "commit" else peak
     for what, each in took.items():
         say(
@@ -368,25 +341,12 @@ def sparse(folder: Path, options: argparse.Namespace) -> None:
         ("checkout", ("checkout", "HEAD", "-o", str(folder / "out"))),
         ("fsck --full", ("fsck", "--full")),
     ):
-        took = seconds(lambda a=arguments: run_mvc(root, *a))
+        took = mvc_(root, *arguments).wall
         say(
             f"{options.gigabytes} GB of hole: {what}, whole process",
             f"{took:.1f} s ({took / hashing:.2f} x BLAKE3 of as many zeros)",
             "-",
         )
-
-
-def _peak(root: Path, *arguments: str) -> float:
-    """Peak resident megabytes of one command."""
-    code = (
-        "import resource,subprocess,sys;subprocess.run(sys.argv[1:],check=True,stdout=-3);"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
-    )
-    command = [sys.executable, "-m", "mvc", "-C", str(root), *arguments]
-    out = subprocess.run(
-        [sys.executable, "-c", code, *command], check=True, capture_output=True, text=True
-    )
-    return int(out.stdout) / 1024
 
 
 def environment(folder: Path, options: argparse.Namespace) -> None:

@@ -34,6 +34,7 @@ from reproduce.derived.architectures import ARCHITECTURES, Architecture
 from reproduce.derived.render import THESIS
 from reproduce.experiment import known
 from reproduce.workspace import bytes_in, empty_folder
+from tests.benchmarks.measuring import head, row
 from tests.maintenance.test_recovery_bound import configure
 
 State = dict[str, torch.Tensor]
@@ -58,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mvc-bench-", dir=options.folder) as folder:
         place = Path(folder)
         if "storage" in options.parts:
-            _head("network", "approach", "bytes", "thesis", "beyond the tensors", "thesis")
+            head("network", "approach", "bytes", "thesis", "beyond the tensors", "thesis")
             for name in ("mobilenetv2", "resnet152"):
                 _storage(ARCHITECTURES[name], place)
         if "chain" in options.parts:
@@ -83,7 +84,7 @@ def _storage(architecture: Architecture, folder: Path) -> None:
         beyond = (
             (f"{stored - changed:,}", f"{thesis - changed:,}") if pipeline == "none" else ("", "")
         )
-        _row(architecture.title, approach, f"{stored:,}", f"{thesis:,}", *beyond)
+        row(architecture.title, approach, f"{stored:,}", f"{thesis:,}", *beyond)
 
 
 def _chain(architecture: Architecture, approach: str, updates: int, folder: Path) -> None:
@@ -104,13 +105,13 @@ def _chain(architecture: Architecture, approach: str, updates: int, folder: Path
             _checkout(place, ids[-1], architecture, last)
         size = bytes_in(place / ".mvc")
     tenth = max(1, updates // 5)
-    _head(f"{architecture.title}, {updates} updates, {approach}", "seconds", "ratio")
+    head(f"{architecture.title}, {updates} updates, {approach}", "seconds", "ratio")
     _times("save: a whole model (B)", whole, whole)
     _times(f"save: the first {tenth} updates", saved[:tenth], whole)
     _times(f"save: the last {tenth} updates", saved[-tenth:], whole)
     _times("recover: the whole model", first, first)
     _times(f"recover: {updates} updates later", last, first)
-    _row("bytes of all", f"{size:,}", "")
+    row("bytes of all", f"{size:,}", "")
 
 
 def _bound(architecture: Architecture, updates: int, times: float, folder: Path) -> None:
@@ -134,15 +135,15 @@ def _bound(architecture: Architecture, updates: int, times: float, folder: Path)
             for commit in asked - {None}:
                 _restore(place, commit, took.setdefault(commit, Times()))
     slowest = max(took.values(), key=lambda each: min(spent for spent, _ in each))
-    _head(f"{architecture.title}, {updates} updates of every tensor", "seconds", "to the bound")
+    head(f"{architecture.title}, {updates} updates of every tensor", "seconds", "to the bound")
     for title, each in (("the whole model", whole), ("the slowest version", slowest)):
         spent, wall = (min(kind) for kind in zip(*each, strict=True))
-        _row(f"restore: {title}", f"{spent:.3f} ({wall:.3f})", f"{spent / bound:.2f}")
+        row(f"restore: {title}", f"{spent:.3f} ({wall:.3f})", f"{spent / bound:.2f}")
     estimated = found.recovery_worst
-    _row("estimated by mvc: the slowest version", f"{estimated:.3f}", f"{estimated / bound:.2f}")
-    _row("store.max_recovery", f"{bound:.3f}", f"{1:.2f}")
-    _row("reset points, most deltas", f"{found.reset_points}, {found.deltas_worst}", "")
-    _row("bytes of all, as copies", f"{found.stored_bytes:,}, {found.raw_bytes:,}", "")
+    row("estimated by mvc: the slowest version", f"{estimated:.3f}", f"{estimated / bound:.2f}")
+    row("store.max_recovery", f"{bound:.3f}", f"{1:.2f}")
+    row("reset points, most deltas", f"{found.reset_points}, {found.deltas_worst}", "")
+    row("bytes of all, as copies", f"{found.stored_bytes:,}, {found.raw_bytes:,}", "")
 
 
 def _commit(folder: Path, state: State, pipeline: str, into: Times | None = None) -> CommitId:
@@ -189,15 +190,7 @@ def _times(title: str, times: Times, beside: Times) -> None:
     spent, wall = (statistics.median(each) for each in zip(*times, strict=True))
     spent_beside, wall_beside = (statistics.median(each) for each in zip(*beside, strict=True))
     ratio = f"{spent / spent_beside:.2f} ({wall / wall_beside:.2f})"
-    _row(title, f"{spent:.3f} ({wall:.3f})", ratio)
-
-
-def _head(*titles: str) -> None:
-    print(f"\n| {' | '.join(titles)} |\n|---|{'--:|' * (len(titles) - 1)}", flush=True)
-
-
-def _row(*cells: str) -> None:
-    print(f"| {' | '.join(cells)} |", flush=True)
+    row(title, f"{spent:.3f} ({wall:.3f})", ratio)
 
 
 if __name__ == "__main__":

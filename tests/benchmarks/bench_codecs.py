@@ -14,8 +14,8 @@ import time
 import numpy as np
 import zstandard
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.limits import CHUNK
+from mvc.pipelines.pipeline import Pipeline
 
 PIPELINES = (
     "sub | zigzag | elide | planes | zstd:huff",

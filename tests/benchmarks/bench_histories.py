@@ -14,15 +14,10 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -30,7 +25,6 @@ from msgspec.structs import replace
 import mvc
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId, CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
@@ -38,6 +32,7 @@ from mvc.limits import CHUNK
 from mvc.model.commit import Commit
 from mvc.model.hashing import blob_id
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.journal.frames import Position, encode_entry
 from mvc.store.journal.reader import JournalReader
@@ -52,6 +47,8 @@ from mvc.store.packs.records import (
     patch_extra,
     payload_check,
 )
+from tests.benchmarks.measuring import Cost, first, folder, head, process, row
+from tests.benchmarks.measuring import mvc as command
 
 _STEP, _RESET = 4, 64  # as ``store.layout: skip:4`` and ``store.reset_interval`` lay a history out
 _SECOND = 1_000_000_000
@@ -65,20 +62,10 @@ def main() -> None:
     parser.add_argument("--root", type=Path)
     parser.add_argument("--only", nargs="*", default=[], help="words of the rows to measure")
     options = parser.parse_args()
-    with _folder(options.root) as root:
+    with folder(options.root) as root:
         few = build(root / f"histories-{options.versions // 10}", options.versions // 10)
         many = build(root / f"histories-{options.versions}", options.versions)
         _measure(few, many, options)
-
-
-@contextmanager
-def _folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="mvc-histories-") as made:
-        yield Path(made)
 
 
 # -- a repository of many versions ---------------------------------------------------------
@@ -95,7 +82,7 @@ def build(path: Path, versions: int) -> Path:
     shutil.rmtree(making, ignore_errors=True)
     begun = time.perf_counter()
     with mvc.Repository.init(making, clock=_LongAgo()) as repo:
-        state = _first()
+        state = first()
         made = repo.commit(state, message="batch 0", deploy="prod")
         template = repo.manifest(made.id)
     journal = JournalReader(FileSystem(), making / ".mvc")
@@ -112,11 +99,6 @@ class _LongAgo(Clock):
 
     def now_ns(self) -> int:
         return 1_700_000_000 * _SECOND
-
-
-def _first() -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    return {f"layer{i}": random.standard_normal((8, 16)).astype(np.float32) for i in range(4)}
 
 
 @dataclass(frozen=True)
@@ -272,21 +254,6 @@ def _named(file: FileEntry, ids: list[BlobId]) -> FileEntry:
 # -- measuring -----------------------------------------------------------------------------
 
 
-class Cost(NamedTuple):
-    """Seconds, seconds of processors, peak resident megabytes."""
-
-    wall: float
-    processor: float
-    peak: float
-
-
-_MEASURE = """
-import resource, subprocess, sys, time
-begun = time.perf_counter()
-subprocess.run(sys.argv[1:], check=True, stdout=-3)
-used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(time.perf_counter() - begun, used.ru_utime + used.ru_stime, used.ru_maxrss)
-"""
 _JOURNAL = """
 import sys
 from mvc.store.journal.reader import JournalReader
@@ -296,54 +263,38 @@ assert sum(1 for _ in JournalReader(FileSystem(), Path(sys.argv[1])).scan())
 """
 
 
-def _run(*command: str) -> Cost:
-    out = subprocess.run(
-        [sys.executable, "-c", _MEASURE, *command], check=True, stdout=-1, text=True
-    ).stdout
-    wall, processor, peak = out.split()
-    return Cost(float(wall), float(processor), int(peak) / 1024)
-
-
-def _verb(root: Path, *arguments: str) -> Cost:
-    return _run(sys.executable, "-m", "mvc", "-C", str(root), *arguments)
-
-
 def _measure(few: Path, many: Path, options: argparse.Namespace) -> None:
     out = many.parent / "out.safetensors"
 
     def lost(root: Path) -> Cost:
         shutil.rmtree(root / ".mvc" / "index.lmdb", ignore_errors=True)
-        return _verb(root, "log", "-n", "1")
+        return command(root, "log", "-n", "1")
 
     def look_back(root: Path) -> Cost:
         versions = options.versions if root is many else options.versions // 10
-        return _verb(root, "checkout", "--at", _middle(root, versions), "-o", str(out), "-f")
+        return command(root, "checkout", "--at", _middle(root, versions), "-o", str(out), "-f")
 
     rows = {
-        "one pass over the journal": lambda root: _run(
-            sys.executable, "-c", _JOURNAL, str(root / ".mvc")
-        ),
+        "one pass over the journal": lambda root: process("-c", _JOURNAL, str(root / ".mvc")),
         "a lost index made again (`mvc log -n 1`)": lost,
-        "`mvc stats`": lambda root: _verb(root, "stats"),
-        "`mvc gc -n`": lambda root: _verb(root, "gc", "-n"),
-        "`mvc gc -n --grace 36000d`": lambda root: _verb(root, "gc", "-n", "--grace", "36000d"),
-        "`mvc log -n 5`": lambda root: _verb(root, "log", "-n", "5"),
+        "`mvc stats`": lambda root: command(root, "stats"),
+        "`mvc gc -n`": lambda root: command(root, "gc", "-n"),
+        "`mvc gc -n --grace 36000d`": lambda root: command(root, "gc", "-n", "--grace", "36000d"),
+        "`mvc log -n 5`": lambda root: command(root, "log", "-n", "5"),
         "`mvc checkout --at T -o FILE`": look_back,
     }
     rows = {k: v for k, v in rows.items() if not options.only or any(w in k for w in options.only)}
-    print(f"| {options.versions:,} versions | time | processor | x journal | peak memory "
-          f"| processor, {options.versions // 10:,} versions | x |")  # fmt: skip
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    head(f"{options.versions:,} versions", "time", "processor", "x journal", "peak memory",
+         f"processor, {options.versions // 10:,} versions", "x")  # fmt: skip
     unit: float | None = None
     for name, measure in rows.items():
         small, large = measure(few), measure(many)
         unit = unit or large.processor
-        print(
-            f"| {name} | {large.wall:.1f} s | {large.processor:.1f} s "
-            f"| {large.processor / unit:.1f} | {large.peak:.0f} MB | {small.processor:.2f} s "
-            f"| {large.processor / small.processor:.1f} |",
-            flush=True,
-        )
+        row(
+            name, f"{large.wall:.1f} s", f"{large.processor:.1f} s",
+            f"{large.processor / unit:.1f}", f"{large.peak:.0f} MB", f"{small.processor:.2f} s",
+            f"{large.processor / small.processor:.1f}",
+        )  # fmt: skip
 
 
 def _middle(root: Path, versions: int) -> str:

@@ -10,7 +10,6 @@ asserts a time. Commands that read the whole history: ``bench_histories``.
 from __future__ import annotations
 
 import argparse
-import resource
 import shutil
 import statistics
 import subprocess
@@ -18,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,13 +25,12 @@ from safetensors.numpy import save_file
 import mvc
 from mvc.repo.refs import delete_branch
 from tests.benchmarks.bench_histories import build
+from tests.benchmarks.measuring import Cost, first, folder, head, row, step
+from tests.benchmarks.measuring import mvc as command
 
 FEW = 100
 REPETITIONS = 9
 FILE = "model.safetensors"
-
-Cost = tuple[float, float]
-"""Seconds, and seconds of processors."""
 
 
 def main() -> None:
@@ -55,31 +52,6 @@ def main() -> None:
             shutil.rmtree(work, ignore_errors=True)
 
 
-@contextmanager
-def folder(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="mvc-history-") as made:
-        yield Path(made)
-
-
-# -- repositories ------------------------------------------------------------------------
-
-
-def step(state: dict[str, np.ndarray], random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Four tensors, 2 KiB together, each of which changes a little."""
-    return {
-        k: v + (1e-4 * random.standard_normal(v.shape)).astype(np.float32) for k, v in state.items()
-    }
-
-
-def first() -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    return {f"layer{i}": random.standard_normal((8, 16)).astype(np.float32) for i in range(4)}
-
-
 def copied(repository: Path, path: Path) -> Path:
     shutil.copytree(repository, path)
     (path / FILE).unlink(missing_ok=True)
@@ -94,24 +66,23 @@ def speed(few: Path, many: Path, commits: int) -> None:
     random, state = np.random.default_rng(2), first()
 
     def log(root: Path) -> Cost:
-        return process(root, "log", "-n", "20")
+        return command(root, "log", "-n", "20")
 
     def look_back(root: Path) -> Cost:
         with mvc.Repository.open(root) as repo:
             middle = list(repo.log(limit=50))[-1].commit.time_ns + 1
         out = root.parent / "out.safetensors"
-        return process(root, "checkout", "--at", str(middle), "-o", str(out), "-f")
+        return command(root, "checkout", "--at", str(middle), "-o", str(out), "-f")
 
     def commit_file(root: Path) -> Cost:
         nonlocal state
         state = step(state, random)
         save_file(state, root / FILE)
-        return process(root, "commit", FILE, "-m", "batch")
+        return command(root, "commit", FILE, "-m", "batch")
 
     rows = {"`mvc log -n 20`": log, "`mvc checkout --at T -o FILE`": look_back,
             "`mvc commit FILE`": commit_file}  # fmt: skip
-    print(f"\n| median of each | {FEW} commits | {commits:,} commits | ratio | of processor time |")
-    print("|---|--:|--:|--:|--:|")
+    head("median of each", f"{FEW} commits", f"{commits:,} commits", "ratio", "of processor time")
     for name, measure in rows.items():
         compare(name, [(measure(few), measure(many)) for _ in range(REPETITIONS)])
     compare("`repo.commit`, in process", list(in_process(few, many)))
@@ -123,7 +94,7 @@ def in_process(few: Path, many: Path) -> Iterator[tuple[Cost, Cost]]:
     def commit(repo: mvc.Repository) -> Cost:
         begun, used = time.perf_counter(), time.process_time()
         repo.commit(state, deploy="prod")
-        return time.perf_counter() - begun, time.process_time() - used
+        return Cost(time.perf_counter() - begun, time.process_time() - used, 0.0)
 
     with mvc.Repository.open(few) as short, mvc.Repository.open(many) as long:
         for repo in (short, long):
@@ -135,14 +106,10 @@ def in_process(few: Path, many: Path) -> Iterator[tuple[Cost, Cost]]:
 
 def compare(name: str, pairs: list[tuple[Cost, Cost]]) -> None:
     few, many = (
-        [statistics.median(v) for v in zip(*c, strict=True)] for c in zip(*pairs, strict=True)
+        Cost(*map(statistics.median, zip(*c, strict=True))) for c in zip(*pairs, strict=True)
     )
-    ratios = [long / short for short, long in zip(few, many, strict=True)]
-    print(
-        f"| {name} | {few[0] * 1e3:.1f} ms | {many[0] * 1e3:.1f} ms | {ratios[0]:.2f} "
-        f"| {ratios[1]:.2f} |",
-        flush=True,
-    )
+    row(name, f"{few.wall * 1e3:.1f} ms", f"{many.wall * 1e3:.1f} ms",
+        f"{many.wall / few.wall:.2f}", f"{many.processor / few.processor:.2f}")  # fmt: skip
 
 
 # -- many processes behind a gc ------------------------------------------------------------
@@ -178,31 +145,13 @@ def race(root: Path, processes: int = 32) -> None:
             repo.commit(state)
         repo.switch("main", force=True)
         delete_branch(repo.context, "again", force=True)
-    subprocess.run([*command(root), "gc", "--grace", "0"], check=True, stdout=-3)
+    command(root, "gc", "--grace", "0")
     run = [sys.executable, "-c", _OPENER, str(root)]
     openers = [subprocess.Popen(run, stdout=-1, text=True) for _ in range(processes)]
     found = [opener.communicate()[0].split() for opener in openers]
     keys, longest = sum(int(k) for k, _ in found), max(float(t) for _, t in found)
     print(f"\n{processes} processes right after a gc: {keys} keys indexed by them, "
           f"the slowest opened and listed 20 commits in {longest:.2f} s")  # fmt: skip
-
-
-# -- helpers -----------------------------------------------------------------------------
-
-
-def command(root: Path) -> list[str]:
-    return [sys.executable, "-m", "mvc", "-C", str(root)]
-
-
-def process(root: Path, *arguments: str) -> Cost:
-    begun, used = time.perf_counter(), _children()
-    subprocess.run([*command(root), *arguments], check=True, capture_output=True)
-    return time.perf_counter() - begun, _children() - used
-
-
-def _children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

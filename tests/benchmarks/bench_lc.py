@@ -14,10 +14,10 @@ import time
 
 import numpy as np
 
-from mvc.codecs.lc.payload import decode_steps, encode_steps
-from mvc.codecs.lc.quantise import quantise
-from mvc.codecs.lc.sizes import entropy
-from mvc.codecs.pipeline import Pipeline
+from mvc.lossy.lc.payload import decode_steps, encode_steps
+from mvc.lossy.lc.quantise import quantise
+from mvc.pipelines.pipeline import Pipeline
+from tests.lossy.lc.states import entropy
 
 PIPELINES = (
     "lc:x=2",

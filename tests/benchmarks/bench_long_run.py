@@ -16,8 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ import torch
 from safetensors.torch import save_file
 
 import mvc
+from tests.benchmarks.measuring import bytes_below, seconds
 
 TENSORS = 24
 CHANGED = 0.16
@@ -54,17 +54,17 @@ def _run(place: Path, megabytes: float, versions: int, layout: str) -> None:
     for number, state in enumerate(_states(megabytes, versions), 1):
         save_file(state, model)
         raw += model.stat().st_size
-        took[beside.name].append(_seconds(beside.add, model, number))
-        took["commit"].append(_seconds(_mvc, folder, "commit", model.name, "-m", str(number)))
+        took[beside.name].append(seconds(beside.add, model, number))
+        took["commit"].append(seconds(_mvc, folder, "commit", model.name, "-m", str(number)))
         back = ("checkout", "HEAD", model.name, "-o", str(out))
-        took["checkout"].append(_seconds(_mvc, folder, *back))
+        took["checkout"].append(seconds(_mvc, folder, *back))
         if out.read_bytes() != model.read_bytes():
             raise SystemExit(f"version {number} came back with other bytes")
         out.unlink()
-        took[f"{beside.name} checkout"].append(_seconds(beside.back, number))
+        took[f"{beside.name} checkout"].append(seconds(beside.back, number))
         print(number, *(f"{name} {times[-1]:.2f} s" for name, times in took.items()), flush=True)
     _print(took, beside.name)
-    stored = sum(p.stat().st_size for p in (place / "mvc/.mvc").rglob("*") if p.is_file())
+    stored = bytes_below(place / "mvc")
     print(f"stored {stored / 1e6:.1f} MB of {raw / 1e6:.1f} MB ({layout})")
     _mvc(place / "mvc", "stats", quiet=False)
 
@@ -93,12 +93,6 @@ def _states(megabytes: float, versions: int) -> Iterator[dict[str, torch.Tensor]
             moved = rng.random(size, np.float32) < CHANGED
             step = 1 + np.float32(2**-7) * rng.choice(np.float32([-1, 1]), size)
             np.multiply(w, step, out=w, where=moved)
-
-
-def _seconds(work: Callable[..., object], *arguments: object) -> float:
-    begun = time.perf_counter()
-    work(*arguments)
-    return time.perf_counter() - begun
 
 
 def _mvc(folder: Path, *arguments: str, quiet: bool = True) -> None:

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -29,6 +27,8 @@ import torch
 from torch import nn
 
 import mvc
+from tests.benchmarks.measuring import folder as work_folder
+from tests.benchmarks.measuring import seconds
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
@@ -57,23 +57,6 @@ def main() -> None:
         online(options.rounds, options.batches)
     if options.only in (None, "memory"):
         memory()
-
-
-def seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
-
-
-class Scratch:
-    """A new folder for the time of a ``with`` block."""
-
-    def __enter__(self) -> Path:
-        self.path = Path(tempfile.mkdtemp(prefix="mvc-bench-"))
-        return self.path
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def large() -> nn.Module:
@@ -107,7 +90,7 @@ def stall(device: torch.device) -> None:
                 buffers[name].copy_(tensor)
 
     copies, steps, whole = [], [], []
-    with Scratch() as folder, mvc.Repository.init(folder) as repo:
+    with work_folder() as place, mvc.Repository.init(place) as repo:
         recorder = mvc.Recorder(repo, model)
         for _ in range(4):  # both slots and the kept version exist
             change(model)
@@ -152,9 +135,9 @@ def online(rounds: int, batches: int) -> None:
     sizes: dict[str, int] = {}
     for _ in range(rounds):
         for name, way in ways.items():
-            with Scratch() as folder:
-                took[name].append(way(folder))
-                sizes[name] = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+            with work_folder() as place:
+                took[name].append(way(place))
+                sizes[name] = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())
     base = took["nothing is kept"]
     print(f"{batches} batches of the conv net, {rounds} rounds in turn, medians")
     for name, runs in took.items():
@@ -262,7 +245,7 @@ def peak_of_a_training(way: str) -> float:
     """Megabytes by which the peak of 8 steps of a 100 MB model lies above the model alone."""
     model = large()
     noise = torch.randn(next(model.parameters()).shape)
-    with Scratch() as folder, mvc.Repository.init(folder) as repo:
+    with work_folder() as place, mvc.Repository.init(place) as repo:
         recorder = mvc.Recorder(repo, model)
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
         before = _status("VmRSS")

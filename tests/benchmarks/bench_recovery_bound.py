@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import mvc
-from mvc.codecs.pipeline import PRESETS
 from mvc.errors import InvalidConfig
 from mvc.ids import CommitId
+from mvc.pipelines.table import PRESETS
 from mvc.testing import fresh_process
+from tests.benchmarks.measuring import head, row, seconds
 from tests.maintenance.test_recovery_bound import CONV, SLOW, configure, states, whole
 
 RUNS = 3
@@ -36,10 +36,9 @@ def main() -> None:
     parser.add_argument("--scale", type=int, default=1, help="how many times as many weights")
     parser.add_argument("--folder", type=Path, help="where to work, by default a temporary one")
     options = parser.parse_args()
-    head = ("pipeline", "bound", "estimate", "worst", "ratio", "newest", "full versions", "MB",
-            "price")  # fmt: skip
-    print("| " + " | ".join(head) + " |")
-    print("|---|" + "--:|" * (len(head) - 1), flush=True)
+    head(
+        "pipeline", "bound", "estimate", "worst", "ratio", "newest", "full versions", "MB", "price"
+    )
     for pipeline in options.pipelines:
         free = 0
         for bound in [None, *options.bounds]:
@@ -63,13 +62,13 @@ def _row(
                 made = repo.commit(next(series), pipeline=whole(pipeline), metrics={"loss": 0.3})
                 ids.append(made.id)
         except InvalidConfig as error:
-            print(f"| `{pipeline}` | {bound:g} s | {error.message} |", flush=True)
+            row(f"`{pipeline}`", f"{bound:g} s", error.message)
             return free
         found = repo.storage.stats()
     took = _restored(root, ids)
     size = sum(found.bytes[kind] for kind in ("full", "delta", "metadata"))
     worst = max(took)
-    cells = (
+    row(
         f"`{pipeline}`",
         "none" if bound is None else f"{bound:g} s",
         f"{found.recovery_worst:.3f} s",
@@ -80,7 +79,6 @@ def _row(
         f"{size / 1e6:.1f}",
         f"{size / (free or size):.2f} x",
     )
-    print("| " + " | ".join(cells) + " |", flush=True)
     return free or size
 
 
@@ -88,13 +86,15 @@ def _restored(root: Path, ids: Sequence[CommitId]) -> list[float]:
     """Seconds that each version takes, the best of some runs."""
     took = [float("inf")] * len(ids)
     out = root / "out.safetensors"
+
+    def restore(id_: CommitId) -> None:
+        with mvc.Repository.open(root) as repo:
+            repo.checkout(id_, to=out, force=True)
+
     for _ in range(RUNS):
         for i, id_ in enumerate(ids):
             fresh_process()
-            begun = time.perf_counter()
-            with mvc.Repository.open(root) as repo:
-                repo.checkout(id_, to=out, force=True)
-            took[i] = min(took[i], time.perf_counter() - begun)
+            took[i] = min(took[i], seconds(restore, id_))
     return took
 
 

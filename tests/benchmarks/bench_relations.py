@@ -18,6 +18,7 @@ import numpy as np
 
 import mvc
 from mvc.report.stats import by_version
+from tests.benchmarks.measuring import bytes_below
 from tests.repo.commit import networks
 
 States = Iterator[Mapping[str, Any]]
@@ -55,14 +56,11 @@ def parts(files: list[Path], folder: Path) -> States:
 
 
 def show(name: str, folder: Path, states: States) -> None:
-    def size() -> int:
-        return sum(p.stat().st_size for p in (folder / ".mvc").rglob("*") if p.is_file())
-
     with mvc.Repository.init(folder) as repo:
         for state in states:
-            before = size()
+            before = bytes_below(folder)
             repo.commit(state)
-            grown = size() - before
+            grown = bytes_below(folder) - before
         (file,) = repo.diff("HEAD~1", "HEAD").files
         changed = sum(t.new_spec.nbytes for t in file.tensors if t.kind != "unchanged")
         held = by_version(repo.context)[1][repo.find()].bytes

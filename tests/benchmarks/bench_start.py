@@ -13,12 +13,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +22,7 @@ from safetensors.numpy import save_file
 
 import mvc
 from mvc.repo.commit.request import CommitOptions
+from tests.benchmarks.measuring import process
 
 NUMPY = ("-c", "import numpy, click")
 CLICK = ("-c", "import click")
@@ -79,23 +76,12 @@ def _measured(
     found: dict[tuple[Path, Line], list[tuple[float, float]]] = {job: [] for job in jobs}
     for _ in range(repeats + 1):
         for tree, line in jobs:
-            begun, used = time.perf_counter(), _processor_time()
-            subprocess.run(
-                [sys.executable, *line], cwd=place, env=environment | {"PYTHONPATH": str(tree)},
-                check=True, capture_output=True,
-            )  # fmt: skip
-            took = time.perf_counter() - begun, _processor_time() - used
-            found[tree, line].append(took)
+            cost = process(*line, cwd=place, environment=environment | {"PYTHONPATH": str(tree)})
+            found[tree, line].append((cost.wall, cost.processor))
     return {
         job: (statistics.median(s for s, _ in runs[1:]), statistics.median(p for _, p in runs[1:]))
         for job, runs in found.items()
     }
-
-
-def _processor_time() -> float:
-    """Seconds of all child processes that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 if __name__ == "__main__":

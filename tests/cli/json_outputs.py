@@ -211,20 +211,25 @@ def _entry(line: str) -> str:
     return f"$ mvc {line}  # {code}\n{fields}\n"
 
 
-def _steady(value: Any, key: str = "") -> Any:
+def _steady(value: Any) -> Any:
     """The value without ids, times and what is measured; keys and their order stay."""
+    text = json.dumps(steady_numbers(value))
+    return json.loads(_TIME.sub("<time>", _ID.sub("<id>", text)).replace(str(Path.cwd()), "<here>"))
+
+
+def steady_numbers(value: Any, key: str = "") -> Any:
+    """The value without what is measured; keys and their order stay."""
     if key in _OF_THE_MACHINE and value:
         return f"<{type(value).__name__}>"
     if key == "pipelines":
         return [list(row) for row in value[:1]]
     if isinstance(value, dict):
-        return {name: _steady(item, name) for name, item in value.items()}
+        return {name: steady_numbers(item, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [_steady(item, key) for item in value]
-    if isinstance(value, str):
-        return _TIME.sub("<time>", _ID.sub("<id>", value)).replace(str(Path.cwd()), "<here>")
+        return [steady_numbers(item, key) for item in value]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return "<number>" if is_number and (value > 1e17 or _MEASURED.search(key)) else value
+    measured = is_number and (value > 1e17 or _MEASURED.search(key))
+    return "<number>" if measured and key != "raw_bytes" else value
 
 
 if __name__ == "__main__":

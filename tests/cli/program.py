@@ -31,17 +31,20 @@ class Result:
 
 
 class Mvc:
-    """``mvc("log", "-n", 1)`` in a folder of its own; fails unless the code is as expected."""
+    """``mvc("log", "-n", 1)`` in a folder of its own; fails unless the code is as expected.
+
+    With ``code=None`` any is.
+    """
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
         self._capsys = capsys
 
-    def __call__(self, *arguments: object, code: int = 0) -> Result:
+    def __call__(self, *arguments: object, code: int | None = 0) -> Result:
         self._capsys.readouterr()
         got = run([str(a) for a in arguments])
         captured = self._capsys.readouterr()
-        assert got == code, f"exit code {got}: {captured.out}{captured.err}"
+        assert code in {None, got}, f"exit code {got}: {captured.out}{captured.err}"
         return Result(got, captured.out, captured.err)
 
     def commit(self, value: float = 0.0, **tensors: np.ndarray) -> str:
@@ -70,9 +73,35 @@ def state(value: float = 0.0) -> dict[str, np.ndarray]:
 
 def record(mvc: Mvc, *values: float) -> None:
     """Commits states of Python; no file is written."""
-    with Repository.open(mvc.folder) as repo:
+    record_states(mvc.folder, *values)
+
+
+def record_states(folder: Path, *values: float) -> None:
+    """The same in any folder."""
+    with Repository.open(folder) as repo:
         for value in values:
             repo.commit({"w": np.full(3, value)}, message=f"value {value}")
+
+
+def python(script: str, *arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess:
+    """A script in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def imports(modules: tuple[str, ...], arguments: list[str], cwd: Path) -> str:
+    """The exit code of a command line, and which of ``modules`` are imported then."""
+    done = python(
+        f"import sys; from mvc.cli.main import run; code = run({arguments!r}); "
+        f"print(code, [m for m in {modules} if m in sys.modules], file=sys.stderr)",
+        cwd=cwd,
+    )
+    return done.stderr.splitlines()[-1]
 
 
 def spawn(

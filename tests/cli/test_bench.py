@@ -8,7 +8,7 @@ from safetensors.numpy import save_file
 
 from mvc.api import bench as bench_module
 from mvc.cli.main import run
-from mvc.codecs.pipeline import PRESETS
+from mvc.pipelines.table import PRESETS
 
 FEW = (PRESETS["lossless"], "xor | planes | zstd:1", PRESETS["none"])
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from mvc.cli.commands.gc import command
 from mvc.cli.operations import ref_move
@@ -90,11 +89,6 @@ def test_damage_is_refused(mvc) -> None:
     assert said[0].startswith("mvc: nothing is collected from a damaged repository: ")
     assert said[1] == "hint: run 'mvc fsck --repair' first"
     assert mvc("gc", "--json", code=4).json["kind"] == "damaged-data"
-
-
-@pytest.mark.parametrize("grace", ["", "soon", "-1", "1e9 weeks"])
-def test_bad_grace(mvc, grace: str) -> None:
-    assert mvc("gc", "--grace", grace, "--json", code=2).json["kind"] == "wrong-usage"
 
 
 def test_help() -> None:

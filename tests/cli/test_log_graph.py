@@ -4,7 +4,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from mvc.cli.log_graph import graph_lines
+from mvc.cli.commands.log import graph_lines
 
 
 def draw(*versions: tuple[str, str]) -> str:

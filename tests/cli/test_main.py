@@ -11,17 +11,14 @@ import pytest
 
 from mvc import __version__
 from mvc.cli.main import run
-from tests.cli.program import ROOT, Mvc, spawn
+from tests.cli.program import ROOT, Mvc, imports, python, spawn
 
 
 def test_help_lists_every_command_without_importing_one(tmp_path: Path) -> None:
-    script = (
+    done = python(
         "import sys; from mvc.cli.main import run; run(['--help']); "
         "bad = [m for m in sys.modules if m.startswith('mvc.cli.commands') "
         "or m.split('.')[0] in ('torch', 'numpy', 'rich', 'lmdb')]; print(bad, file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stderr.strip() == "[]"
     for word in ("commit", "deployments", "rev-parse", "Exit codes"):
@@ -29,9 +26,8 @@ def test_help_lists_every_command_without_importing_one(tmp_path: Path) -> None:
 
 
 def test_import_of_the_package_is_light() -> None:
-    script = "import sys, mvc; print([m for m in ('torch', 'numpy', 'click') if m in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True
+    done = python(
+        "import sys, mvc; print([m for m in ('torch', 'numpy', 'click') if m in sys.modules])"
     )
     assert done.stdout.strip() == "[]"
 
@@ -40,9 +36,11 @@ def test_no_arguments_means_help(tmp_path: Path) -> None:
     assert "Usage: mvc" in spawn(cwd=tmp_path).stdout
 
 
-def test_version(capsys) -> None:
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out == f"mvc {__version__}\n"
+def test_help_and_version(mvc: Mvc) -> None:
+    assert mvc("--version").out == mvc("-V").out == f"mvc {__version__}\n"
+    assert mvc("help").out == mvc("--help").out
+    assert mvc("help", "log").out == mvc("log", "--help").out
+    assert "no command 'nope'" in mvc("help", "nope", code=2).err
 
 
 def test_unknown_command_suggests(capsys) -> None:
@@ -193,19 +191,13 @@ _SLOW = ("torch", "numpy", "rich", "logging", "concurrent.futures", "mvc.store.g
 @pytest.mark.parametrize("command", [["log", "-n", "20"], ["rev-parse", "HEAD"], ["branch"]])
 def test_light_commands_import_nothing_that_is_slow_to_import(mvc: Mvc, command: list[str]) -> None:
     mvc.commit()
-    script = (
-        f"import sys; from mvc.cli.main import run; code = run({command!r}); "
-        f"heavy = [m for m in {_SLOW} if m in sys.modules]; "
-        "print(code, heavy, file=sys.stderr)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=mvc.folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stderr == "0 []\n"
+    assert imports(_SLOW, command, mvc.folder) == "0 []"
+
+
+@pytest.mark.parametrize("command", ["oplog", "undo"])
+def test_operations_need_no_arrays(mvc: Mvc, command: str) -> None:
+    mvc.commit(1)
+    assert imports(("torch", "numpy", "rich"), ["-q", command], mvc.folder) == "0 []"
 
 
 @pytest.mark.parametrize(
@@ -216,16 +208,10 @@ def test_light_commands_import_nothing_that_is_slow_to_import(mvc: Mvc, command:
 def test_commands_that_train_nothing_work_without_torch(mvc: Mvc, command: list[str]) -> None:
     mvc.commit(1)
     mvc.commit(2)
-    script = (
+    done = python(
         "import sys; sys.modules['torch'] = None; from mvc.cli.main import run; "
-        f"code = run({command!r}); print(code, 'mvc.recipes.weights' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
+        f"code = run({command!r}); print(code, 'mvc.recipes.weights' in sys.modules)",
         cwd=mvc.folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
     )
     assert done.stdout.splitlines()[-1:] == ["0 False"], done.stderr
 

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import mvc
+from mvc.cli import payload
 from mvc.cli.output import Output
 
 
@@ -66,3 +70,10 @@ def test_width_follows_columns_only_on_a_terminal(monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "97")
     assert Output("never").width is None
     assert Output("always").width == 97
+
+
+def test_objects_of_their_own_are_of_one_class_each() -> None:
+    """They are found by the name of the class: a renamed one would lose its fields."""
+    sources = [path.read_text() for path in Path(mvc.__file__).parent.rglob("*.py")]
+    classes = re.findall(r"^class (\w+)\(Struct", "".join(sources), re.MULTILINE)
+    assert [name for name in payload.OWN_FIELDS if classes.count(name) != 1] == []

@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from mvc.cli.curve import chart
+from mvc.cli.commands.repack import chart
 from mvc.cli.text import nbytes
 from tests.cli.program import Mvc
 
@@ -66,28 +66,6 @@ def test_sizes_and_times(mvc: Mvc, series: list[str]) -> None:
     mvc("repack")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--interval", 2, "--super-step", 3),
-        ("--interval", 0),
-        ("--interval", "x"),
-        ("--max-size", "40q"),
-        ("--max-size", "-1"),
-        ("--max-recovery", "-1"),
-        ("--super-step", 1),
-        ("HEAD",),
-        ("--add", "HEAD", "--remove", "HEAD"),
-        ("-o", "x.svg"),
-        ("--curve", "--interval", 3),
-        ("--curve", "-n"),
-    ],
-)
-def test_wrong_usage(mvc: Mvc, arguments: tuple[object, ...]) -> None:
-    mvc.commit()
-    mvc("repack", *arguments, code=2)
-
-
 def test_curve(mvc: Mvc, series: list[str]) -> None:
     out = mvc("repack", "--curve").out
     assert "@" in out and "*" in out
@@ -110,11 +88,6 @@ def test_no_matplotlib(mvc: Mvc, series: list[str], monkeypatch: pytest.MonkeyPa
     refused = mvc("repack", "--curve", "-o", "c.svg", code=3).err
     assert "pip install -c constraints.txt '.[plots]'" in refused
     assert not (mvc.folder / "c.svg").exists()
-
-
-def test_empty(mvc: Mvc) -> None:
-    assert "Nothing to do" in mvc("repack").out
-    assert "no version yet" in mvc("repack", "--curve").out
 
 
 @pytest.mark.parametrize(
@@ -151,11 +124,3 @@ def test_quiet(mvc: Mvc, series: list[str]) -> None:
     assert mvc("repack", "-q", "--interval", 3).out == ""
     assert mvc("stats", "--json").json["reset_points"] == 3
     assert "Plan: interval 2" in mvc("repack", "-q", "-n", "--interval", 2).out
-
-
-def test_hints_name_the_command(mvc: Mvc) -> None:
-    for arguments in (("--add",), ("HEAD",), ("--nonsense",)):
-        said = mvc("repack", *arguments, code=2).err
-        assert said.splitlines()[-1] == "hint: see 'mvc repack --help'"
-    said = " ".join(mvc("repack", "--help").out.split())
-    assert "[REV...]" in said and "the REVs that follow" in said

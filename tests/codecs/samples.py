@@ -3,6 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from mvc.pipelines.pipeline import Pipeline
+
 TRAPS = np.array([0, 0x80000000, 0x3F800000, 0x7FC00001, 1], np.uint32)
 PATTERNS = np.array(
     [0, 1, 0x80000000, 0x80000001, 0x7F800000, 0xFF800000, 0x7FC00001, 0x7F800001, 0xFFFFFFFF],
@@ -65,3 +67,23 @@ def pairs(draw: st.DrawFn) -> tuple[bytes, bytes, int]:
     if size <= 64 and draw(st.booleans()):
         return draw(st.binary(min_size=size, max_size=size)), bytes(size), width
     return *pair(size, width, share, draw(st.integers(0, 1000))), width
+
+
+def there_and_back(pipeline: Pipeline, new: bytes, base: bytes, width: int) -> bytes:
+    """The chunk of a delta, which leads to ``new`` and back to ``base``."""
+    stored = pipeline.encode_chunk(memoryview(new), memoryview(base), width)
+    state = bytearray(base)
+    pipeline.apply_chunk(memoryview(stored), memoryview(state), width, reverse=False)
+    assert state == new
+    pipeline.apply_chunk(memoryview(stored), memoryview(state), width, reverse=True)
+    assert state == base
+    return stored
+
+
+def full_and_back(pipeline: Pipeline, data: bytes, width: int) -> bytes:
+    """The chunk of a full record, which gives ``data`` back."""
+    stored = pipeline.full().encode_chunk(memoryview(data), None, width)
+    out = bytearray(b"\xaa" * len(data))
+    pipeline.full().decode_chunk(memoryview(stored), memoryview(out), width)
+    assert out == data
+    return stored

@@ -24,27 +24,8 @@ from tests.oracle.mutated import FORMS, agree
 from tests.oracle.test_mutated import mutant
 
 _COUNTS = (
-    0,
-    1,
-    7,
-    8,
-    9,
-    15,
-    16,
-    17,
-    31,
-    63,
-    64,
-    65,
-    1008,
-    1023,
-    1024,
-    1025,
-    1040,
-    1041,
-    2048,
-    5000,
-)
+    0, 1, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 1008, 1023, 1024, 1025, 1040, 1041, 2048, 5000,
+)  # fmt: skip
 _OTHER_WIDTHS = (0, 3, 5, 16, 64, -1, -8, 1 << 30, -(1 << 31), (1 << 31) - 1, 1 << 40)
 _SIZES = (0, 1, 4, 8, 512, 4096, (1 << 31) - 1, 1 << 32, 1 << 62, (1 << 63) - 1, -1, -(1 << 63))
 _REFUSALS = (ValueError, OverflowError, TypeError, BufferError)

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.codecs.compressors import compress, decompress_into
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, NotInstalled
+from mvc.pipelines.pipeline import Pipeline
 
 LEVELS = {"zlib": range(1, 10), "bz2": range(1, 10), "lzma": range(10), "brotli": range(12)}
 TEXT = b"the quick brown fox jumps over the lazy dog " * 200

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from mvc.codecs.pipeline import Pipeline
+from mvc.pipelines.pipeline import Pipeline
 from tests.codecs.samples import pair
 
 

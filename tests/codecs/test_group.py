@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.codecs.group import decode_group, encode_group
-from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.streams import encode_stream
 from mvc.codecs.words import combine
 from mvc.errors import WrongUsage
+from mvc.pipelines.group import decode_group, encode_group
+from mvc.pipelines.pipeline import Pipeline
 from tests.codecs.samples import GROUP_PIPELINES, pairs
 
 pytestmark = pytest.mark.usefixtures("arithmetic")

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mvc.codecs.group import decode_group, encode_group
 from mvc.codecs.patch import decode_patch, encode_patch
 from mvc.codecs.payload import Payload
-from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.varint import varint
 from mvc.errors import DamagedData
+from mvc.pipelines.group import decode_group, encode_group
+from mvc.pipelines.pipeline import Pipeline
 from tests.codecs.samples import GROUP_PIPELINES, TENSOR_PIPELINES, pairs, widths
 
 pytestmark = pytest.mark.usefixtures("arithmetic")

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mvc.codecs import words
-from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.words import join, move_marked, split, tally, word_type
+from mvc.pipelines.pipeline import Pipeline
 from tests.codecs.samples import TENSOR_PIPELINES, WIDTHS, pair, widths
 
 COUNTS = (0, 1, 7, 8, 9, 16, 17, 1023, 1024, 1025, 1040, 1041, 5000, 70_001)

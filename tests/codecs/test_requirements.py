@@ -6,8 +6,9 @@ import sys
 import pytest
 
 import mvc
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import WrongUsage
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from mvc.codecs.sparse import OPTIONS, decode_sparse, encode_sparse
-from mvc.codecs.stages.codings import Sparse
+from mvc.codecs.stages import Sparse
 from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData
 from tests.codecs.samples import TRAPS, WIDTHS
@@ -26,7 +26,7 @@ def through(words, options, method=None):
     chosen = Sparse.read("sparse", options).options
     stored = b"".join(map(bytes, encode_sparse(words, chosen, method)))
     cursor = Cursor(stored)
-    values, at = decode_sparse(cursor, len(words), words.itemsize, chosen, method)
+    values, at = decode_sparse(cursor, len(words), words.itemsize, chosen, method=method)
     cursor.end()
     out = np.zeros_like(words)
     out[slice(None) if at is None else at] = values
@@ -104,4 +104,4 @@ def test_what_is_not_in_order_or_past_the_end(options, data):
     if options == "diff" and data == varint(2) + positions(3, 3) + bytes(8):
         data = varint(2) + positions(3, 0) + bytes(8)
     with pytest.raises(DamagedData):
-        decode_sparse(Cursor(data), 10, 4, chosen, None)
+        decode_sparse(Cursor(data), 10, 4, chosen, method=None)

@@ -81,20 +81,12 @@ class World:
         return {path: arrays(number) for path, number in self.recipes[commit].items()}
 
 
-# -- operations: (repository, random numbers, recipe of HEAD) -> details
+# -- operations: (repository, details)
 
 
-def _commit(repo: Repository, rng: random.Random, detail: Any) -> None:
+def _commit(repo: Repository, detail: Any) -> None:
     path, number, target = detail
     repo.commit(arrays(number), path=path, deploy=target, reset_point=number % 5 == 0)
-
-
-def _deploy(repo: Repository, rng: random.Random, detail: Any) -> None:
-    repo.deploy("HEAD", detail)
-
-
-def _branch(repo: Repository, rng: random.Random, detail: Any) -> None:
-    repo.branch(detail)
 
 
 def again(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -102,57 +94,45 @@ def again(arguments: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return arrays(arguments["number"])
 
 
-def _train(repo: Repository, rng: random.Random, detail: Any) -> None:
+def _train(repo: Repository, detail: Any) -> None:
     path, number, target = detail
     base = _head(state_of(repo.context))
     assert base is not None and path == recipes.PATH
     recipes.trained(repo.context, again, {"number": number}, base, deploy=target)
 
 
-def _drop(repo: Repository, rng: random.Random, detail: Any) -> None:
+def _drop(repo: Repository, detail: Any) -> None:
     with suppress(UnknownPath, StateForgotten):  # it has no recipe, or what it needs is gone
         recipes.drop(repo.context, detail)
 
 
-def _retrain(repo: Repository, rng: random.Random, detail: Any) -> None:
+def _retrain(repo: Repository, detail: Any) -> None:
     with suppress(StateForgotten):
         recipes.store_again(repo.context, detail, again)
 
 
-def _undo(repo: Repository, rng: random.Random, detail: Any) -> None:
+def _undo(repo: Repository, detail: Any) -> None:
     with suppress(RefConflict):
         repo.undo()
 
 
-def _gc(repo: Repository, rng: random.Random, detail: Any) -> None:
-    maintenance.collect(repo.context)
-
-
-def _repack(repo: Repository, rng: random.Random, detail: Any) -> None:
-    maintenance.repack(repo.context, detail)
-
-
-def _forget(repo: Repository, rng: random.Random, detail: Any) -> None:
+def _forget(repo: Repository, detail: Any) -> None:
     with suppress(RefConflict, WrongUsage):
         maintenance.forget_named(repo.context, detail)
 
 
-def _index(repo: Repository, rng: random.Random, detail: Any) -> None:
-    repo.context.store.snapshot.rebuild_index()
-
-
-OPERATIONS: dict[str, tuple[Callable[[Repository, random.Random, Any], None], int]] = {
+OPERATIONS: dict[str, tuple[Callable[[Repository, Any], object], int]] = {
     "commit": (_commit, 10),
     "train": (_train, 3),
     "drop": (_drop, 3),
     "retrain": (_retrain, 1),
-    "deploy": (_deploy, 2),
-    "branch": (_branch, 2),
+    "deploy": (lambda repo, target: repo.deploy("HEAD", target), 2),
+    "branch": (lambda repo, name: repo.branch(name), 2),
     "undo": (_undo, 3),
-    "gc": (_gc, 3),
-    "repack": (_repack, 2),
+    "gc": (lambda repo, _: maintenance.collect(repo.context), 3),
+    "repack": (lambda repo, interval: maintenance.repack(repo.context, interval), 2),
     "forget": (_forget, 1),
-    "index": (_index, 1),
+    "index": (lambda repo, _: repo.context.store.snapshot.rebuild_index(), 1),
 }
 
 
@@ -186,7 +166,7 @@ def work(world: World, seed: int, everything: bool, send: Send) -> None:
             name = rng.choices(names, weights)[0] if _head(world.state) else "commit"
             detail = _detail(name, world.state, rng)
             send((name, detail))
-            OPERATIONS[name][0](repo, rng, detail)
+            OPERATIONS[name][0](repo, detail)
             _take_in(world, name, detail, state_of(repo.context))
             send((world.state, world.recipes))
 
@@ -340,7 +320,7 @@ def _small_world(root: Path) -> World:
         with open_quietly(root) as repo:
             for number in range(5):
                 detail = ("model.safetensors" if number != 3 else "other.safetensors", number, None)
-                (_train if number == 2 else _commit)(repo, random.Random(), detail)
+                (_train if number == 2 else _commit)(repo, detail)
                 _take_in(world, "commit", detail, state_of(repo.context))
             repo.undo()
             world.state = state_of(repo.context)
@@ -350,7 +330,7 @@ def _small_world(root: Path) -> World:
                 ("commit", (recipes.PATH, 8, None)),
             ):
                 detail = detail or world.state.commits[5]
-                OPERATIONS[name][0](repo, random.Random(), detail)
+                OPERATIONS[name][0](repo, detail)
                 _take_in(world, name, detail, state_of(repo.context))
             repo.storage.gc()  # within the grace, all but given up weights stays
             repo.deploy("HEAD", "prod")
@@ -403,7 +383,7 @@ def _die(world: World, call: int, send: Send) -> None:
     assert world.begun is not None
     name, detail = world.begun
     with open_quietly(world.root, fs=HookedFS(hook)) as repo:
-        OPERATIONS[name][0](repo, random.Random(), detail)
+        OPERATIONS[name][0](repo, detail)
 
 
 def _go_on(world: World) -> None:
@@ -411,7 +391,7 @@ def _go_on(world: World) -> None:
     with open_quietly(world.root) as repo:
         detail = ("model.safetensors", 123, None)
         for name, what in (("commit", detail), ("gc", None)):
-            OPERATIONS[name][0](repo, random.Random(), what)
+            OPERATIONS[name][0](repo, what)
             _take_in(world, name, what, state_of(repo.context))
         for commit in world.state.commits:
             check_version(repo, world.state, commit, world.contents(commit))

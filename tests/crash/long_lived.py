@@ -329,27 +329,11 @@ def _gc(life: Life, who: int) -> None:
     life.ledger.collected()
 
 
-def _repack(life: Life, who: int, interval: int) -> None:
-    life.worker(who).call("repack", interval)
-
-
 def _forget(life: Life, who: int, which: int) -> None:
     commit = _version(life, which)
     if commit is not None and life.ledger.may_be_forgotten(commit):
         life.worker(who).call("forget", commit)
         life.ledger.forgotten.add(commit)
-
-
-def _look(life: Life, who: int) -> None:
-    life.worker(who).call("check", life.ledger, life.seed + life.steps, False)
-
-
-def _fsck(life: Life, who: int, full: bool) -> None:
-    life.worker(who).call("fsck", full)
-
-
-def _plain(verb: str) -> Callable[[Life, int], None]:
-    return lambda life, who: life.worker(who).call(verb)
 
 
 def _outside(life: Life, what: str, number: int) -> None:
@@ -396,14 +380,16 @@ _STEPS: dict[str, Callable[..., None]] = {
     "switch": _switch,
     "undo": _undo,
     "gc": _gc,
-    "repack": _repack,
+    "repack": lambda life, who, interval: life.worker(who).call("repack", interval),
     "forget": _forget,
-    "look": _look,
-    "fsck": _fsck,
-    "reopen": _plain("reopen"),
-    "rebuild": _plain("rebuild"),
-    "repair": _plain("repair"),
+    "look": lambda life, who: life.worker(who).call(
+        "check", life.ledger, life.seed + life.steps, False
+    ),
+    "fsck": lambda life, who, full: life.worker(who).call("fsck", full),
     "outside": _outside,
+} | {
+    verb: lambda life, who, verb=verb: life.worker(who).call(verb)
+    for verb in ("reopen", "rebuild", "repair")
 }
 
 
@@ -502,7 +488,8 @@ def _tell_shortest(folder: Path, story: Story, foreign: Path, seed: int) -> None
 def main(folder: Path, *arguments: str) -> None:
     warm_up_all(folder)
     if arguments[0] == "story":
-        run_story(folder / "story", Story.parse(arguments[1]), make_foreign(folder), 0)
+        story = Story.parse(arguments[1])
+        print(json.dumps({"steps": run_story(folder / "story", story, make_foreign(folder), 0)}))
         return
     seed, first, count, *mutation = arguments
     print(json.dumps(run_stories(folder, seed, int(first), int(count), *mutation)))

@@ -117,10 +117,12 @@ def _fail(teller: Teller, rng: random.Random, root: Path) -> bool:
     return failed
 
 
-def _compound(name: str, otherwise: Path, number: int) -> None:
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("number", [12, pytest.param(400, marks=pytest.mark.long)])
+def test_nothing_is_lost_when_recovery_is_cut_off(name: str, tmp_path: Path, number: int) -> None:
     rng = draw("compound")
     failed = 0
-    with folder_in_memory(otherwise) as folder:
+    with folder_in_memory(tmp_path) as folder:
         story = STORIES[name](folder)
         points = sorted(rng.choices([*range(story.fs.crash_points() + 1), *story.marked], k=number))
         for i, point in enumerate(points):
@@ -138,14 +140,3 @@ def _compound(name: str, otherwise: Path, number: int) -> None:
             except (MvcError, Lost) as error:
                 raise Lost(f"{name}, point {point}, number {i}: {error!r}") from error
     count(f"compound faults, {name}", crashes=number, second_losses=number // 2, failed=failed)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_lost_when_recovery_is_cut_off(name: str, tmp_path: Path) -> None:
-    _compound(name, tmp_path, 12)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_lost_when_recovery_is_cut_off_2000_times(name: str, tmp_path: Path) -> None:
-    _compound(name, tmp_path, 400)

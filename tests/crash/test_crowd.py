@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,23 +10,19 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import StateForgotten
 from mvc.testing import fresh_process
+from tests.children import run
 from tests.counters import count
 from tests.crash.crowd import acknowledged, given_up, state_for
 from tests.crash.images import folder_in_memory
 from tests.crash.state import check_arrays
 
-PROJECT = Path(__file__).parents[2]
-
 
 def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: float) -> None:
     root = folder / "repo"
     numbers = [committers, commits, readers, seconds]
-    command = [sys.executable, "-m", "tests.crash.crowd", str(root), *map(str, numbers)]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    counted = json.loads(done.stdout)
+    counted = run("crash.crowd", root, *numbers)
     for what in ("failed_committers", "failed_readers", "failed_maintenance"):
-        assert counted[what] == 0, done.stderr
+        assert counted[what] == 0
     told = acknowledged(folder)
     missing = _missing(root, committers, commits)
     count(
@@ -40,11 +33,8 @@ def crowd(folder: Path, committers: int, commits: int, readers: int, seconds: fl
     )
     assert missing == 0
     assert len(told) == committers * commits
-    assert counted["reads"] > 0
-    assert counted["collected"] > 0
-    assert counted["repacked"] > 0
-    assert counted["forgotten"] > 0
-    assert counted["index_treated"] > 0
+    for what in ("reads", "collected", "repacked", "forgotten", "index_treated"):
+        assert counted[what] > 0
 
 
 def _missing(root: Path, committers: int, commits: int) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -14,6 +13,7 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
+from tests.children import run
 from tests.counters import count
 from tests.crash import maintenance
 from tests.crash.crowd import state_for
@@ -22,7 +22,6 @@ from tests.crash.images import folder_in_memory
 from tests.crash.state import check_version, state_of
 from tests.recipes import by_hand as recipes
 
-PROJECT = Path(__file__).parents[2]
 COMMITS = 30
 
 
@@ -60,19 +59,15 @@ def main(root: Path) -> None:
     warm_up(root.parent / "warm")
     Repository.init(root).close()
     committing, giving_up = fork(lambda send: commit(root)), fork(lambda send: give_up(root))
-    statuses = [committing.end()[1]]
+    failed = {"committing": committing.end()[1]}
     (root.parent / "stop").touch()
-    statuses.append(giving_up.end()[1])
-    print(json.dumps(statuses))
+    print(json.dumps(failed | {"giving_up": giving_up.end()[1]}))
 
 
 def test_commits_beside_weights_that_are_given_up(tmp_path: Path) -> None:
     with folder_in_memory(tmp_path) as folder:
         root = folder / "repo"
-        command = [sys.executable, "-m", "tests.crash.test_given_up", str(root)]
-        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout) == [0, 0], done.stderr
+        assert run("crash.test_given_up", root) == {"committing": 0, "giving_up": 0}
         told = {}
         for line in (folder / "acks").read_text().splitlines():
             id_, step = line.split()

@@ -6,8 +6,7 @@ that another is gone. So each has a test of its own, at the level at which it ma
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,12 +17,13 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.store.index.index import Index
 from mvc.store.journal.frames import Position
+from mvc.testing import environment
+from tests import children
 from tests.counters import count
 from tests.crash import mutations
 from tests.crash.forks import run
 from tests.crash.images import folder_in_memory
 from tests.crash.ledger import Wrong
-from tests.crash.test_long_lived import PROJECT, told
 from tests.crash.workers import Worker, warm_up_all
 from tests.seeds import draw
 
@@ -35,27 +35,17 @@ TRUSTING = "tests.crash.mutations.truncation_trusts_the_index"
 # -- nothing that destroys trusts the index --------------------------------------------------
 
 
-def _lies(otherwise: Path, number: int, *mutation: str) -> dict[str, int]:
+def _lies(otherwise: Path, number: int, *mutation: str) -> Counter[str]:
     seed = draw("lies").getrandbits(32)
     with folder_in_memory(otherwise) as folder:
-        command = [sys.executable, "-m", "tests.crash.lies", folder, seed, 0, number, *mutation]
-        done = subprocess.run([*map(str, command)], cwd=PROJECT, capture_output=True, text=True)
-    return told(done)
+        return children.run("crash.lies", folder, seed, 0, number, *mutation)
 
 
-def _nothing_lost(otherwise: Path, number: int) -> None:
-    counted = _lies(otherwise, number)
+@pytest.mark.parametrize("number", [12, pytest.param(500, marks=pytest.mark.long)])
+def test_an_index_that_lies_takes_nothing_away(tmp_path: Path, number: int) -> None:
+    counted = _lies(tmp_path, number)
     count("stories with an index that lies", **counted)
     assert [counted[what] for what in ("lost", "wrong", "foreign")] == [0, 0, 0]
-
-
-def test_an_index_that_lies_takes_nothing_away(tmp_path: Path) -> None:
-    _nothing_lost(tmp_path, 12)
-
-
-@pytest.mark.long
-def test_an_index_that_lies_takes_nothing_away_in_500_stories(tmp_path: Path) -> None:
-    _nothing_lost(tmp_path, 500)
 
 
 def test_the_lies_see_a_truncation_that_trusts_the_index(tmp_path: Path) -> None:
@@ -107,11 +97,11 @@ def _index(folder: Path) -> Index:
 
 def _falls_back(index: Index) -> Callable[[], None]:
     """Sets LMDB back to what it holds now, as processes do that do not share a lock file."""
-    with index._env.begin() as txn:
+    with environment(index).begin() as txn:
         before = list(txn.cursor())
 
     def fall_back() -> None:
-        with index._env.begin(write=True) as txn:
+        with environment(index).begin(write=True) as txn:
             for key in [key for key, _ in txn.cursor()]:
                 txn.delete(key)
             for key, value in before:

@@ -95,70 +95,54 @@ def make_world(root: Path) -> World:
     return world
 
 
-# -- operations: (world, repository, arm) -> what was committed, if anything
+# -- operations: (world, repository) -> what was committed, if anything
 
 
-Act = Callable[[World, Repository, Callable[[], None]], Any]
+Act = Callable[[World, Repository], Any]
 
 
-def commit(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def commit(world: World, repo: Repository) -> Any:
     return repo.commit(NEXT).id, {"model.safetensors": NEXT}
 
 
-def commit_what_is_gone(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+def commit_what_is_gone(world: World, repo: Repository) -> Any:
     """Every tensor is there already, but only a version that nothing leads to has it."""
-    arm()
     return repo.commit(GONE).id, {"model.safetensors": GONE}
 
 
-def commit_another_path(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+def commit_another_path(world: World, repo: Repository) -> Any:
     """The same content under another name, beside what HEAD has."""
-    arm()
     both = {**world.contents[world.commits[1]], "other.safetensors": GONE}
     return repo.commit(GONE, path="other.safetensors").id, both
 
 
-def commit_on_a_kept_base(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+def commit_on_a_kept_base(world: World, repo: Repository) -> Any:
     """The base is in memory, of a version that was undone since."""
-    made = repo.commit(_arrays(7))
-    world.contents[made.id] = {"model.safetensors": _arrays(7)}
-    repo.undo()
-    arm()
     return repo.commit(NEXT).id, {"model.safetensors": NEXT}
 
 
-def commit_kept_tensors(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+def commit_kept_tensors(world: World, repo: Repository) -> Any:
     """Nothing changes since a version, in memory, that was undone."""
-    made = repo.commit(_arrays(7))
-    world.contents[made.id] = {"model.safetensors": _arrays(7)}
-    repo.undo()
-    arm()
     return repo.commit(_arrays(7)).id, {"model.safetensors": _arrays(7)}
 
 
-def reset_point(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def reset_point(world: World, repo: Repository) -> Any:
     return repo.commit(NEXT, reset_point=True).id, {"model.safetensors": NEXT}
 
 
-def branch_there(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def branch_there(world: World, repo: Repository) -> Any:
     repo.branch("side", world.gone.hex())
 
 
-def deploy_there(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def deploy_there(world: World, repo: Repository) -> Any:
     repo.deploy(world.gone, "prod")
 
 
-def redo(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def redo(world: World, repo: Repository) -> Any:
     repo.undo(next(iter(repo.oplog())).number)
 
 
-def read(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def read(world: World, repo: Repository) -> Any:
     for commit_id in reversed(world.commits[:2]):
         with suppress(StateForgotten):
             found = repo.checkout(commit_id)
@@ -166,48 +150,55 @@ def read(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
     assert len(list(repo.log())) == 2
 
 
-def check_all(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def check_all(world: World, repo: Repository) -> Any:
     assert repo.storage.fsck(full=True).problems == ()
 
 
-def collect(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def collect(world: World, repo: Repository) -> Any:
     gc.collect(repo.context, grace=timedelta(0))
 
 
-def collect_with_grace(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def collect_with_grace(world: World, repo: Repository) -> Any:
     gc.collect(repo.context, grace=timedelta(minutes=30))
 
 
-def repack(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def repack(world: World, repo: Repository) -> Any:
     maintenance.repack(repo.context, 1)
 
 
-def forget_and_collect(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def forget_and_collect(world: World, repo: Repository) -> Any:
     maintenance.forget_named(repo.context, world.commits[0])
     gc.collect(repo.context, grace=timedelta(0))
 
 
-def give_up_and_collect(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def give_up_and_collect(world: World, repo: Repository) -> Any:
     recipes.drop(repo.context, world.commits[1])
     gc.collect(repo.context, grace=timedelta(0))
 
 
-def store_again(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
+def store_again(world: World, repo: Repository) -> Any:
     """Weights that were given up, and are stored until a collection."""
-    recipes.drop(repo.context, world.commits[1])
-    arm()
     recipes.store_again(repo.context, world.commits[1], again)
 
 
-def index(world: World, repo: Repository, arm: Callable[[], None]) -> Any:
-    arm()
+def index(world: World, repo: Repository) -> Any:
     repo.context.store.snapshot.rebuild_index()
+
+
+# -- what is done before calls are counted
+
+
+def _undone(world: World, repo: Repository) -> None:
+    made = repo.commit(_arrays(7))
+    world.contents[made.id] = {"model.safetensors": _arrays(7)}
+    repo.undo()
+
+
+BEFORE: dict[Act, Act] = {
+    commit_on_a_kept_base: _undone,
+    commit_kept_tensors: _undone,
+    store_again: lambda world, repo: recipes.drop(repo.context, world.commits[1]),
+}
 
 
 COMMITS: list[Act] = [
@@ -272,7 +263,10 @@ def carry_out(schedule: Schedule, template: World, root: Path) -> tuple[int, int
 def _bound(world: World, act: Act, fs: ScheduledFS, skew: int) -> Callable[[FileSystem], Any]:
     def run(_: FileSystem) -> Any:
         with world.open(fs, skew) as repo:
-            return act(world, repo, fs.arm)
+            if act in BEFORE:
+                BEFORE[act](world, repo)
+            fs.arm()
+            return act(world, repo)
 
     return run
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.children import run
 from tests.counters import count
 from tests.crash.images import folder_in_memory
 from tests.seeds import draw
-
-PROJECT = Path(__file__).parents[2]
 
 
 def kill(otherwise: Path, how: str, *numbers: float) -> None:
     seed = draw("kills").getrandbits(32)
     with folder_in_memory(otherwise) as folder:
-        command = [sys.executable, "-m", "tests.crash.kills", how, str(folder), str(seed)]
-        command += map(str, numbers)
-        done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    counted = json.loads(done.stdout)
+        counted = run("crash.kills", how, folder, seed, *numbers)
     count(f"killed processes, {how}", **counted)
     assert counted["lost"] == 0
     assert counted["kills"] > 50

@@ -7,58 +7,43 @@ crowds all at once. ``test_index_guards.py`` shows that every protection is miss
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.children import run
 from tests.counters import count
 from tests.crash.images import folder_in_memory
 from tests.crash.long_lived import F1
 from tests.seeds import draw
 
-PROJECT = Path(__file__).parents[2]
 ROUNDS, STORIES = 10, 60  # long: rounds, and stories in each
 
 
-def _run(module: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"tests.crash.{module}", *map(str, arguments)]
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
-
-
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
-    """The counters of a run; what went wrong is shown where a test fails."""
-    assert done.returncode == 0, done.stderr
-    print(done.stderr)
-    counted: dict[str, int] = json.loads(done.stdout)
-    return counted
-
-
-def _counted(name: str, done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+def _run(name: str, module: str, otherwise: Path, *numbers: float) -> Counter[str]:
     """Counters of a run in which nothing went wrong."""
-    counted = told(done)
+    seed = draw("long-lived processes").getrandbits(32)
+    with folder_in_memory(otherwise) as folder:
+        counted = run(f"crash.{module}", folder, seed, *numbers)
     count(name, **counted)
-    for what in ("lost", "wrong", "alarms", "foreign"):
-        assert counted[what] == 0, done.stderr
+    assert [counted[what] for what in ("lost", "wrong", "alarms", "foreign")] == [0] * 4
     return counted
 
 
 def _stories(otherwise: Path, number: int) -> None:
-    seed = draw("long-lived processes").getrandbits(32)
-    with folder_in_memory(otherwise) as folder:
-        done = _run("long_lived", folder, seed, 0, number)
-    counted = _counted("long-lived processes, index taken away between steps", done)
-    assert counted["stories"] == number
+    name = "long-lived processes, index taken away between steps"
+    assert _run(name, "long_lived", otherwise, 0, number)["stories"] == number
 
 
-def _beside(otherwise: Path, processes: int, seconds: float) -> None:
-    seed = draw("long-lived processes").getrandbits(32)
-    with folder_in_memory(otherwise) as folder:
-        done = _run("beside", folder, seed, processes, seconds)
+@pytest.mark.parametrize(
+    "processes, seconds", [(4, 8), pytest.param(8, 240, marks=pytest.mark.long)]
+)
+def test_an_index_taken_away_beside_running_processes_takes_nothing_else(
+    tmp_path: Path, processes: int, seconds: float
+) -> None:
     name = f"{processes} processes at once, index taken away all the while"
-    counted = _counted(name, done)
+    counted = _run(name, "beside", tmp_path, processes, seconds)
     for what in ("commits", "deployments", "looks", "checks", "disturbances"):
         assert counted[what] > 0
 
@@ -66,26 +51,14 @@ def _beside(otherwise: Path, processes: int, seconds: float) -> None:
 def test_a_rebuild_beside_open_repositories_loses_nothing(tmp_path: Path) -> None:
     """Two acknowledged versions of three were once lost by this story."""
     with folder_in_memory(tmp_path) as folder:
-        done = _run("long_lived", folder, "story", F1.text())
-    assert done.returncode == 0, done.stderr
+        run("crash.long_lived", folder, "story", F1.text())
 
 
 def test_an_index_taken_away_between_steps_takes_nothing_else(tmp_path: Path) -> None:
     _stories(tmp_path, 12)
 
 
-def test_an_index_taken_away_beside_running_processes_takes_nothing_else(tmp_path: Path) -> None:
-    _beside(tmp_path, 4, 8)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("round_", range(ROUNDS))
 def test_an_index_taken_away_takes_nothing_else_in_600_stories(round_: int, tmp_path: Path) -> None:
     _stories(tmp_path, STORIES)
-
-
-@pytest.mark.long
-def test_an_index_taken_away_beside_processes_takes_nothing_else_in_4_minutes(
-    tmp_path: Path,
-) -> None:
-    _beside(tmp_path, 8, 240)

@@ -31,30 +31,21 @@ def _points(story: Story, rng: random.Random, number: int) -> list[tuple[int, in
     return sorted((every[i % len(every)], rng.getrandbits(32)) for i in range(number))
 
 
-def _crash(story_name: str, otherwise: Path, number: int) -> None:
+@pytest.mark.parametrize("name", STORIES)
+@pytest.mark.parametrize("number", [FAST, pytest.param(LONG, marks=pytest.mark.long)])
+def test_no_power_loss_takes_anything_away(name: str, tmp_path: Path, number: int) -> None:
     rng = draw("power loss")
-    with folder_in_memory(otherwise) as folder:
-        story = STORIES[story_name](folder)
+    with folder_in_memory(tmp_path) as folder:
+        story = STORIES[name](folder)
         seen = Seen(_FULL, _COLLECT)
         for i, (point, seed) in enumerate(_points(story, rng, number)):
             check_once(story, point, seed, folder / f"image{i}", seen)
         count(
-            f"power loss, {story_name}",
+            f"power loss, {name}",
             images=number,
             different=len(seen.found),
             max_points=story.fs.crash_points() + 1,
         )
-
-
-@pytest.mark.parametrize("story", STORIES)
-def test_no_power_loss_takes_anything_away(story: str, tmp_path: Path) -> None:
-    _crash(story, tmp_path, FAST)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("story", STORIES)
-def test_no_power_loss_takes_anything_away_in_50000(story: str, tmp_path: Path) -> None:
-    _crash(story, tmp_path, LONG)
 
 
 def _named(op: str, name: str) -> Callable[[str, Path], bool]:

@@ -114,10 +114,12 @@ def _in(world: World, look: Act, fs: ScheduledFS) -> None:
         look(world, repo, fs.arm)
 
 
-def _meet_often(look: Act, otherwise: Path, number: int) -> None:
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
+@pytest.mark.parametrize("number", [4, pytest.param(400, marks=pytest.mark.long)])
+def test_a_look_beside_rewrites(look: Act, tmp_path: Path, number: int) -> None:
     """Up to ``number`` times: at every moment, or at some, and again a few calls later."""
     rng = draw("moments")
-    with folder_in_memory(otherwise) as folder:
+    with folder_in_memory(tmp_path) as folder:
         template = make_world(folder / "template")
         calls = _meet(look, template, folder / "alone", ())
         moments = list(product(range(1, calls + 1), range(_LATER)))
@@ -125,14 +127,3 @@ def _meet_often(look: Act, otherwise: Path, number: int) -> None:
         for at, later in chosen:
             _meet(look, template, folder / f"{at}-{later}", sorted({at, at + later}))
     count(f"{look.__name__} beside rewrites", moments=len(chosen), wrong=0)
-
-
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
-def test_a_look_beside_rewrites(look: Act, tmp_path: Path) -> None:
-    _meet_often(look, tmp_path, 4)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.__name__)
-def test_a_look_beside_rewrites_at_every_moment(look: Act, tmp_path: Path) -> None:
-    _meet_often(look, tmp_path, 400)

@@ -30,13 +30,11 @@ from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.store.index import keys
 from mvc.store.index.reader import IndexReader
 from mvc.store.journal.frames import Recorded
-from mvc.testing import open_quietly
+from mvc.testing import environment, open_index, open_quietly
 from tests.crash import maintenance
 from tests.crash.forks import warm_up
 from tests.crash.ledger import (
     Deployment,
-    Ledger,
-    Recipe,
     Wrong,
     arrays,
     check,
@@ -82,7 +80,7 @@ def _set_index_batch(entries: int) -> None:
             module.INDEX_BATCH = entries  # type: ignore[attr-defined]
 
 
-# -- verbs: (repository, arguments) -> what is to be told ------------------------------------
+# -- verbs: (repository, arguments); those that are asked say something ----------------------
 
 
 def _commit(repo: Repository, path: str, number: int, target: str | None) -> Any:
@@ -106,22 +104,6 @@ def _deploy(
     return told
 
 
-def _retract(repo: Repository, target: str) -> int:
-    return repo.retract(None, target).sequence
-
-
-def _branch(repo: Repository, name: str, commit: CommitId) -> None:
-    repo.branch(name, commit.hex(), force=True)
-
-
-def _tag(repo: Repository, name: str, commit: CommitId) -> None:
-    repo.tag(name, commit.hex(), force=True)
-
-
-def _switch(repo: Repository, name: str) -> None:
-    repo.switch(name, force=True)
-
-
 def _undo(repo: Repository) -> list[tuple[str, Any, Any]]:
     """What was moved; nothing where an undo is refused."""
     try:
@@ -131,26 +113,10 @@ def _undo(repo: Repository) -> list[tuple[str, Any, Any]]:
     return [(change.name, change.old, change.new) for change in done.entry.refs]
 
 
-def _gc(repo: Repository) -> None:
-    repo.storage.gc(grace=timedelta(0))
-
-
-def _repack(repo: Repository, interval: int) -> None:
-    maintenance.repack(repo.context, interval)
-
-
-def _forget(repo: Repository, commit: CommitId) -> None:
-    maintenance.forget_named(repo.context, commit)
-
-
 def _fsck(repo: Repository, full: bool) -> None:
     report = repo.storage.fsck(full=full)
     if not report.sound:
         raise Wrong("alarm", f"fsck: {report.problems}")
-
-
-def _rebuild(repo: Repository) -> None:
-    rebuild_index(repo.context)
 
 
 def _repair(repo: Repository) -> None:
@@ -181,35 +147,17 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
 
 def _indexed(repo: Repository) -> int:
     """How many entries the open index knows, without a look at whether it still counts."""
-    view = repo.context.store.snapshot
-    assert view._index.lent is not None
-    return view._index.lent.index.meta(view.identity).position.sequence
+    index = open_index(repo)
+    assert index is not None
+    return index.meta(repo.context.store.snapshot.identity).position.sequence
 
 
 def _extend_open(repo: Repository) -> None:
     """Writes to the open index, as an operation does that began before another process
     replaced it.
     """
-    view = repo.context.store.snapshot
-    assert view._index.lent is not None
-    with view._index.lent.index._env.begin(write=True) as txn:
+    with environment(open_index(repo)).begin(write=True) as txn:
         txn.put(b"late", b"")
-
-
-def _check(repo: Repository, ledger: Ledger, seed: int, whole: bool) -> None:
-    check(repo, ledger, seed, whole=whole)
-
-
-def _version(repo: Repository, commit: CommitId, recipe: Recipe) -> None:
-    check_version(repo, commit, recipe, others=True)
-
-
-def _deployed(repo: Repository) -> set[tuple[str, int, CommitId]]:
-    return {(d.target, d.sequence, d.commit) for d in repo.deployments()}
-
-
-def _claims(repo: Repository) -> None:
-    check_claims(repo.root)
 
 
 def _command(root: Path, *arguments: str) -> None:
@@ -222,27 +170,29 @@ def _command(root: Path, *arguments: str) -> None:
         raise Wrong("alarm", f"mvc {' '.join(arguments)} ends with {code}: {said.getvalue()}")
 
 
-_VERBS: dict[str, Callable[..., Any]] = {
+_ASKED: dict[str, Callable[..., Any]] = {
     "commit": _commit,
     "deploy": _deploy,
-    "retract": _retract,
-    "branch": _branch,
-    "tag": _tag,
-    "switch": _switch,
+    "retract": lambda repo, target: repo.retract(None, target).sequence,
     "undo": _undo,
-    "gc": _gc,
-    "repack": _repack,
-    "forget": _forget,
+    "indexed": _indexed,
+    "deployed": lambda repo: {(d.target, d.sequence, d.commit) for d in repo.deployments()},
+}
+_DONE: dict[str, Callable[..., object]] = {
+    "branch": lambda repo, name, commit: repo.branch(name, commit.hex(), force=True),
+    "tag": lambda repo, name, commit: repo.tag(name, commit.hex(), force=True),
+    "switch": lambda repo, name: repo.switch(name, force=True),
+    "gc": lambda repo: repo.storage.gc(grace=timedelta(0)),
+    "repack": lambda repo, interval: maintenance.repack(repo.context, interval),
+    "forget": lambda repo, commit: maintenance.forget_named(repo.context, commit),
     "fsck": _fsck,
-    "rebuild": _rebuild,
+    "rebuild": lambda repo: rebuild_index(repo.context),
     "repair": _repair,
     "lie": _lie,
-    "indexed": _indexed,
     "extend open": _extend_open,
-    "check": _check,
-    "version": _version,
-    "deployed": _deployed,
-    "claims": _claims,
+    "check": lambda repo, ledger, seed, whole: check(repo, ledger, seed, whole=whole),
+    "version": lambda repo, commit, recipe: check_version(repo, commit, recipe, others=True),
+    "claims": lambda repo: check_claims(repo.root),
 }
 
 
@@ -344,4 +294,7 @@ def _serve(pipe: Connection, names: list[Path]) -> None:
 def _run(verb: str, root: Path, repo: Repository | None, arguments: Any) -> Any:
     if verb == "reopen":
         return None
-    return _VERBS[verb](repo, *arguments) if verb in _VERBS else _command(root, *arguments)
+    if verb in _ASKED:
+        return _ASKED[verb](repo, *arguments)
+    _DONE[verb](repo, *arguments) if verb in _DONE else _command(root, *arguments)
+    return None

@@ -37,10 +37,9 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from mvc.errors import MvcError
-from mvc.maintenance.fsck.fsck import PackCheck
 from mvc.maintenance.fsck.journal import JournalCheck
-from mvc.store.graph.cost import Speed
-from mvc.store.graph.search import Graph, Place
+from mvc.maintenance.fsck.packs import PackCheck
+from mvc.store.graph.search import Graph, Place, Speed
 from mvc.store.graph.search import Path as Way
 from mvc.store.snapshot import Snapshot
 from tests.damage import made
@@ -125,8 +124,8 @@ class _Flipper:
         if span.recorded is not None:
             check.entry(span.recorded)
         else:
-            claims = [(r.entry.regions[0], r) for r in self._named(span)]
-            check._claims = {int(span.path.stem): claims}
+            for recorded in self._named(span):
+                check.claim(recorded.entry.regions[0], recorded)
             check.rest()
         if not check.problems:
             raise Wrong("fsck does not see it")

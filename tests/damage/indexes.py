@@ -32,7 +32,7 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index
 from mvc.store.index import keys
-from mvc.testing import FixedClock
+from mvc.testing import FixedClock, open_index
 from tests.crash.story import state_of
 from tests.index_files import index_file
 
@@ -98,10 +98,7 @@ def _check(root: Path, mode: str, expected: list[Any]) -> int:
     try:
         with Repository.open(root, discover=False, fs=fs) as repo:
             before = _answers(repo)
-            remade = (
-                repo.context.store.snapshot.rebuilt
-                or repo.context.store.snapshot._index.lent is None
-            )
+            remade = repo.context.store.snapshot.rebuilt or open_index(repo) is None
             heads = [repo.checkout(rev, path="model.safetensors") for rev in ("main", "main~20")]
             if before != expected or [int(h["step"]) for h in heads] != [39, 19]:
                 return _WRONG

@@ -15,7 +15,7 @@ from mvc.api.repository import Repository
 from mvc.errors import MvcError
 from mvc.ids import CommitId, ManifestId
 from mvc.io.clock import Clock
-from mvc.maintenance.fsck.fsck import _blobs
+from mvc.maintenance.fsck.versions import named_blobs
 from mvc.maintenance.report import FsckReport
 from mvc.model.manifest import FileEntry
 from mvc.model.tensor import TensorSpec
@@ -105,7 +105,7 @@ class Subject:
         self.entries = list(store.snapshot.entries())
         for id_ in self.versions:
             for entry in self._manifest(store, ManifestId(oracle.commits[id_].manifest)):
-                for blob, spec, _ in _blobs(entry):
+                for blob, spec, _ in named_blobs(entry):
                     self.specs[blob] = spec
                     self.users.setdefault(blob, set()).add(id_)
             self.users.setdefault(oracle.commits[id_].manifest, set()).add(id_)

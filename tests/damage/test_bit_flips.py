@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import note, outcome
 from tests.damage import made
-from tests.damage.children import note, run
 from tests.damage.flips import flip_bits
 from tests.damage.subject import Subject
 from tests.seeds import draw
@@ -22,7 +22,7 @@ SHARDS = 24
 def test_a_sample_of_all_bits(tmp_path: Path) -> None:
     """About 5,000 bits, evenly spread, beginning somewhere else each time."""
     begin = draw("bit flips").randrange(101)
-    found = run("flips", tmp_path / "repo", "part", begin, 101, 250)
+    found = outcome("damage.flips", tmp_path / "repo", "part", begin, 101, 250)
     note("bit flips, a sample of a small repository", found)
     assert found["found"] == found["tried"] > 5000
     assert found["healed"] > 500
@@ -76,7 +76,7 @@ def test_a_bit_that_decoding_does_not_look_at_loses_nothing(tmp_path: Path) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_every_bit(tmp_path: Path, shard: int) -> None:
-    found = run("flips", tmp_path / "repo", "part", shard, SHARDS, 500)
+    found = outcome("damage.flips", tmp_path / "repo", "part", shard, SHARDS, 500)
     note("bit flips, every bit of 64 KiB", found)
     assert found["found"] == found["tried"]
 
@@ -85,6 +85,6 @@ def test_every_bit(tmp_path: Path, shard: int) -> None:
 @pytest.mark.parametrize("round_", range(5))
 def test_random_bits_of_a_large_repository(tmp_path: Path, round_: int) -> None:
     seed = draw("bit flips").getrandbits(32)
-    found = run("flips", tmp_path / "repo", "random", seed, 20_000, 4000)
+    found = outcome("damage.flips", tmp_path / "repo", "random", seed, 20_000, 4000)
     note("bit flips, random in 27 MB", found)
     assert found["found"] == found["tried"] == 20_000

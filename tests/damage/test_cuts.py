@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import note, outcome
 from tests.damage import cuts, made
-from tests.damage.children import note, run
 from tests.damage.subject import Subject
 from tests.seeds import draw
 
@@ -21,7 +21,7 @@ SHARDS = 10
 def test_a_sample_of_cuts_and_exchanges(tmp_path: Path) -> None:
     rng = draw("cuts")
     first = rng.randrange(9)
-    found = run("cuts", tmp_path / "repo", rng.getrandbits(32), first, 9, 2000)
+    found = outcome("damage.cuts", tmp_path / "repo", rng.getrandbits(32), first, 9, 2000)
     note("cuts and exchanges, a sample", found)
     assert found["tried"] == 2000
     assert min(found["found_by_fsck"], found["refused_at_opening"], found["versions_lost"]) > 100
@@ -59,7 +59,7 @@ def test_files_and_entries_lost_doubled_and_exchanged(tmp_path: Path) -> None:
 def test_50000_cuts_and_exchanges(tmp_path: Path, shard: int) -> None:
     """Every truncation, every sector, every file; the rest is drawn."""
     seed = draw("cuts").getrandbits(32)
-    found = run("cuts", tmp_path / "repo", seed, shard, SHARDS, 50_000 // SHARDS)
+    found = outcome("damage.cuts", tmp_path / "repo", seed, shard, SHARDS, 50_000 // SHARDS)
     note("cuts and exchanges", found)
 
 
@@ -67,4 +67,4 @@ def test_50000_cuts_and_exchanges(tmp_path: Path, shard: int) -> None:
 @pytest.mark.parametrize("round_", range(4))
 def test_sectors_of_a_larger_repository(tmp_path: Path, round_: int) -> None:
     seed = draw("cuts").getrandbits(32)
-    note("sectors of 64 KiB", run("cuts", tmp_path / "repo", seed, 0, 0, 500))
+    note("sectors of 64 KiB", outcome("damage.cuts", tmp_path / "repo", seed, 0, 0, 500))

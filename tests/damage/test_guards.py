@@ -107,9 +107,9 @@ def _headers(patch: Patch) -> None:
 
 
 def _first_bytes(patch: Patch) -> None:
-    from mvc.maintenance.fsck import fsck
+    from mvc.maintenance.fsck import packs
 
-    patch.setattr(fsck, "PACK_HEADER", _AnyBytes(pack_reader.PACK_HEADER))
+    patch.setattr(packs, "PACK_HEADER", _AnyBytes(pack_reader.PACK_HEADER))
 
 
 def _payloads(patch: Patch) -> None:

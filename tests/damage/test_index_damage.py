@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.children import outcome
 from tests.counters import count
 from tests.damage import indexes
-from tests.damage.children import run
 from tests.seeds import draw
 
 ROUNDS = 10
@@ -27,7 +27,8 @@ def damage(folder: Path, cases: int) -> Counter[str]:
     shared = Path("/dev/shm")
     where = shared if shared.is_dir() else folder
     with tempfile.TemporaryDirectory(dir=where, prefix="mvc-index-") as made:
-        found = run("indexes", Path(made) / "repo", draw("index").getrandbits(32), cases)
+        seed = draw("index").getrandbits(32)
+        found = outcome("damage.indexes", Path(made) / "repo", seed, cases)
     assert found["wrong"] == found["foreign"] == found["hangs"] == 0
     outcomes = ("right", "remade", "refused", "deaths")
     assert sum(found[outcome] for outcome in outcomes) == found["tried"] == cases

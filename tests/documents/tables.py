@@ -1,42 +1,29 @@
-"""Writes the tables of the documentation that say what the commands' definitions say.
+"""Writes the tables of ``docs/commands.md`` that say what the commands' definitions say.
 
-``python -m tests.documents.tables`` writes them into the pages: the options of each command into
-``docs/commands``, the commands and the global options into ``docs/commands.md``.
+``python -m tests.documents.tables`` writes them into the page: the commands, and the global
+options. The options of a command are said by its ``--help`` alone.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import click
 
-from mvc.cli.program import COMMANDS, SECTIONS, module_of, program
+from mvc.cli.program import SECTIONS, program
 
-DOCS = Path(__file__).parents[2] / "docs"
+PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 _OPTIONS = "| option | meaning |"
 _COMMANDS = "| command | what it does |"
 
 
-def rendered(page: Path) -> str:
-    """The page with the tables that its command has now."""
-    text = page.read_text(encoding="utf-8")
-    if page == DOCS / "commands.md":
-        text = _with_table(text, _COMMANDS, _command_rows())
-        with click.Context(program, **program.context_settings) as context:
-            return _with_table(text, _OPTIONS, _option_rows(program.get_params(context)))
-    command = import_module(module_of(page.stem)).command
-    rows = [row for row in _option_rows(command.params) if not row.startswith("| `--json` |")]
-    if not rows:  # --json is explained once, in commands.md
-        assert _OPTIONS not in text, f"{page.name} lists options that the command lacks"
-        return text
-    return _with_table(text, _OPTIONS, rows)
-
-
-def pages() -> list[Path]:
-    return [DOCS / "commands.md", *(DOCS / "commands" / f"{name}.md" for name in COMMANDS)]
+def rendered() -> str:
+    """The page with the tables that the commands have now."""
+    text = _with_table(PAGE.read_text(encoding="utf-8"), _COMMANDS, _command_rows())
+    with click.Context(program, **program.context_settings) as context:
+        return _with_table(text, _OPTIONS, _option_rows(program.get_params(context)))
 
 
 def _with_table(text: str, header: str, rows: list[str]) -> str:
@@ -80,5 +67,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for path in pages():
-        path.write_text(rendered(path), encoding="utf-8")
+    PAGE.write_text(rendered(), encoding="utf-8")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +30,7 @@ from tests.training.gate import Gate
 from tests.training.runs import Bits, tensor_bits
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", params=sorted(NAMES))
@@ -137,6 +142,43 @@ def test_stays_on_the_branch_it_began_on(
     assert again.resumed.step == count
     assert steps(repo, "main") == [0, *numbers(framework, 1, count + 2)]
     assert repo.head().branch == "aside"
+
+
+def free_port() -> int:
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return int(made.getsockname()[1])
+
+
+def test_two_processes_and_one_writer(tmp_path: Path) -> None:
+    """Each gets its own generators back. Those of Lightning: ``test_lightning``; Keras has none."""
+    runs("accelerate")
+    runs("huggingface")
+    for name in ("trainer", "accelerate"):
+        mvc.Repository.init(tmp_path / name).close()
+    port = free_port()
+    common = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.frameworks.ranks_runs", str(tmp_path)],
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                **os.environ, **common, "ACCELERATE_USE_CPU": "true",
+                "RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+            },
+        )
+        for n in (0, 1)
+    ]  # fmt: skip
+    said = [child.communicate()[0] for child in children]
+    for n, text in enumerate(said):
+        assert f"trainer {n} True" in text
+        assert f"accelerate {n} True" in text
+    with mvc.Repository.open(tmp_path / "trainer") as repo:
+        assert len(list(repo.log())) == 5
+    with mvc.Repository.open(tmp_path / "accelerate") as repo:
+        assert len(list(repo.log())) == 1
 
 
 # -- what goes wrong -------------------------------------------------------------------------

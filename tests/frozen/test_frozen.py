@@ -160,7 +160,7 @@ def test_an_older_program_refuses_recipes(
     feature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = unpacked("recipes", tmp_path / "repo")
-    monkeypatch.setattr(store_format, "_KNOWN", store_format._KNOWN - {feature})
+    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {feature})
     with pytest.raises(UnsupportedFormat, match=feature):
         Repository.open(root)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from mvc.api.repository import Repository
 from mvc.codecs.payload import pack_chunks
-from mvc.codecs.pipeline import Pipeline
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import GENESIS, encode_entry, scan
 from mvc.store.packs.reader import PACK_HEADER

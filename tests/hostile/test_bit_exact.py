@@ -81,7 +81,8 @@ def known(dtype: str) -> bool:
     return hasattr(torch, dtype) and not dtype.startswith("q")
 
 
-def _round_trips(folder: Path, cases: int) -> None:
+@pytest.mark.parametrize("cases", [1000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_many_cases(tmp_path: Path, cases: int) -> None:
     """Two versions of each case, so that full records and deltas are decoded alike."""
     rng = draw("bit exact")
     dtypes = [name for name in DTYPES if known(name)]
@@ -97,7 +98,7 @@ def _round_trips(folder: Path, cases: int) -> None:
             plan[f"t{i}"] = (dtype, shape, bits(rng, dtype, int(np.prod(shape))))
         later = {k: (d, s, moved(rng, d, b)) for k, (d, s, b) in plan.items()}
         pipeline = rng.choice(["lossless", "vsol", "none", "xor | elide | planes | zstd:3"])
-        with Repository.init(folder / str(done)) as repo:
+        with Repository.init(tmp_path / str(done)) as repo:
             ids = []
             for version in (plan, later):
                 state = {k: tensor(*v) for k, v in version.items()}
@@ -115,40 +116,30 @@ def _round_trips(folder: Path, cases: int) -> None:
     count("bit-exact round trips", cases=done, dtypes=len(dtypes), wrong=0)
 
 
-def test_a_thousand_cases(tmp_path: Path) -> None:
-    _round_trips(tmp_path, 1000)
-
-
-@pytest.mark.long
-def test_twenty_thousand_cases(tmp_path: Path) -> None:
-    _round_trips(tmp_path, 20_000)
-
-
-def test_every_dtype_that_a_file_can_name(tmp_path: Path) -> None:
+def test_every_dtype_that_a_file_can_name(repo: Repository) -> None:
     """Also those that this torch has no name for: bytes of a file need none."""
     import json
     import struct
 
     rng = draw("dtypes")
-    with Repository.init(tmp_path) as repo:
-        for version in range(2):
-            header, data = {}, bytearray()
-            for dtype, code in NAMES.items():
-                part = bits(rng, dtype, 6)
-                shape = [12] if dtype == "float4_e2m1fn_x2" else [2, 3]
-                header[dtype] = {
-                    "dtype": code,
-                    "shape": shape,
-                    "data_offsets": [len(data), len(data) + len(part)],
-                }
-                data += part
-            text = json.dumps(header).encode()
-            file = tmp_path / "all.safetensors"
-            file.write_bytes(struct.pack("<Q", len(text)) + text + data)
-            id_ = repo.commit([file]).id
-            assert {t.spec.dtype for t in repo.manifest().entries[0].tensors} == set(NAMES)
-            repo.checkout(id_, to=tmp_path / f"out{version}")
-            assert (tmp_path / f"out{version}").read_bytes() == file.read_bytes()
+    for version in range(2):
+        header, data = {}, bytearray()
+        for dtype, code in NAMES.items():
+            part = bits(rng, dtype, 6)
+            shape = [12] if dtype == "float4_e2m1fn_x2" else [2, 3]
+            header[dtype] = {
+                "dtype": code,
+                "shape": shape,
+                "data_offsets": [len(data), len(data) + len(part)],
+            }
+            data += part
+        text = json.dumps(header).encode()
+        file = repo.root / "all.safetensors"
+        file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        id_ = repo.commit([file]).id
+        assert {t.spec.dtype for t in repo.manifest().entries[0].tensors} == set(NAMES)
+        repo.checkout(id_, to=repo.root / f"out{version}")
+        assert (repo.root / f"out{version}").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.long

@@ -93,12 +93,11 @@ def test_unknown_files_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["9" * 22, "4294967296", "\u0663\u0663"])
-def test_packs_with_impossible_numbers_are_left_alone(tmp_path: Path, name: str) -> None:
-    with Repository.init(tmp_path) as repo:
-        (tmp_path / ".mvc/packs" / f"{name}.pack").write_bytes(b"#!/bin/sh\n")
-        (tmp_path / "m").write_bytes(b"m")
-        repo.commit([tmp_path / "m"])
-        assert (tmp_path / ".mvc/packs/00000001.pack").exists()
+def test_packs_with_impossible_numbers_are_left_alone(repo: Repository, name: str) -> None:
+    (repo.root / ".mvc/packs" / f"{name}.pack").write_bytes(b"#!/bin/sh\n")
+    (repo.root / "m").write_bytes(b"m")
+    repo.commit([repo.root / "m"])
+    assert (repo.root / ".mvc/packs/00000001.pack").exists()
 
 
 @pytest.mark.parametrize("keys", ["none", "foreign", "wrong types"])

@@ -44,7 +44,7 @@ def test_a_forged_version_writes_no_settings_of_git(
     with mvc.Repository.init(tmp_path) as repo:
         clean = repo.commit(STATE, path="w.safetensors").id
         with monkeypatch.context() as forging:
-            forging.setattr(control_folders, "_FOREIGN", frozenset())
+            forging.setattr(control_folders, "FOREIGN", frozenset())
             forged = repo.commit(STATE, path=".git/config").id
         for go in (
             lambda: repo.checkout(forged, force=True, to=repo.root),

@@ -437,7 +437,7 @@ def decode_bombs() -> None:
     """Sizes of a terabyte, said by frame, table and caller alike where each can lie."""
     from mvc.codecs.patch import decode_patch
     from mvc.codecs.payload import Payload
-    from mvc.codecs.pipeline import Pipeline
+    from mvc.pipelines.pipeline import Pipeline
 
     bomb = zstandard.ZstdCompressor(level=19).compress(bytes(64 << 20))
     for size in (1 << 20, 32 << 20):

@@ -223,7 +223,8 @@ def swapping(place: Place) -> Iterator[tuple[Any, Synchronized[int]]]:
         assert child.exitcode == 0
 
 
-def _race(place: Place, wanted: int) -> None:
+@pytest.mark.parametrize("wanted", [500, pytest.param(200_000, marks=pytest.mark.long)])
+def test_many_swaps_in_another_process(place: Place, wanted: int) -> None:
     written = refused = 0
     with swapping(place) as (child, swaps):
         fs = FileSystem()
@@ -240,15 +241,6 @@ def _race(place: Place, wanted: int) -> None:
         total = swaps.value
     assert place.untouched()
     count("link swaps", swaps=total, written=written, refused=refused, outside=0)
-
-
-def test_many_swaps_in_another_process(place: Place) -> None:
-    _race(place, 500)
-
-
-@pytest.mark.long
-def test_very_many_swaps_in_another_process(place: Place) -> None:
-    _race(place, 200_000)
 
 
 OWN = ["journal", "format", "packs", "index.lmdb", "index.lmdb/current"]

@@ -17,7 +17,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.store.index import keys
-from mvc.store.index.index import Index
+from mvc.testing import environment, open_index
 from tests.counters import count
 from tests.hostile.bounded import ROOT
 from tests.store.repositories import History
@@ -32,12 +32,6 @@ def history(tmp_path: Path) -> History:
     return made
 
 
-def index_of(repo: Repository) -> Index:
-    lent = repo.context.store.snapshot._index.lent
-    assert lent is not None
-    return lent.index
-
-
 def answers(history: History, *, fsck: bool = True) -> bool:
     """Whether everything is there; ``fsck`` sees keys that a test has made up, too."""
     with history.open() as repo:
@@ -50,28 +44,28 @@ def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.Mon
     monkeypatch.setattr("mvc.store.index.index._FIRST_MAP", 1 << 16)
     with history.open() as repo:
         view = repo.context.store.snapshot
-        index = index_of(repo)
-        before = index._env.info()["map_size"]
+        index = open_index(repo)
+        assert index is not None
+        before = environment(index).info()["map_size"]
         rng = np.random.default_rng(0)
         meta = index.meta(view.identity)
         fresh = [keys.BLOB + rng.bytes(40) for _ in range(20_000)]
         meta = index.extend(meta, fresh, meta.position)
-        assert index._env.info()["map_size"] > before
+        assert environment(index).info()["map_size"] > before
         found = {key for run in index.readers(meta) for key in run.scan(b"", b"\xff" * 50)}
         assert found >= set(fresh)
     assert answers(history, fsck=False)
 
 
 CHILD = """
-import sys
+import os, sys
 from mvc.api.repository import Repository
 from mvc.store.index import keys
-import os
+from mvc.testing import environment, open_index
 repo = Repository.open(sys.argv[1])
-view = repo.context.store.snapshot
-index = view._index.lent.index
-meta = index.meta(view.identity)
-index._env.set_mapsize(256 << 20)
+index = open_index(repo)
+meta = index.meta(repo.context.store.snapshot.identity)
+environment(index).set_mapsize(256 << 20)
 fresh = [keys.BLOB + os.urandom(40) for _ in range(60000)]
 index.extend(meta, fresh, meta.position)
 repo.close()
@@ -95,7 +89,7 @@ def test_another_process_makes_the_map_larger(
         out, err = other.communicate(timeout=60)
         assert other.returncode == 0, out + err
         assert history.index_file.stat().st_size > 1 << 20
-        index_of(repo).meta(repo.context.store.snapshot.identity)
+        open_index(repo).meta(repo.context.store.snapshot.identity)
         history.add(repo)
         repo.context.store.snapshot.index_tail(force=True)
         assert history.wrong(repo) == []
@@ -105,8 +99,9 @@ def test_another_process_makes_the_map_larger(
 READER = """
 import sys, time
 from mvc.api.repository import Repository
+from mvc.testing import environment, open_index
 repo = Repository.open(sys.argv[1])
-txn = repo.context.store.snapshot._index.lent.index._env.begin()
+txn = environment(open_index(repo)).begin()
 txn.get(b"meta")
 print("reading", flush=True)
 time.sleep(600)
@@ -119,13 +114,13 @@ def test_killed_readers_pin_nothing(history: History) -> None:
     for other in others:
         assert other.stdout is not None and other.stdout.readline() == "reading\n"
     with history.open() as repo:
-        assert index_of(repo)._env.info()["num_readers"] >= 3
+        assert environment(open_index(repo)).info()["num_readers"] >= 3
     for other in others:
         other.send_signal(signal.SIGKILL)
         other.communicate(timeout=30)
     with history.open() as repo:
-        assert index_of(repo)._env.reader_check() == 0, "opening has cleared them"
-        listed = index_of(repo)._env.readers().split()
+        assert environment(open_index(repo)).reader_check() == 0, "opening has cleared them"
+        listed = environment(open_index(repo)).readers().split()
         assert not {str(other.pid) for other in others} & set(listed)
         before = history.index_file.stat().st_size
         for _ in range(20):
@@ -139,18 +134,17 @@ def test_killed_readers_pin_nothing(history: History) -> None:
 def test_a_forked_child_has_an_environment_of_its_own(history: History) -> None:
     with history.open() as repo:
         assert history.wrong(repo) == []
-        mine = index_of(repo)
+        mine = open_index(repo)
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 ids = [e.id for e in repo.log()]
-                made = repo.context.store.snapshot
-                code = 0 if ids == history.ids[::-1] and made._index.lent.index is not mine else 2
+                code = 0 if ids == history.ids[::-1] and open_index(repo) is not mine else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert index_of(repo) is mine
+        assert open_index(repo) is mine
         history.add(repo)
         repo.context.store.snapshot.index_tail(force=True)
     assert answers(history)
@@ -227,12 +221,12 @@ def test_a_file_of_another_engine_is_made_anew(history: History, version: str | 
     assert answers(history)
     with history.open() as repo:
         repo.context.store.snapshot.index_tail(force=True)
-        assert index_of(repo).meta(repo.context.store.snapshot.identity).runs
+        assert open_index(repo).meta(repo.context.store.snapshot.identity).runs
 
 
 def test_two_handles_of_one_process_share_the_environment(history: History) -> None:
     with history.open() as one, history.open() as two:
-        assert index_of(one) is index_of(two)
+        assert open_index(one) is open_index(two)
         history.add(one)
         one.context.store.snapshot.index_tail(force=True)
         assert [e.id for e in two.log()] == history.ids[::-1]

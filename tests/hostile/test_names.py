@@ -67,65 +67,60 @@ def write(path: Path, value: float) -> Path:
     return path
 
 
-def test_a_file_that_becomes_a_folder_leaves_the_version(tmp_path: Path) -> None:
-    with Repository.init(tmp_path / "repo") as repo:
-        repo.commit(write(repo.root / FILE, 1))
-        (repo.root / FILE).unlink()
-        done = repo.commit(write(repo.root / INSIDE, 2))
-        assert [(p.path, p.kind) for p in done.paths] == [(INSIDE, "added"), (FILE, "removed")]
-        repo.checkout(done.id, to=tmp_path / "out", atomic_dir=True)
-        assert np.load(tmp_path / "out" / INSIDE)[0] == 2
+def test_a_file_that_becomes_a_folder_leaves_the_version(repo: Repository, tmp_path: Path) -> None:
+    repo.commit(write(repo.root / FILE, 1))
+    (repo.root / FILE).unlink()
+    done = repo.commit(write(repo.root / INSIDE, 2))
+    assert [(p.path, p.kind) for p in done.paths] == [(INSIDE, "added"), (FILE, "removed")]
+    repo.checkout(done.id, to=tmp_path / "out", atomic_dir=True)
+    assert np.load(tmp_path / "out" / INSIDE)[0] == 2
 
 
-def test_a_folder_that_becomes_a_file_leaves_the_version(tmp_path: Path) -> None:
-    with Repository.init(tmp_path / "repo") as repo:
-        more = write(repo.root / FILE / "r/s.npy", 3)
-        repo.commit([write(repo.root / INSIDE, 1), more])
-        for path in (repo.root / INSIDE, more, more.parent, repo.root / FILE):
-            path.rmdir() if path.is_dir() else path.unlink()
-        done = repo.commit(write(repo.root / FILE, 2))
-        assert list(done.entries) == [FILE]
-        assert {p.path for p in done.paths if p.kind == "removed"} == {INSIDE, "d/y.npy/r/s.npy"}
+def test_a_folder_that_becomes_a_file_leaves_the_version(repo: Repository) -> None:
+    more = write(repo.root / FILE / "r/s.npy", 3)
+    repo.commit([write(repo.root / INSIDE, 1), more])
+    for path in (repo.root / INSIDE, more, more.parent, repo.root / FILE):
+        path.rmdir() if path.is_dir() else path.unlink()
+    done = repo.commit(write(repo.root / FILE, 2))
+    assert list(done.entries) == [FILE]
+    assert {p.path for p in done.paths if p.kind == "removed"} == {INSIDE, "d/y.npy/r/s.npy"}
 
 
 @pytest.mark.parametrize(("first", "second"), [("m", "m/n/o"), ("m/n/o", "m")])
-def test_no_state_is_below_another(tmp_path: Path, first: str, second: str) -> None:
+def test_no_state_is_below_another(repo: Repository, first: str, second: str) -> None:
     state = {"w": np.ones(3)}
-    with Repository.init(tmp_path) as repo:
-        with pytest.raises(WrongUsage, match="m cannot be a file and the folder of m/n/o"):
-            repo.commit(states={first: state, second: state})
-        repo.commit(state, path=first)
-        with pytest.raises(WrongUsage, match="m cannot be a file and the folder of m/n/o"):
-            repo.commit(state, path=second)
-        repo.remove([first])
+    with pytest.raises(WrongUsage, match="m cannot be a file and the folder of m/n/o"):
+        repo.commit(states={first: state, second: state})
+    repo.commit(state, path=first)
+    with pytest.raises(WrongUsage, match="m cannot be a file and the folder of m/n/o"):
         repo.commit(state, path=second)
-        assert repo.status().changes[0].path == second and len(repo.status().changes) == 1
+    repo.remove([first])
+    repo.commit(state, path=second)
+    assert repo.status().changes[0].path == second and len(repo.status().changes) == 1
 
 
 def test_old_versions_that_have_both_are_read_by_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Repository.init(tmp_path / "repo") as repo:
-        repo.commit({"w": np.ones(3)}, path="m")
-        with monkeypatch.context() as earlier:
-            earlier.setattr(commit_module, "_displaced", lambda *_: ())
-            repo.commit({"w": np.zeros(3)}, path="m/n")
-        assert repo.checkout(path="m")["w"][0] == 1
-        assert repo.checkout(path="m/n")["w"][0] == 0
-        for name in ("m", "m/n"):
-            repo.checkout(path=[name], to=tmp_path / name[-1])
-            assert (tmp_path / name[-1]).is_file()
-        repo.commit({"w": np.ones(3)}, path="other")
-        assert repo.remove(["m"]) == ("m",)
-        repo.commit({"w": np.zeros(4)}, path="other")
-        assert {change.path for change in repo.status().changes} == {"m/n", "other"}
+    repo.commit({"w": np.ones(3)}, path="m")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(commit_module, "_displaced", lambda *_: ())
+        repo.commit({"w": np.zeros(3)}, path="m/n")
+    assert repo.checkout(path="m")["w"][0] == 1
+    assert repo.checkout(path="m/n")["w"][0] == 0
+    for name in ("m", "m/n"):
+        repo.checkout(path=[name], to=tmp_path / name[-1])
+        assert (tmp_path / name[-1]).is_file()
+    repo.commit({"w": np.ones(3)}, path="other")
+    assert repo.remove(["m"]) == ("m",)
+    repo.commit({"w": np.zeros(4)}, path="other")
+    assert {change.path for change in repo.status().changes} == {"m/n", "other"}
 
 
 @pytest.mark.parametrize("folder", ["", "d/"])
-def test_no_file_has_the_name_of_a_temporary_one(tmp_path: Path, folder: str) -> None:
+def test_no_file_has_the_name_of_a_temporary_one(repo: Repository, folder: str) -> None:
     name = f"{folder}.mvc-tmp-0123456789abcdef"
-    with Repository.init(tmp_path) as repo:
-        with pytest.raises(InvalidName, match="the name of a temporary file of mvc"):
-            repo.commit({"w": np.ones(3)}, path=name)
-        with pytest.raises(InvalidName, match="the name of a temporary file of mvc"):
-            repo.commit({"w": np.ones(3)}, path=f"{name}/w")
+    with pytest.raises(InvalidName, match="the name of a temporary file of mvc"):
+        repo.commit({"w": np.ones(3)}, path=name)
+    with pytest.raises(InvalidName, match="the name of a temporary file of mvc"):
+        repo.commit({"w": np.ones(3)}, path=f"{name}/w")

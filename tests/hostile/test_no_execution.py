@@ -14,9 +14,9 @@ import pytest
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages.table import STAGES
 from mvc.errors import InvalidPipeline, MvcError
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS, STAGES
 from tests.hostile.bounded import bounded
 
 FORBIDDEN_MODULES = {

@@ -89,7 +89,6 @@ def test_only_the_option_that_says_so_runs_it(trapped: tuple[Mvc, Path]) -> None
     assert "the code builds a Net of 6 parameters" in said and marker.exists()
 
 
-def test_a_state_alone_is_loaded_without_code(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit(model=mvc.Architecture(nn.Linear(2, 2), {"in_features": 2, "out_features": 2}))
-        assert torch.is_tensor(repo.checkout()["weight"])
+def test_a_state_alone_is_loaded_without_code(repo: mvc.Repository) -> None:
+    repo.commit(model=mvc.Architecture(nn.Linear(2, 2), {"in_features": 2, "out_features": 2}))
+    assert torch.is_tensor(repo.checkout()["weight"])

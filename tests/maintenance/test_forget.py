@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import mvc
@@ -23,7 +22,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.maintenance import forget, gc
+from mvc.maintenance import forget
 from mvc.maintenance.forget import preview
 from mvc.maintenance.inventory import inventory
 from mvc.maintenance.retention import Retention
@@ -31,26 +30,25 @@ from mvc.repo import refs
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.commits import get
 from mvc.repo.oplog.undo import undo
-from mvc.store.journal.entries import Entry, RefChange
-from mvc.testing import FixedClock, fresh_process
-from tests.repo.giving_up import Kept, traces
+from mvc.store.journal.entries import Entry, Forgotten, RefChange
+from mvc.testing import FixedClock, History, fresh_process
+from tests.maintenance.traces import drift, traces
 
 NOW = timedelta(0)
 
 
-def drift(weights: np.ndarray, seed: int, step: float = 1e-3) -> np.ndarray:
-    noise = np.random.default_rng(seed).standard_normal(weights.shape)
-    return (weights + noise * step).astype(np.float32)
-
-
-def chain(kept: Kept, count: int, *, reset_at: int | None = None, pipeline: str | None = None):
+def chain(
+    history: History, count: int, *, resets: Container[int] = (), pipeline: str | None = None
+) -> list[CommitId]:
     """Versions of two tensors that change and one that does not."""
     w, fixed = drift(np.zeros((64, 40)), 0, 1), drift(np.zeros(300), 1, 1)
     ids = []
     for n in range(count):
         w = drift(w, n + 2)
         state = {"w": w, "b": w[0].copy(), "fixed": fixed}
-        ids.append(kept.state(state, message=f"{n}", reset_point=n == reset_at, pipeline=pipeline))
+        ids.append(
+            history.commit(state, message=f"{n}", reset_point=n in resets, pipeline=pipeline)
+        )
     return ids
 
 
@@ -65,25 +63,40 @@ PLACES = {
 
 
 @pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none"])
-@pytest.mark.parametrize("reset_at", [None, 3])
+@pytest.mark.parametrize("resets", [(), (3,), (2, 5)])
 @pytest.mark.parametrize("places", PLACES.values(), ids=PLACES.keys())
-def test_by_name_nothing_is_left(tmp_path: Path, places, reset_at, pipeline) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 8, reset_at=reset_at, pipeline=pipeline)
-    kept.forget(*(ids[i] for i in places))
-    lost = kept.lost()
+def test_by_name_nothing_is_left(
+    history: History, places: list[int], resets: tuple[int, ...], pipeline: str
+) -> None:
+    """Also where the way leads backwards through deltas, from the reset point behind them."""
+    ids = chain(history, 8, resets=resets, pipeline=pipeline)
+    history.forget(*(ids[i] for i in places))
+    lost = history.lost()
     assert len(lost) == 3 * len(places)  # w, b and the list of them; the rest is shared
-    kept.check(tmp_path / "before")
     # The grace is for what operations left behind, not for what was given up.
-    done = gc.collect(kept.context)
+    done = history.repo.storage.gc()
     assert done.forgotten == len(places)
     assert done.freed > 0
-    assert traces(kept.context, lost) == []
-    kept.check(tmp_path / "after")
-    after = chain(kept, 2)
-    assert gc.collect(kept.context).objects == 0
-    kept.check(tmp_path / "later")
-    assert after
+    assert traces(history, lost) == []
+    history.check()
+    chain(history, 2)
+    assert history.repo.storage.gc().objects == 0
+    history.check()
+
+
+@pytest.mark.parametrize("pipeline", ["lossless", "vsol"])
+@pytest.mark.parametrize("resets", [(), (3,), (2, 5)])
+@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES.keys())
+def test_by_rule_everything_else_comes_back(
+    history: History, places: list[int], resets: tuple[int, ...], pipeline: str
+) -> None:
+    ids = chain(history, 8, resets=resets, pipeline=pipeline)
+    store = history.repo.context.store
+    marks = tuple(Forgotten(ids[i], named=False) for i in places)
+    store.publish(lambda: Entry("forget", store.clock.now_ns(), forgotten=marks))
+    history.gone |= {ids[i] for i in places}
+    history.repo.storage.gc(grace="0")
+    history.check()
 
 
 def flipped(weights: np.ndarray, share: float, bit: int, seed: int) -> np.ndarray:
@@ -93,7 +106,7 @@ def flipped(weights: np.ndarray, share: float, bit: int, seed: int) -> np.ndarra
     return bits.view(np.float32)
 
 
-def around(kept: Kept, more: int = 0) -> tuple[CommitId, CommitId, CommitId]:
+def around(history: History, more: int = 0) -> tuple[CommitId, CommitId, CommitId]:
     """Three versions; the deltas to the middle one are small beside one past it.
 
     Only the middle one has ``more`` tensors, so that its list of files is no step worth keeping.
@@ -103,42 +116,39 @@ def around(kept: Kept, more: int = 0) -> tuple[CommitId, CommitId, CommitId]:
     last = flipped(middle, 0.02, 17, 2)
     others = {f"other{n}": np.full(3, n, np.float32) for n in range(more)}
     return (
-        kept.state({"w": first}, deploy="prod"),
-        kept.state({"w": middle} | others),
-        kept.state({"w": last}),
+        history.commit({"w": first}, deploy="prod"),
+        history.commit({"w": middle} | others),
+        history.commit({"w": last}),
     )
 
 
 @pytest.mark.parametrize("list_goes", [False, True])
-def test_steps_stay_by_rule_but_not_by_name(tmp_path: Path, list_goes: bool) -> None:
-    kept = Kept(tmp_path / "r")
-    _, middle, _ = around(kept, more=30 * list_goes)
-    assert kept.forget(unused="prod") == {middle}
-    done = gc.collect(kept.context, grace=NOW)
-    held = kept.lost() & inventory(kept.context.store.snapshot).codings.keys()
+def test_steps_stay_by_rule_but_not_by_name(history: History, list_goes: bool) -> None:
+    _, middle, _ = around(history, more=30 * list_goes)
+    assert history.forget(unused="prod") == {middle}
+    done = history.repo.storage.gc(grace="0")
+    held = history.lost() & inventory(history.repo.context.store.snapshot).codings.keys()
     assert done.phantoms == len(held) > 0
     # The list of files may be gone, so that nothing says whose the steps are.
-    assert (get(kept.context, middle).manifest in held) != list_goes
-    kept.check(tmp_path / "1")
-    assert gc.collect(kept.context, grace=NOW).phantoms == len(held)
-    assert kept.forget(middle) == {middle}
-    assert gc.collect(kept.context).phantoms == 0
-    assert traces(kept.context, kept.lost()) == []
-    kept.check(tmp_path / "2")
+    assert (get(history.repo.context, middle).manifest in held) != list_goes
+    history.check()
+    assert history.repo.storage.gc(grace="0").phantoms == len(held)
+    assert history.forget(middle) == {middle}
+    assert history.repo.storage.gc().phantoms == 0
+    assert traces(history, history.lost()) == []
+    history.check()
 
 
-def test_by_name_no_step_stays(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    _, middle, _ = around(kept)
-    kept.forget(middle)
-    assert gc.collect(kept.context, grace=NOW).phantoms == 0
-    assert traces(kept.context, kept.lost()) == []
-    kept.check(tmp_path / "s")
+def test_by_name_no_step_stays(history: History) -> None:
+    _, middle, _ = around(history)
+    history.forget(middle)
+    assert history.repo.storage.gc(grace="0").phantoms == 0
+    assert traces(history, history.lost()) == []
+    history.check()
 
 
-def test_files_of_every_format(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    root = kept.repo.root
+def test_files_of_every_format(history: History) -> None:
+    root = history.repo.root
     w = drift(np.zeros((50, 40)), 0, 1)
     ids = []
     for n in range(5):
@@ -147,122 +157,115 @@ def test_files_of_every_format(tmp_path: Path) -> None:
         torch.save({"w": torch.from_numpy(w), "n": [1, n]}, root / "m.pt")
         np.savez(root / "m.npz", w=w)
         (root / "notes.bin").write_bytes(w.tobytes()[: 3000 + n] + bytes([n]))
-        ids.append(kept.file(message=f"{n}"))
-    kept.forget(ids[0], ids[2])
-    lost = kept.lost()
-    gc.collect(kept.context)
-    assert traces(kept.context, lost) == []
-    kept.check(tmp_path / "s")
+        ids.append(history.commit_files(message=f"{n}"))
+    history.forget(ids[0], ids[2])
+    lost = history.lost()
+    history.repo.storage.gc()
+    assert traces(history, lost) == []
+    history.check()
 
 
-def test_tensors_of_several_pieces(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    kept.context.config.values["python.keep_base"] = ("none", "flag")
+def test_tensors_of_several_pieces(history: History) -> None:
+    history.repo.context.config.values["python.keep_base"] = ("none", "flag")
     whole = np.zeros(34 << 20, np.uint8)
     ids = []
     for n in range(3):
         whole[n :: 1 << 15] = n + 1
-        ids.append(kept.state({"w": whole}))
-    kept.forget(ids[0], ids[1])
-    lost = kept.lost()
-    gc.collect(kept.context)
-    assert traces(kept.context, lost) == []
-    kept.check(tmp_path / "s")
+        ids.append(history.commit({"w": whole}))
+    history.forget(ids[0], ids[1])
+    lost = history.lost()
+    history.repo.storage.gc()
+    assert traces(history, lost) == []
+    history.check()
 
 
-def test_branches_and_shared_tensors(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 4)
-    kept.repo.switch("side", create=True, start=str(ids[1]), force=True)
-    side = kept.state({"w": kept.states[ids[2]]["w"], "b": drift(np.zeros(9), 3)})
-    kept.forget(ids[1], ids[2])
-    lost = kept.lost()
-    shared = kept.objects[ids[2]] & kept.objects[side]
+def test_branches_and_shared_tensors(history: History) -> None:
+    ids = chain(history, 4)
+    history.repo.switch("side", create=True, start=str(ids[1]), force=True)
+    side = history.commit({"w": history.states[ids[2]]["w"], "b": drift(np.zeros(9), 3)})
+    history.forget(ids[1], ids[2])
+    lost = history.lost()
+    shared = history.objects[ids[2]] & history.objects[side]
     assert shared and not shared & lost
-    gc.collect(kept.context)
-    assert traces(kept.context, lost) == []
-    kept.check(tmp_path / "s")
+    history.repo.storage.gc()
+    assert traces(history, lost) == []
+    history.check()
 
 
-def test_the_same_state_elsewhere_stays(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 3)
-    again = kept.state(kept.states[ids[0]])
-    head = kept.state(kept.states[ids[1]] | {"new": np.ones(3)})
-    chosen = forget.choose(kept.context, [ids[0]])
-    cost = preview(kept.context, chosen)
+def test_the_same_state_elsewhere_stays(history: History) -> None:
+    ids = chain(history, 3)
+    again = history.commit(history.states[ids[0]])
+    head = history.commit(history.states[ids[1]] | {"new": np.ones(3)})
+    chosen = forget.choose(history.repo.context, [ids[0]])
+    cost = preview(history.repo.context, chosen)
     assert cost.same == {ids[0]: (again,)}
     assert (cost.tensors, cost.shared) == (0, 3)
-    kept.forget(ids[0])
-    gc.collect(kept.context)
-    kept.check(tmp_path / "s")
+    history.forget(ids[0])
+    history.repo.storage.gc()
+    history.check()
     # Only with the last holder do the bytes go.
-    kept.forget(again)
-    gc.collect(kept.context)
-    assert traces(kept.context, kept.lost()) == []
-    assert head in kept.there
-    kept.check(tmp_path / "t")
+    history.forget(again)
+    history.repo.storage.gc()
+    assert traces(history, history.lost()) == []
+    assert head in history.there
+    history.check()
 
 
-def test_what_was_forgotten_may_be_committed_anew(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 3)
-    kept.forget(ids[0])
-    anew = kept.state(kept.states[ids[0]])
-    gc.collect(kept.context, grace=NOW)
-    kept.check(tmp_path / "s")
-    assert anew in kept.there
-    back = kept.repo.checkout(anew)
-    assert back["w"].tobytes() == kept.states[ids[0]]["w"].tobytes()
+def test_what_was_forgotten_may_be_committed_anew(history: History) -> None:
+    ids = chain(history, 3)
+    history.forget(ids[0])
+    anew = history.commit(history.states[ids[0]])
+    history.repo.storage.gc(grace="0")
+    history.check()
+    assert anew in history.there
+    back = history.repo.checkout(anew)
+    assert back["w"].tobytes() == history.states[ids[0]]["w"].tobytes()
 
 
-def test_the_very_same_version_is_refused(tmp_path: Path) -> None:
+def test_the_very_same_version_is_refused(history: History) -> None:
     """Its id would say that its state is gone."""
-    kept = Kept(tmp_path / "r")
     options = {"options": CommitOptions(time=10**18), "message": "first"}
-    first = kept.state({"w": np.ones(5)}, **options)
-    kept.repo.switch("other", create=True)
-    kept.state({"w": np.zeros(5)})
-    kept.forget(first)
+    first = history.commit({"w": np.ones(5)}, **options)
+    history.repo.switch("other", create=True)
+    history.commit({"w": np.zeros(5)})
+    history.forget(first)
     # A branch without a version yet: the next commit there has no parent, as the first had none.
-    store = kept.context.store
+    store = history.repo.context.store
     store.publish(lambda: Entry("switch", 1, refs=(RefChange("HEAD", "other", "empty"),)))
     with pytest.raises(StateForgotten, match="this very version"):
-        kept.state({"w": np.ones(5)}, **options)
-    assert kept.state({"w": np.ones(5)}, **options | {"message": "second"})
-    gc.collect(kept.context, grace=NOW)
-    kept.check(tmp_path / "s")
+        history.commit({"w": np.ones(5)}, **options)
+    assert history.commit({"w": np.ones(5)}, **options | {"message": "second"})
+    history.repo.storage.gc(grace="0")
+    history.check()
 
 
-def test_unpublished_bytes_go_as_well(tmp_path: Path) -> None:
+def test_unpublished_bytes_go_as_well(history: History) -> None:
     """What a commit that failed, or an earlier gc, left between the records of a pack."""
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 6)
-    kept.repo.branch("far", str(ids[5]))
+    ids = chain(history, 6)
+    history.repo.branch("far", str(ids[5]))
     big = np.random.default_rng(5).standard_normal(200_000).astype(np.float32)
-    kept.state({"big": big})
-    secret = kept.state({"big": big, "s": np.arange(50, dtype=np.float32)})
-    kept.state({"big": big, "t": np.ones(4)})
-    kept.forget(secret)
-    lost = kept.lost()
-    assert traces(kept.context, lost) != []
-    gc.collect(kept.context)
-    assert traces(kept.context, lost) == []
+    history.commit({"big": big})
+    secret = history.commit({"big": big, "s": np.arange(50, dtype=np.float32)})
+    history.commit({"big": big, "t": np.ones(4)})
+    history.forget(secret)
+    lost = history.lost()
+    assert traces(history, lost) != []
+    history.repo.storage.gc()
+    assert traces(history, lost) == []
     # A rule first, for whose few bytes no pack is written anew; then by name.
-    second = kept.state({"big": big, "s": np.arange(60, dtype=np.float32)})
-    kept.state({"big": big, "u": np.ones(4)})
-    kept.repo.tag("keep", str(ids[0]))
-    assert second in kept.forget(keep_last=1)
-    gc.collect(kept.context)
-    kept.forget(second)
-    gc.collect(kept.context)
-    assert traces(kept.context, kept.lost([second])) == []
-    kept.check(tmp_path / "s")
+    second = history.commit({"big": big, "s": np.arange(60, dtype=np.float32)})
+    history.commit({"big": big, "u": np.ones(4)})
+    history.repo.tag("keep", str(ids[0]))
+    assert second in history.forget(keep_last=1)
+    history.repo.storage.gc()
+    history.forget(second)
+    history.repo.storage.gc()
+    assert traces(history, history.lost([second])) == []
+    history.check()
 
 
-def test_refusals(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 3)
+def test_refusals(history: History) -> None:
+    ids = chain(history, 3)
     for revs, rules, error in (
         ([ids[2]], None, RefConflict),
         (["HEAD"], None, RefConflict),
@@ -273,127 +276,122 @@ def test_refusals(tmp_path: Path) -> None:
         ([], Retention(unused="nowhere"), UnknownTarget),
     ):
         with pytest.raises(error):
-            forget.choose(kept.context, revs, rules)
-    kept.check(tmp_path / "s")
+            forget.choose(history.repo.context, revs, rules)
+    history.check()
 
 
-def test_twice_is_once(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 3)
-    kept.forget(ids[0])
-    chosen = forget.choose(kept.context, [ids[0], ids[1]])
+def test_twice_is_once(history: History) -> None:
+    ids = chain(history, 3)
+    history.forget(ids[0])
+    chosen = forget.choose(history.repo.context, [ids[0], ids[1]])
     assert ([c.id for c in chosen.commits], chosen.already) == ([ids[1]], (ids[0],))
-    stale = forget.choose(kept.context, [ids[1]])
-    recorded = forget.forget(kept.context, stale)
+    stale = forget.choose(history.repo.context, [ids[1]])
+    recorded = forget.forget(history.repo.context, stale)
     assert recorded is not None
     assert [(f.commit, f.named) for f in recorded.entry.forgotten] == [(ids[1], True)]
-    assert forget.forget(kept.context, stale) is None
-    assert forget.forget(kept.context, forget.choose(kept.context, [ids[1]])) is None
+    assert forget.forget(history.repo.context, stale) is None
+    assert (
+        forget.forget(history.repo.context, forget.choose(history.repo.context, [ids[1]])) is None
+    )
 
 
-def test_what_comes_to_be_needed_meanwhile_stays(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 5)
-    chosen = forget.choose(kept.context, (), Retention(last=1))
+def test_what_comes_to_be_needed_meanwhile_stays(history: History) -> None:
+    ids = chain(history, 5)
+    chosen = forget.choose(history.repo.context, (), Retention(last=1))
     assert [c.id for c in chosen.commits] == ids[3::-1]
-    kept.repo.tag("v1", str(ids[0]))
-    kept.repo.deploy(ids[1], "prod")
-    other = mvc.Repository.open(kept.repo.root)
+    history.repo.tag("v1", str(ids[0]))
+    history.repo.deploy(ids[1], "prod")
+    other = mvc.Repository.open(history.repo.root)
     other.storage.forget(ids[2])
-    recorded = forget.forget(kept.context, chosen)
+    recorded = forget.forget(history.repo.context, chosen)
     assert recorded is not None
     assert {f.commit for f in recorded.entry.forgotten} == {ids[3]}
-    named = forget.choose(kept.context, [ids[1]])
+    named = forget.choose(history.repo.context, [ids[1]])
     other.checkout(ids[1], force=True, to=other.root)
     with pytest.raises(RefConflict):
-        forget.forget(kept.context, named)
+        forget.forget(history.repo.context, named)
 
 
-def test_what_is_forgotten_while_gc_runs_goes_with_it(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 6)
-    kept.forget(ids[0])
-    other = mvc.Repository.open(kept.repo.root)
+def test_what_is_forgotten_while_gc_runs_goes_with_it(history: History) -> None:
+    ids = chain(history, 6)
+    history.forget(ids[0])
+    other = mvc.Repository.open(history.repo.root)
 
     def meanwhile(done: int, total: int, what: str) -> None:
-        if what == "operations" and done == total and ids[3] not in kept.gone:
+        if what == "operations" and done == total and ids[3] not in history.gone:
             other.storage.forget(ids[3])
-            kept.gone.add(ids[3])
+            history.gone.add(ids[3])
 
-    assert gc.collect(kept.context, progress=meanwhile).forgotten == 2
-    assert traces(kept.context, kept.lost()) == []
-    kept.check(tmp_path / "s")
+    assert history.repo.storage.gc(progress=meanwhile).forgotten == 2
+    assert traces(history, history.lost()) == []
+    history.check()
 
 
-def test_undo_does_not_bring_it_back(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 3)
-    kept.forget(ids[1])
+def test_undo_does_not_bring_it_back(history: History) -> None:
+    ids = chain(history, 3)
+    history.forget(ids[1])
     with pytest.raises(RefConflict, match="gave up states"):
-        undo(kept.context, 4)
+        undo(history.repo.context, 4)
     with pytest.raises(RefConflict, match="was forgotten on"):
-        undo(kept.context, 3)  # the commit that came after it
-    assert refs.head(kept.context).commit == ids[2]
-    gc.collect(kept.context, grace=NOW)
-    kept.check(tmp_path / "s")
+        undo(history.repo.context, 3)  # the commit that came after it
+    assert refs.head(history.repo.context).commit == ids[2]
+    history.repo.storage.gc(grace="0")
+    history.check()
 
 
-def test_a_branch_whose_tip_is_forgotten(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 3)
-    kept.repo.switch("side", create=True, start=str(ids[0]), force=True)
-    kept.forget(ids[2])
+def test_a_branch_whose_tip_is_forgotten(tmp_path: Path, history: History) -> None:
+    ids = chain(history, 3)
+    history.repo.switch("side", create=True, start=str(ids[0]), force=True)
+    history.forget(ids[2])
     for act in (
-        lambda: kept.repo.switch("main"),
-        lambda: kept.repo.checkout("main"),
-        lambda: kept.repo.checkout("main", to=tmp_path / "out"),
-        lambda: kept.repo.diff("main", "side"),
-        lambda: kept.repo.deploy("main", "prod"),
+        lambda: history.repo.switch("main"),
+        lambda: history.repo.checkout("main"),
+        lambda: history.repo.checkout("main", to=tmp_path / "out"),
+        lambda: history.repo.diff("main", "side"),
+        lambda: history.repo.deploy("main", "prod"),
     ):
         with pytest.raises(StateForgotten, match="was forgotten on"):
             act()
     # It was live once, and that may be recorded.
-    assert kept.repo.deploy("main", "prod", at="2 hours ago").commit == ids[2]
-    entry = kept.repo.log("main")[0]
+    assert history.repo.deploy("main", "prod", at="2 hours ago").commit == ids[2]
+    entry = history.repo.log("main")[0]
     assert entry.id == ids[2] and entry.forgotten_ns is not None
-    assert kept.repo.storage.stats().forgotten == 1
-    gc.collect(kept.context)
-    assert kept.repo.storage.stats().forgotten == 1
+    assert history.repo.storage.stats().forgotten == 1
+    history.repo.storage.gc()
+    assert history.repo.storage.stats().forgotten == 1
 
 
-def test_identify_tells_and_import_passes_it_over(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
+def test_identify_tells_and_import_passes_it_over(tmp_path: Path, history: History) -> None:
     save_file({"w": np.arange(6.0)}, tmp_path / "a.safetensors")
     save_file({"w": np.arange(7.0)}, tmp_path / "b.safetensors")
-    first, _ = kept.repo.import_checkpoints(
+    first, _ = history.repo.import_checkpoints(
         [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     )
-    assert [f.commit for f in kept.repo.identify(tmp_path / "a.safetensors")] == [first.commit]
-    kept.repo.storage.forget(first.commit)
-    gc.collect(kept.context)
-    (had,) = kept.repo.identify(tmp_path / "a.safetensors")
+    assert [f.commit for f in history.repo.identify(tmp_path / "a.safetensors")] == [first.commit]
+    history.repo.storage.forget(first.commit)
+    history.repo.storage.gc()
+    (had,) = history.repo.identify(tmp_path / "a.safetensors")
     assert (had.commit, had.path, had.exact) == (first.commit, None, False)
     assert had.forgotten_ns is not None and had.branches == ("main",)
-    (again,) = kept.repo.import_checkpoints([tmp_path / "a.safetensors"])
+    (again,) = history.repo.import_checkpoints([tmp_path / "a.safetensors"])
     assert again.kept
-    found = kept.repo.identify(tmp_path / "a.safetensors")
+    found = history.repo.identify(tmp_path / "a.safetensors")
     assert [(f.commit, f.forgotten_ns is None) for f in found] == [
         (again.commit, True),
         (first.commit, False),
     ]
 
 
-def test_a_damaged_state_can_be_forgotten(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "r")
-    ids = chain(kept, 2)
-    (pack,) = (kept.context.store.folder / "packs").iterdir()
-    (record,) = inventory(kept.context.store.snapshot).records[1]
-    kept.repo.close()
+def test_a_damaged_state_can_be_forgotten(history: History) -> None:
+    ids = chain(history, 2)
+    (pack,) = (history.repo.context.store.folder / "packs").iterdir()
+    (record,) = inventory(history.repo.context.store.snapshot).records_of(1)
+    history.repo.close()
     data = bytearray(pack.read_bytes())
     data[record.offset + record.header.size - 1] ^= 1  # in the first version's list of files
     pack.write_bytes(bytes(data))
     fresh_process()
-    with mvc.Repository.open(kept.repo.root) as repo:
+    with mvc.Repository.open(history.repo.root) as repo:
         assert not repo.storage.fsck().sound
         with pytest.raises(DamagedData):
             repo.checkout(ids[0])
@@ -409,78 +407,28 @@ def test_a_delta_whose_base_is_gone_already_goes(tmp_path: Path) -> None:
 
     The next version's manifest was a patch against it, in a record that stays.
     """
-    kept = Kept(tmp_path / "r", clock=FixedClock(step_ns=10**9))
+    history = History(tmp_path / "r", clock=FixedClock(step_ns=10**9))
     shared = drift(np.zeros((20, 30)), 1, 1)
-    first = kept.state({"w": drift(np.zeros((20, 30)), 0, 1), "x": shared}, pipeline="vsol")
+    first = history.commit({"w": drift(np.zeros((20, 30)), 0, 1), "x": shared}, pipeline="vsol")
     for n in range(2, 5):
-        kept.state({"w": drift(np.zeros((20, 30)), n, 1), "x": shared})
-    kept.forget(keep_last=3)
-    gc.collect(kept.context)
-    kept.forget(first)
-    gc.collect(kept.context)
-    assert traces(kept.context, kept.lost({first})) == []
-    kept.check(tmp_path / "s")
-    kept.repo.close()
+        history.commit({"w": drift(np.zeros((20, 30)), n, 1), "x": shared})
+    history.forget(keep_last=3)
+    history.repo.storage.gc()
+    history.forget(first)
+    history.repo.storage.gc()
+    assert traces(history, history.lost({first})) == []
+    history.check()
+    history.repo.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_history(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Branches, resets, shared tensors; forgets by name and by rule, gc in between."""
-    tmp = tmp_path_factory.mktemp("any")
-    kept = Kept(tmp / "r", clock=FixedClock(step_ns=10**9))
-    named: set = set()
-    pool = [drift(np.zeros((20, 30)), n, 1) for n in range(2)]
-    rounds = 0
-    for step in range(data.draw(st.integers(4, 14), "steps")):
-        act = data.draw(st.sampled_from("cccccrbfFg"), "act")
-        if act in "cr" or not kept.there:
-            old = data.draw(st.sampled_from(pool), "near")
-            new = drift(old, step, data.draw(st.sampled_from([1e-6, 1e-3, 1.0])))
-            pool.append(new)
-            state = {"w": new, "x": data.draw(st.sampled_from(pool), "shared")}
-            kept.state(
-                state,
-                reset_point=act == "r",
-                pipeline=data.draw(st.sampled_from(["lossless", "vsol"])),
-                deploy=data.draw(st.sampled_from([None, None, "prod"])),
-            )
-        elif act == "b":
-            start = data.draw(st.sampled_from(kept.there), "start")
-            kept.repo.switch(f"b{step}", create=True, start=str(start), force=True)
-        elif act == "f":
-            id_ = data.draw(st.sampled_from(list(kept.objects)), "forgotten")
-            if id_ != refs.head(kept.context).commit and kept.context.store.has_commit(id_):
-                kept.forget(id_)
-                named.add(id_)
-        elif act == "F":
-            rule = data.draw(
-                st.sampled_from([{"keep_last": 2}, {"keep_hourly": 1}, {"unused": "prod"}])
-            )
-            try:
-                kept.forget(**rule)
-            except UnknownTarget:
-                assert "unused" in rule
-        else:
-            gc.collect(kept.context)
-            assert traces(kept.context, kept.lost(named)) == []
-            kept.check(tmp / f"s{rounds}")
-            rounds += 1
-    gc.collect(kept.context)
-    assert traces(kept.context, kept.lost(named)) == []
-    kept.check(tmp / "last")
-    kept.repo.close()
-
-
-def test_nothing_to_commit_stays_so(tmp_path: Path) -> None:
+def test_nothing_to_commit_stays_so(history: History) -> None:
     """Forgetting what came before changes nothing of what HEAD holds."""
-    kept = Kept(tmp_path / "r")
-    save_file({"w": np.arange(6.0)}, kept.repo.root / "m.safetensors")
-    first = kept.file()
-    save_file({"w": np.arange(7.0)}, kept.repo.root / "m.safetensors")
-    kept.file()
-    kept.forget(first)
-    gc.collect(kept.context)
+    save_file({"w": np.arange(6.0)}, history.repo.root / "m.safetensors")
+    first = history.commit_files()
+    save_file({"w": np.arange(7.0)}, history.repo.root / "m.safetensors")
+    history.commit_files()
+    history.forget(first)
+    history.repo.storage.gc()
     with pytest.raises(NothingToCommit):
-        kept.repo.commit(options=CommitOptions(all=True))
-    assert kept.repo.status().clean
+        history.repo.commit(options=CommitOptions(all=True))
+    assert history.repo.status().clean

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,9 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
-from mvc.maintenance.fsck import fsck as fsck_module
 from mvc.store.journal.entries import Deployment, Entry
 from mvc.store.journal.frames import encode_entry
+from mvc.types import Progress
 
 # Without the flush of each entry a writer publishes thousands of operations a second, so that
 # runs of the index are added and merged while the other process checks.
@@ -84,28 +84,34 @@ def test_no_alarm_and_no_note_beside_fast_writers(
     assert all(process.poll() is None for process in writers)
 
 
-def test_the_index_moves_on_between_journal_and_index(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def after(entries: int, act: Callable[[], object]) -> tuple[Progress, list[int]]:
+    """A progress that acts once so many entries were checked, and its calls so far."""
+    calls: list[int] = []
+
+    def progress(done: int, _total: int, _what: str) -> None:
+        calls.append(done)
+        if len(calls) == entries:
+            act()
+
+    return progress, calls
+
+
+def test_the_index_moves_on_between_journal_and_index(root: Path) -> None:
     """Deployments that come in after the journal was read are no keys without a cause."""
     with Repository.open(root) as other, Repository.open(root) as repo:
-        original = fsck_module._index
 
-        def later(*args):  # type: ignore[no-untyped-def]
+        def deploy() -> None:
             for _ in range(5):
                 other.deploy("HEAD", "prod")
             repo.context.store.snapshot.refresh()
-            return original(*args)
 
-        monkeypatch.setattr(fsck_module, "_index", later)
-        report = repo.storage.fsck()
-        assert report.sound and report.notes == () and report.entries == 2
+        progress, calls = after(2, deploy)
+        report = repo.storage.fsck(progress=progress)
+        assert report.sound and report.notes == () and report.entries == len(calls) == 2
         assert repo.storage.fsck().entries == 7
 
 
-def test_an_entry_that_its_writer_took_back_is_no_alarm(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_entry_that_its_writer_took_back_is_no_alarm(root: Path) -> None:
     """The last entry of the check vanishes while it runs, and another one takes its place."""
     with Repository.open(root) as repo, Repository.open(root) as other:
         view = repo.context.store.snapshot
@@ -114,20 +120,17 @@ def test_an_entry_that_its_writer_took_back_is_no_alarm(
         deployed = Deployment("test", 5, repo.find("HEAD"), None)
         written, _ = encode_entry(Entry("deploy", 7, deployments=(deployed,)), view.position)
         journal.write_bytes(before + written)
-        original, calls = fsck_module._index, []
 
-        def later(*args):  # type: ignore[no-untyped-def]
-            if not calls:
-                with journal.open("r+b") as file:
-                    file.truncate(len(before))
-                other.deploy("HEAD", "prod")
-                view.refresh()
-            calls.append(None)
-            return original(*args)
+        def take_back() -> None:
+            with journal.open("r+b") as file:
+                file.truncate(len(before))
+            other.deploy("HEAD", "prod")
+            view.refresh()
 
-        monkeypatch.setattr(fsck_module, "_index", later)
-        report = repo.storage.fsck()
-        assert report.sound and report.entries == 3 and len(calls) == 2
+        progress, calls = after(3, take_back)
+        report = repo.storage.fsck(progress=progress)
+        assert report.sound and report.entries == 3
+        assert len(calls) == 6  # it looked twice
 
 
 def test_a_write_that_is_under_way_is_no_interrupted_operation(root: Path) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.codecs.pipeline import PRESETS
 from mvc.errors import InvalidConfig
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
+from mvc.pipelines.table import PRESETS
 from mvc.repo.config import set_value
 from mvc.store.recovery import timing
 from mvc.testing import fresh_process

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +15,19 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import MvcError
+from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.repair.journal import before_opening
-from mvc.maintenance.repair.repair import repair
 from mvc.store.writing import pack_writer
-from mvc.testing import FailingFS, fresh_process
+from mvc.testing import FailingFS, History, fresh_process, open_quietly
 from tests.crash.images import folder_in_memory
-from tests.damage.subject import named_lost
+from tests.damage.subject import file_of, named_lost
 from tests.faults.crashfs import CrashFS
-from tests.maintenance.test_repair import (
-    Held,
-    all_back,
-    held,
+from tests.maintenance.damaging import (
+    lost,
     make,
     mend,
+    moved,
     smash,
     smash_payload,
     step_of,
@@ -35,14 +35,14 @@ from tests.maintenance.test_repair import (
 from tests.seeds import draw
 
 
-def damaged(root: Path) -> Held:
+def damaged(root: Path) -> History:
     """A repository with some of everything that can be healed."""
-    expected = make(root, resets=(0, 3, 5))
+    history = make(root, resets=(0, 3, 5))
     for rev in ("HEAD~5", "HEAD~1"):
         smash_payload(root, step_of(root, rev))
     smash(root / ".mvc" / "journal", 60, 5)
     smash(root / ".mvc" / "format", 3, 4)
-    return expected
+    return history
 
 
 def attempt(root: Path, fs: FileSystem) -> BaseException | None:
@@ -51,7 +51,7 @@ def attempt(root: Path, fs: FileSystem) -> BaseException | None:
     try:
         before_opening(fs, root / ".mvc")
         with Repository.open(root, fs=fs) as repo:
-            repair(repo.context)
+            repo.storage.repair()
     except (MvcError, MemoryError) as error:
         return error
     return None
@@ -60,7 +60,7 @@ def attempt(root: Path, fs: FileSystem) -> BaseException | None:
 def fail_each(folder: Path, error: int | type[MemoryError], persistent: bool, share: float) -> None:
     """Each call fails once, or all from there on; afterwards a repair heals everything."""
     rng = draw("failing repair")
-    expected = damaged(folder / "damaged")
+    history = damaged(folder / "damaged")
     n = failures = 0
     while True:
         n += 1
@@ -75,11 +75,10 @@ def fail_each(folder: Path, error: int | type[MemoryError], persistent: bool, sh
             break
         failures += ended is not None
         before_opening(FileSystem(), root / ".mvc")
-        fresh_process()
-        with Repository.open(root) as repo:
-            assert held(repo) == expected  # as before: every version had a way
+        here = moved(history, root)
+        assert lost(here) == []  # as before: every version had a way
         assert mend(root).after.sound
-        all_back(root, expected)
+        here.check()
         shutil.rmtree(root)
     assert failures
 
@@ -102,7 +101,7 @@ def crash(folder: Path, count: int) -> None:
     """Power is lost at any moment of a repair."""
     rng = draw("power loss in a repair")
     root = folder / "repo"
-    expected = damaged(root)
+    history = damaged(root)
     shutil.rmtree(root / ".mvc" / "index.lmdb", ignore_errors=True)
     fs = CrashFS(root)
     assert attempt(root, fs) is None
@@ -112,7 +111,7 @@ def crash(folder: Path, count: int) -> None:
         fs.image(point, rng, image)
         shutil.rmtree(image / ".mvc" / "index.lmdb", ignore_errors=True)
         assert mend(image).after.sound, point
-        all_back(image, expected)
+        moved(history, image).check()
         shutil.rmtree(image)
 
 
@@ -129,23 +128,38 @@ def test_power_loss_at_every_point(round_: int, tmp_path: Path) -> None:
 
 def test_commits_go_on_beside_a_repair(tmp_path: Path) -> None:
     """Another process commits all the while; nothing it was told is kept gets lost."""
-    expected = damaged(tmp_path)
+    history = damaged(tmp_path)
     before_opening(FileSystem(), tmp_path / ".mvc")
     child = [sys.executable, "-m", "tests.crash.child", str(tmp_path), "beside", "25"]
     with subprocess.Popen(child, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         acknowledged = [process.stdout.readline()]
         with Repository.open(tmp_path) as repo:
-            assert repair(repo.context).after.sound
+            assert repo.storage.repair().after.sound
         acknowledged += process.stdout.readlines()
     assert process.returncode == 0 and len(acknowledged) == 25
-    all_back(tmp_path, expected)
-    with Repository.open(tmp_path) as repo:
-        kept = {str(entry.id) for entry in repo.log()}
+    history.check()
+    kept = {str(entry.id) for entry in history.repo.log()}
     assert {line.split()[0] for line in acknowledged} <= kept
 
 
 # -- damage drawn at random ------------------------------------------------------------
+
+
+Held = dict[CommitId, dict[str, bytes]]
+
+
+def held(root: Path) -> Held:
+    """The files of every version that comes back."""
+    found: Held = {}
+    with open_quietly(root) as repo:
+        for recorded in repo.context.store.snapshot.entries():
+            for commit in recorded.entry.commits:
+                fresh_process()
+                with suppress(MvcError):
+                    entries = repo.manifest(commit.id).entries
+                    found[commit.id] = {entry.path: file_of(repo, entry) for entry in entries}
+    return found
 
 
 def story(root: Path) -> Held:
@@ -163,7 +177,7 @@ def story(root: Path) -> Held:
                 repo.commit(state, reset_point=ends, deploy="prod", pipeline=pipeline)
                 (root / "notes.bin").write_bytes(rng.bytes(1200 + step))
                 repo.commit(root / "notes.bin")
-            return held(repo)
+        return held(root)
     finally:
         pack_writer.PACK_TARGET = before
 
@@ -198,14 +212,11 @@ def random_damage(folder: Path, rounds: int) -> None:
         root = folder / f"{i}"
         shutil.copytree(sound, root)
         spoil(root, rng)
-        fresh_process()
-        with Repository.open(root) as repo:
-            before = held(repo)
+        before = held(root)
         done = mend(root)
-        fresh_process()
-        with Repository.open(root) as repo:
-            after = held(repo)
-            if list(expected)[-1] in after:
+        after = held(root)
+        if list(expected)[-1] in after:
+            with Repository.open(root) as repo:
                 repo.commit({"new": np.arange(50)}, path="new.safetensors")
         assert all(after[id_] == expected[id_] for id_ in after)
         assert before.keys() <= after.keys()
@@ -213,7 +224,8 @@ def random_damage(folder: Path, rounds: int) -> None:
         assert done.after.sound == (after.keys() == expected.keys())
         healed += len(done.healed)
         assert mend(root, sound).after.sound
-        all_back(root, expected)
+        back = held(root)
+        assert all(back[id_] == expected[id_] for id_ in expected)
         shutil.rmtree(root)
     assert healed
 

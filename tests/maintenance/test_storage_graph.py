@@ -28,7 +28,8 @@ def test_a_chain_is_walked_from_either_end() -> None:
     assert costs == [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (1, 0)]
     joined = graph(*(member(f"v{i}", f"v{i - 1}" if i else "") for i in range(7)), member("v6"))
     assert [joined.reach(oid(f"v{i}"))[1] for i in range(7)] == [0, 1, 2, 3, 2, 1, 0]
-    assert [joined.is_full(oid(f"v{i}")) for i in range(7)] == [True, *[False] * 5, True]
+    full = [joined.has(joined.full, (oid(f"v{i}"), 0)) for i in range(7)]
+    assert full == [True, *[False] * 5, True]
 
 
 def test_a_bridge_leads_one_way() -> None:

@@ -20,12 +20,12 @@ from typing import Any
 from blake3 import blake3
 
 from mvc.codecs import words
-from mvc.codecs.group import decode_group, encode_group
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.model.commit import Commit
 from mvc.model.layout import Forms
 from mvc.model.manifest import Manifest, Shape
+from mvc.pipelines.group import decode_group, encode_group
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.journal.entries import Entry
 from mvc.store.packs.records import decode_header, payload_check, read_prefix
 from tests.codecs.samples import GROUP_PIPELINES, TENSOR_PIPELINES, WIDTHS, pair

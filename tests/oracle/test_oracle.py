@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 
 import mvc.store.writing.full_or_delta
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import Pipeline
+from mvc.pipelines.pipeline import Pipeline
 from tests.oracle import reader, steps
 from tests.oracle.holding import (
     Files,
@@ -25,6 +24,7 @@ from tests.oracle.holding import (
     rng,
     series,
 )
+from tests.store.sizes import shrink
 
 # -- series --------------------------------------------------------------------------------
 
@@ -178,11 +178,8 @@ def test_empty_and_scalar_tensors_and_nested_state(tmp_path: Path):
 
 
 def test_blobs_of_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    piece, chunk = 1 << 17, 1 << 15
-    for module in [m for n, m in sys.modules.items() if n.startswith(("mvc.repo.", "mvc.store."))]:
-        for name, value in (("PIECE", piece), ("CHUNK", chunk)):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, value)
+    piece = 1 << 17
+    shrink(monkeypatch, PIECE=piece, CHUNK=1 << 15)
     states = series(4, (300, 321))
     sparse = np.zeros((500, 321), np.float32)
     sparse[:300] = np.asarray(states[-1]["w"])

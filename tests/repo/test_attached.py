@@ -54,39 +54,37 @@ GIVEN = {
 }
 
 
-def test_it_comes_back_and_is_no_file_of_the_version(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path / "repo") as repo:
-        plain = repo.commit(state())
-        made = keep(repo, 0, GIVEN)
-        assert made.commit.root == plain.commit.root
-        assert made.commit.attached == ("code", "environment.json", "service")
-        assert attached.names(repo.context, made.id) == sorted(GIVEN)
-        assert attached.read(repo.context, made.id, "code/net.py") == CODE
-        found = attached.state(repo.context, made.id, "service/optimizer.safetensors")
-        assert found["lr"] == 0.1
-        assert np.array_equal(found["momentum"], np.ones(300, np.float32))
-        assert [each.path for each in repo.manifest().entries] == ["model.safetensors"]
-        assert [each.kind for each in repo.diff("HEAD~1", "HEAD").files] == ["unchanged"]
-        repo.checkout("HEAD", to=f"{tmp_path}/out/")
-        assert [p.name for p in (tmp_path / "out").rglob("*")] == ["model.safetensors"]
-        assert [each.path for each in repo.status().changes] == ["model.safetensors"]
-        repo.checkout("HEAD", to=repo.root)
-        assert repo.status().clean
-        assert repo.storage.fsck(full=True).sound
+def test_it_comes_back_and_is_no_file_of_the_version(repo: mvc.Repository, tmp_path: Path) -> None:
+    plain = repo.commit(state())
+    made = keep(repo, 0, GIVEN)
+    assert made.commit.root == plain.commit.root
+    assert made.commit.attached == ("code", "environment.json", "service")
+    assert attached.names(repo.context, made.id) == sorted(GIVEN)
+    assert attached.read(repo.context, made.id, "code/net.py") == CODE
+    found = attached.state(repo.context, made.id, "service/optimizer.safetensors")
+    assert found["lr"] == 0.1
+    assert np.array_equal(found["momentum"], np.ones(300, np.float32))
+    assert [each.path for each in repo.manifest().entries] == ["model.safetensors"]
+    assert [each.kind for each in repo.diff("HEAD~1", "HEAD").files] == ["unchanged"]
+    repo.checkout("HEAD", to=f"{tmp_path}/out/")
+    assert [p.name for p in (tmp_path / "out").rglob("*")] == ["model.safetensors"]
+    assert [each.path for each in repo.status().changes] == ["model.safetensors"]
+    repo.checkout("HEAD", to=repo.root)
+    assert repo.status().clean
+    assert repo.storage.fsck(full=True).sound
 
 
-def test_it_is_not_inherited_and_stored_once(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        keep(repo, 0, GIVEN)
-        before = repo.storage.stats().stored_bytes
-        again = keep(repo, 0, GIVEN | {"environment.json": b'{"a": 1}'})
-        assert (
-            repo.storage.stats().stored_bytes - before < 2000
-        )  # commit and manifest; no code, no state
-        after = repo.commit(state(1))
-        assert after.commit.attached == ()
-        assert attached.names(repo.context, after.id) == []
-        assert attached.names(repo.context, again.id) == sorted(GIVEN)
+def test_it_is_not_inherited_and_stored_once(repo: mvc.Repository) -> None:
+    keep(repo, 0, GIVEN)
+    before = repo.storage.stats().stored_bytes
+    again = keep(repo, 0, GIVEN | {"environment.json": b'{"a": 1}'})
+    assert (
+        repo.storage.stats().stored_bytes - before < 2000
+    )  # commit and manifest; no code, no state
+    after = repo.commit(state(1))
+    assert after.commit.attached == ()
+    assert attached.names(repo.context, after.id) == []
+    assert attached.names(repo.context, again.id) == sorted(GIVEN)
 
 
 def test_the_oracle_reads_it(tmp_path: Path) -> None:
@@ -142,32 +140,31 @@ def test_the_feature_is_named_and_older_programs_refuse(
         assert read_features(FileSystem(), tmp_path / ".mvc") == frozenset()
         keep(repo, 1, GIVEN)
         assert read_features(FileSystem(), tmp_path / ".mvc") == {"commit-3"}
-    monkeypatch.setattr(store_format, "_KNOWN", store_format._KNOWN - {"commit-3"})
+    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"commit-3"})
     with pytest.raises(UnsupportedFormat, match="it uses commit-3"):
         mvc.Repository.open(tmp_path)
 
 
-def test_what_cannot_be_attached_is_refused(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        first = repo.commit(state())
-        for name in ("../x", "/x", "a/../b", ".mvc/x", "", "a\nb"):
-            with pytest.raises(InvalidName):
-                keep(repo, 1, {name: b"x"})
-        with pytest.raises(WrongUsage, match="at most 1000 files"):
-            keep(repo, 1, {f"a{i}": b"" for i in range(1001)})
-        with pytest.raises(UnknownRevision):
-            keep(repo, 1, {}, (CommitId(bytes(32)),))
-        repo.commit(state(1))
-        repo.storage.forget(first.id)
-        with pytest.raises(StateForgotten):
-            keep(repo, 2, {}, (first.id,))
-        made = keep(repo, 2, GIVEN)
-        with pytest.raises(UnknownPath, match=r"carries no recipe\.json"):
-            attached.read(repo.context, made.id, "recipe.json")
-        with pytest.raises(UnknownPath, match="is a state"):
-            attached.read(repo.context, made.id, "service/optimizer.safetensors")
-        with pytest.raises(UnknownPath, match="is no state"):
-            attached.state(repo.context, made.id, "code/net.py")
+def test_what_cannot_be_attached_is_refused(repo: mvc.Repository) -> None:
+    first = repo.commit(state())
+    for name in ("../x", "/x", "a/../b", ".mvc/x", "", "a\nb"):
+        with pytest.raises(InvalidName):
+            keep(repo, 1, {name: b"x"})
+    with pytest.raises(WrongUsage, match="at most 1000 files"):
+        keep(repo, 1, {f"a{i}": b"" for i in range(1001)})
+    with pytest.raises(UnknownRevision):
+        keep(repo, 1, {}, (CommitId(bytes(32)),))
+    repo.commit(state(1))
+    repo.storage.forget(first.id)
+    with pytest.raises(StateForgotten):
+        keep(repo, 2, {}, (first.id,))
+    made = keep(repo, 2, GIVEN)
+    with pytest.raises(UnknownPath, match=r"carries no recipe\.json"):
+        attached.read(repo.context, made.id, "recipe.json")
+    with pytest.raises(UnknownPath, match="is a state"):
+        attached.read(repo.context, made.id, "service/optimizer.safetensors")
+    with pytest.raises(UnknownPath, match="is no state"):
+        attached.state(repo.context, made.id, "code/net.py")
 
 
 def test_other_forms_are_damage(tmp_path: Path) -> None:

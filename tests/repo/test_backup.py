@@ -41,7 +41,7 @@ def move_everything(root: Path) -> None:
 
         def attempt():
             found = inventory(context.store.snapshot)
-            plan = RewritePlan(packs={r.pack for records in found.records for r in records})
+            plan = RewritePlan(packs={r.pack for r in found.all_records()})
             return execute(
                 context, found, plan, lambda: Entry("repack", context.store.clock.now_ns())
             )
@@ -54,8 +54,11 @@ def start(root: Path, name: str, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(child, stdout=subprocess.PIPE, text=True)
 
 
-def backups_beside(folder: Path, script: Path, commits: int, rounds: int) -> None:
-    root, target = folder / "repo", folder / "backup"
+@pytest.mark.parametrize("commits, rounds", [(6, 3), pytest.param(150, 60, marks=pytest.mark.long)])
+def test_backups_of_a_repository_in_use(
+    tmp_path: Path, script: Path, commits: int, rounds: int
+) -> None:
+    root, target = tmp_path / "repo", tmp_path / "backup"
     with Repository.init(root) as repo:
         repo.commit(state_for("first", 0))
     mover = subprocess.Popen([sys.executable, "-m", "tests.repo.test_backup", str(root)])
@@ -87,15 +90,6 @@ def backups_beside(folder: Path, script: Path, commits: int, rounds: int) -> Non
         assert [e.id for e in copy.log()] == [e.id for e in repo.log()]
         assert copy.storage.fsck(full=True).sound and repo.storage.fsck(full=True).sound
         assert len(list(copy.log())) == 1 + 2 * commits
-
-
-def test_backups_of_a_repository_in_use(tmp_path: Path, script: Path) -> None:
-    backups_beside(tmp_path, script, 6, 3)
-
-
-@pytest.mark.long
-def test_many_backups_of_a_repository_in_use(tmp_path: Path, script: Path) -> None:
-    backups_beside(tmp_path, script, 150, 60)
 
 
 def test_restoring(tmp_path: Path, script: Path) -> None:

@@ -33,11 +33,6 @@ BACK = {"1970": 0, "2001": 31 * YEAR, "the last": (1 << 63) - 2}
 Act = Callable[[Repository], object]
 
 
-def change_file(repo: Repository) -> None:
-    """The working file differs from what was committed."""
-    (repo.root / "f.bin").write_bytes(b"other")
-
-
 WRITES: dict[str, Act] = {
     "commit": lambda repo: repo.commit({"w": np.ones(4)}),
     "commit of a file": lambda repo: repo.commit([repo.root / "g.bin"]),

@@ -26,11 +26,6 @@ from mvc.testing import FixedClock
 from tests.repo.publishing import SECOND, START, advance, commit, repository
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
-
-
 def test_what_is_recorded(context: Context) -> None:
     id_ = commit(context)
     advance(context, 5)

@@ -51,47 +51,44 @@ def collect(root: Path) -> None:
         other.storage.gc(grace="0")
 
 
-def test_weights_collected_meanwhile_are_not_said_to_be_stored(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        made = train(repo, 1, repo.commit(step(0)).id)
-        repo.commit(step(2))
-        recipes.drop(repo.context, made)
-        before_publishing(repo, lambda: collect(tmp_path))
-        with pytest.raises(NotTrusted):  # nothing but a replay makes them
-            repo.storage.repack(add=[made])
-        assert next(e for e in repo.log() if e.id == made).dropped is not None
-        assert repo.storage.fsck(full=True).sound
-        recipes.store_again(repo.context, made, make)
-        assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
+def test_weights_collected_meanwhile_are_not_said_to_be_stored(repo: mvc.Repository) -> None:
+    made = train(repo, 1, repo.commit(step(0)).id)
+    repo.commit(step(2))
+    recipes.drop(repo.context, made)
+    before_publishing(repo, lambda: collect(repo.root))
+    with pytest.raises(NotTrusted):  # nothing but a replay makes them
+        repo.storage.repack(add=[made])
+    assert next(e for e in repo.log() if e.id == made).dropped is not None
+    assert repo.storage.fsck(full=True).sound
+    recipes.store_again(repo.context, made, make)
+    assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
 
 
-def test_weights_made_again_survive_a_collection_meanwhile(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        made = train(repo, 1, repo.commit(step(0)).id)
-        recipes.drop(repo.context, made)
-        collect(tmp_path)
-        repo.commit(step(2))
-        repo.commit(step(3))
-        repo.undo()
-        before_publishing(repo, lambda: collect(tmp_path))
-        recipes.store_again(repo.context, made, make)
-        assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
-        assert repo.storage.fsck(full=True).sound
+def test_weights_made_again_survive_a_collection_meanwhile(repo: mvc.Repository) -> None:
+    made = train(repo, 1, repo.commit(step(0)).id)
+    recipes.drop(repo.context, made)
+    collect(repo.root)
+    repo.commit(step(2))
+    repo.commit(step(3))
+    repo.undo()
+    before_publishing(repo, lambda: collect(repo.root))
+    recipes.store_again(repo.context, made, make)
+    assert np.array_equal(repo.checkout(made)["w"], step(1)["w"])
+    assert repo.storage.fsck(full=True).sound
 
 
-def test_a_commit_does_not_build_on_weights_collected_meanwhile(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        made = train(repo, 1, repo.commit(step(0)).id)
+def test_a_commit_does_not_build_on_weights_collected_meanwhile(repo: mvc.Repository) -> None:
+    made = train(repo, 1, repo.commit(step(0)).id)
 
-        def give_up() -> None:
-            with mvc.Repository.open(tmp_path) as other:
-                recipes.drop(other.context, made)
-                other.storage.gc(grace="0")
+    def give_up() -> None:
+        with mvc.Repository.open(repo.root) as other:
+            recipes.drop(other.context, made)
+            other.storage.gc(grace="0")
 
-        before_publishing(repo, give_up)
-        last = repo.commit(step(1) | {"same": np.zeros(5)}).id
-        assert np.array_equal(repo.checkout(last)["w"], step(1)["w"])
-        assert repo.storage.fsck(full=True).sound
+    before_publishing(repo, give_up)
+    last = repo.commit(step(1) | {"same": np.zeros(5)}).id
+    assert np.array_equal(repo.checkout(last)["w"], step(1)["w"])
+    assert repo.storage.fsck(full=True).sound
 
 
 def test_a_mark_may_outlive_its_version(tmp_path: Path) -> None:
@@ -109,24 +106,22 @@ def test_a_mark_may_outlive_its_version(tmp_path: Path) -> None:
         assert repo.storage.fsck(full=True).sound
 
 
-def test_given_up_weights_are_not_counted_as_those_of_another_version(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        made = train(repo, 1, repo.commit(step(0)).id)
-        same = repo.commit(step(1), message="the same again").id
-        repo.commit({"w": step(2)["w"]})
-        recipes.drop(repo.context, made)
-        cost = repo.storage.forget_preview(repo.storage.forget(same, dry_run=True))
-        assert (cost.tensors, cost.shared) == (1, 1)  # "same" is shared with the first version
+def test_given_up_weights_are_not_counted_as_those_of_another_version(repo: mvc.Repository) -> None:
+    made = train(repo, 1, repo.commit(step(0)).id)
+    same = repo.commit(step(1), message="the same again").id
+    repo.commit({"w": step(2)["w"]})
+    recipes.drop(repo.context, made)
+    cost = repo.storage.forget_preview(repo.storage.forget(same, dry_run=True))
+    assert (cost.tensors, cost.shared) == (1, 1)  # "same" is shared with the first version
 
 
-def test_what_differs_is_told_without_the_weights(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        made = train(repo, 1, repo.commit(step(0)).id)
-        recipes.drop(repo.context, made)
-        assert not repo.diff("HEAD~1", "HEAD").unmeasured  # they are still there
-        repo.storage.gc(grace="0")
-        found = repo.diff("HEAD~1", "HEAD")
-        rows = {row.key: row for row in found.files[0].tensors}
-        assert {key: row.kind for key, row in rows.items()} == {"w": "changed", "same": "unchanged"}
-        assert rows["w"].l2 is None
-        assert "were given up" in found.unmeasured["model.safetensors"]
+def test_what_differs_is_told_without_the_weights(repo: mvc.Repository) -> None:
+    made = train(repo, 1, repo.commit(step(0)).id)
+    recipes.drop(repo.context, made)
+    assert not repo.diff("HEAD~1", "HEAD").unmeasured  # they are still there
+    repo.storage.gc(grace="0")
+    found = repo.diff("HEAD~1", "HEAD")
+    rows = {row.key: row for row in found.files[0].tensors}
+    assert {key: row.kind for key, row in rows.items()} == {"w": "changed", "same": "unchanged"}
+    assert rows["w"].l2 is None
+    assert "were given up" in found.unmeasured["model.safetensors"]

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import AlreadyARepository, DamagedData, NotARepository
+from mvc.errors import AlreadyARepository, DamagedData, InvalidConfig, NotARepository
 from mvc.io.files import FileSystem
+from mvc.store.index import folder as index_folder
 
 
 @pytest.fixture
@@ -71,3 +72,14 @@ def test_of_two_that_make_a_repository_at_once_one_is_told(
         Repository.init(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".mvc"]
     Repository.open(tmp_path).close()
+
+
+def test_a_configuration_that_cannot_be_read_leaves_no_index_open(tmp_path: Path) -> None:
+    """An index is one a process: opening that fails must not hold it."""
+    Repository.init(tmp_path).close()
+    (tmp_path / ".mvc" / "config.yaml").write_text("store: [")
+    before = dict(index_folder._open)
+    with pytest.raises(InvalidConfig) as _held:
+        Repository.open(tmp_path)
+    assert index_folder._open == before
+    assert _held.value

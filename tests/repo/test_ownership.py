@@ -69,13 +69,12 @@ def test_opening_and_discovery_refuse(other: Path) -> None:
 
 
 def test_a_backup_of_another_user_is_refused(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Repository.init(tmp_path / "mine") as repo:
-        monkeypatch.setattr(os, "geteuid", lambda: OTHER)
-        for source in (root, root / ".mvc"):
-            with pytest.raises(DubiousOwnership):
-                repo.storage.repair(other=source)
+    monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+    for source in (root, root / ".mvc"):
+        with pytest.raises(DubiousOwnership):
+            repo.storage.repair(other=source)
 
 
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - WITHOUT))

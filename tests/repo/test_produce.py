@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import mvc
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import (
     InvalidPipeline,
     IoFailed,
@@ -21,8 +20,9 @@ from mvc.errors import (
     UnknownPath,
     WrongUsage,
 )
+from mvc.lossy.reducer import is_optimizer
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions
-from mvc.repo.lossy.reduce import is_optimizer
 from mvc.store.recovery.recover import Recovery
 from tests.training.runs import bits_of, tensor_bits
 
@@ -74,17 +74,16 @@ def test_what_is_given_back_is_what_is_kept(tmp_path: Path) -> None:
         assert two.state[name].dtype == second[name].dtype
 
 
-def test_the_state_of_the_result_belongs_to_nobody_else(tmp_path: Path) -> None:
+def test_the_state_of_the_result_belongs_to_nobody_else(repo: mvc.Repository) -> None:
     state = model()
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit(state, pipeline=LSB)
-        made = repo.commit(moved_floats(state), pipeline=LSB)
-        kept = tensor_bits(made.state)
-        for tensor in made.state.values():
-            tensor.zero_()
-        assert tensor_bits(repo.checkout()) == kept
-        again = repo.commit(moved_floats(state), pipeline=LSB)
-        assert tensor_bits(again.state) == kept
+    repo.commit(state, pipeline=LSB)
+    made = repo.commit(moved_floats(state), pipeline=LSB)
+    kept = tensor_bits(made.state)
+    for tensor in made.state.values():
+        tensor.zero_()
+    assert tensor_bits(repo.checkout()) == kept
+    again = repo.commit(moved_floats(state), pipeline=LSB)
+    assert tensor_bits(again.state) == kept
 
 
 def moved_floats(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -93,15 +92,14 @@ def moved_floats(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def test_arrays_in_arrays_out_and_strides(tmp_path: Path) -> None:
+def test_arrays_in_arrays_out_and_strides(repo: mvc.Repository) -> None:
     w = np.arange(12.0).reshape(3, 4) + 1
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit({"w": w.T, "step": 1, "name": "x"}, pipeline=LSB)
-        made = repo.commit({"w": w.T * 1.01, "step": 2, "name": "y"}, pipeline=LSB)
-        assert isinstance(made.state["w"], np.ndarray) and made.state["w"].shape == (4, 3)
-        assert made.state["step"] == 2 and made.state["name"] == "y"
-        assert (made.state["w"] != w.T * 1.01).any()
-        assert repo.checkout()["w"].tobytes() == made.state["w"].tobytes()
+    repo.commit({"w": w.T, "step": 1, "name": "x"}, pipeline=LSB)
+    made = repo.commit({"w": w.T * 1.01, "step": 2, "name": "y"}, pipeline=LSB)
+    assert isinstance(made.state["w"], np.ndarray) and made.state["w"].shape == (4, 3)
+    assert made.state["step"] == 2 and made.state["name"] == "y"
+    assert (made.state["w"] != w.T * 1.01).any()
+    assert repo.checkout()["w"].tobytes() == made.state["w"].tobytes()
 
 
 def test_optimizer_state_is_exact_by_its_names(tmp_path: Path) -> None:
@@ -121,26 +119,24 @@ def test_optimizer_state_is_exact_by_its_names(tmp_path: Path) -> None:
     assert is_optimizer("a.exp_avg") and is_optimizer("Optim.x") and not is_optimizer("top.weight")
 
 
-def test_beside_is_exact(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        for value in (1.0, 1.3):
-            state = {"w": np.full(5, value, np.float32)}
-            repo.commit(state, pipeline=LSB, states={"other.safetensors": dict(state)})
-        assert repo.checkout()["w"][0] == 1.25
-        assert repo.checkout(path="other.safetensors")["w"][0] == np.float32(1.3)
+def test_beside_is_exact(repo: mvc.Repository) -> None:
+    for value in (1.0, 1.3):
+        state = {"w": np.full(5, value, np.float32)}
+        repo.commit(state, pipeline=LSB, states={"other.safetensors": dict(state)})
+    assert repo.checkout()["w"][0] == 1.25
+    assert repo.checkout(path="other.safetensors")["w"][0] == np.float32(1.3)
 
 
-def test_against_what_lies_at_head(tmp_path: Path) -> None:
+def test_against_what_lies_at_head(repo: mvc.Repository) -> None:
     """Each version builds on the one HEAD is at, whoever committed it."""
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit({"w": np.zeros(4, np.float32)})
-        repo.commit({"w": np.full(4, 9, np.float32)})
-        text = "topk:0.25 | xor | sparse | zstd:1"
-        made = repo.commit({"w": np.array([1, 9, 9, 9.5], np.float32)}, pipeline=text)
-        assert made.state["w"].tolist() == [1, 9, 9, 9]
-        assert made.commit.pipeline == text.replace("sparse", made.commit.pipeline.split(" | ")[2])
-        changed = repo.commit({"w": np.ones((2, 2), np.float32)}, pipeline=text)
-        assert changed.state["w"].tolist() == [[1, 1], [1, 1]]  # another shape: a first version
+    repo.commit({"w": np.zeros(4, np.float32)})
+    repo.commit({"w": np.full(4, 9, np.float32)})
+    text = "topk:0.25 | xor | sparse | zstd:1"
+    made = repo.commit({"w": np.array([1, 9, 9, 9.5], np.float32)}, pipeline=text)
+    assert made.state["w"].tolist() == [1, 9, 9, 9]
+    assert made.commit.pipeline == text.replace("sparse", made.commit.pipeline.split(" | ")[2])
+    changed = repo.commit({"w": np.ones((2, 2), np.float32)}, pipeline=text)
+    assert changed.state["w"].tolist() == [[1, 1], [1, 1]]  # another shape: a first version
 
 
 def test_nothing_is_recovered_that_is_in_memory(
@@ -165,19 +161,16 @@ def test_nothing_is_recovered_that_is_in_memory(
         assert set(asked) & tensors and made.state["w"][0] == 1.25
 
 
-def test_the_preset_is_what_the_commit_says(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit({"w": np.ones(40, np.float32)}, pipeline="vsol-0-fast")
-        made = repo.commit({"w": np.full(40, 1.3, np.float32)}, pipeline="vsol-0-fast")
-        assert made.commit.pipeline == "vsol-0-fast"
-        codings = repo.context.store.graph.codings(repo.manifest().entries[0].tensors[0].id)
-        assert all("lsb" not in step.member.coding.text for step in codings)
-        own = {"w": made.state["w"] + 1}
-        produced = repo.commit(
-            own, pipeline="vsol", options=CommitOptions(produced_by="vsol-0-slow")
-        )
-        assert produced.commit.pipeline == "vsol-0-slow"
-        assert repo.checkout()["w"].tobytes() == own["w"].tobytes()
+def test_the_preset_is_what_the_commit_says(repo: mvc.Repository) -> None:
+    repo.commit({"w": np.ones(40, np.float32)}, pipeline="vsol-0-fast")
+    made = repo.commit({"w": np.full(40, 1.3, np.float32)}, pipeline="vsol-0-fast")
+    assert made.commit.pipeline == "vsol-0-fast"
+    codings = repo.context.store.graph.codings(repo.manifest().entries[0].tensors[0].id)
+    assert all("lsb" not in step.member.coding.text for step in codings)
+    own = {"w": made.state["w"] + 1}
+    produced = repo.commit(own, pipeline="vsol", options=CommitOptions(produced_by="vsol-0-slow"))
+    assert produced.commit.pipeline == "vsol-0-slow"
+    assert repo.checkout()["w"].tobytes() == own["w"].tobytes()
 
 
 def test_a_lossy_setting_changes_no_state_that_did_not_ask_for_it(tmp_path: Path) -> None:
@@ -284,88 +277,84 @@ def test_several_files_and_what_is_no_model(tmp_path: Path) -> None:
         assert "b.npz" not in repo.manifest().by_path
 
 
-def test_where_production_weights_go_must_be_said(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", w=np.ones(3))
-    np.savez(tmp_path / "b.npz", w=np.ones(3))
-    with mvc.Repository.init(tmp_path) as repo:
-        with pytest.raises(WrongUsage, match="production weights") as caught:
-            repo.commit("a.npz", pipeline=LSB, options=CommitOptions(cwd=tmp_path))
-        assert "--in-place" in (caught.value.hint or "")
-        with pytest.raises(WrongUsage, match="2 files"):
-            repo.commit(
-                ["a.npz", "b.npz"],
-                pipeline=LSB,
-                options=CommitOptions(output=tmp_path / "o", cwd=tmp_path),
-            )
-        with pytest.raises(WrongUsage, match="one place"):
-            repo.commit(
-                "a.npz",
-                pipeline=LSB,
-                options=CommitOptions(output="o", in_place=True, cwd=tmp_path),
-            )
-        with pytest.raises(WrongUsage, match="lossy pipelines"):
-            repo.commit("a.npz", options=CommitOptions(output=tmp_path / "o", cwd=tmp_path))
-        assert next(iter(repo.oplog())).entry.operation == "init"
-        assert not (tmp_path / "o").exists()
+def test_where_production_weights_go_must_be_said(repo: mvc.Repository) -> None:
+    np.savez(repo.root / "a.npz", w=np.ones(3))
+    np.savez(repo.root / "b.npz", w=np.ones(3))
+    with pytest.raises(WrongUsage, match="production weights") as caught:
+        repo.commit("a.npz", pipeline=LSB, options=CommitOptions(cwd=repo.root))
+    assert "--in-place" in (caught.value.hint or "")
+    with pytest.raises(WrongUsage, match="2 files"):
+        repo.commit(
+            ["a.npz", "b.npz"],
+            pipeline=LSB,
+            options=CommitOptions(output=repo.root / "o", cwd=repo.root),
+        )
+    with pytest.raises(WrongUsage, match="one place"):
+        repo.commit(
+            "a.npz",
+            pipeline=LSB,
+            options=CommitOptions(output="o", in_place=True, cwd=repo.root),
+        )
+    with pytest.raises(WrongUsage, match="lossy pipelines"):
+        repo.commit("a.npz", options=CommitOptions(output=repo.root / "o", cwd=repo.root))
+    assert next(iter(repo.oplog())).entry.operation == "init"
+    assert not (repo.root / "o").exists()
 
 
-def test_what_a_commit_cannot_decide(tmp_path: Path) -> None:
+def test_what_a_commit_cannot_decide(repo: mvc.Repository) -> None:
     state = {"w": np.ones(9, np.float32)}
-    with mvc.Repository.init(tmp_path) as repo:
-        with pytest.raises(WrongUsage, match=r"dsed:0 decides") as caught:
-            repo.commit(state, pipeline="vsol-0-slow")
-        assert caught.value.hint is not None and "Recorder" in caught.value.hint
-        assert caught.value.hint.endswith("xor | lsb:20 | planes:all | zstd:1")
-        with pytest.raises(WrongUsage, match="drift:adwin decides"):
-            repo.commit(state, pipeline=f"drift:adwin | {LSB}")
-        with pytest.raises(InvalidPipeline):
-            repo.commit(state, pipeline="lsb:20 | xor")
-        repo.commit(state, pipeline="vsol-0.1-fast")
-        with pytest.raises(WrongUsage, match="loss"):
-            repo.commit({"w": state["w"] + 1}, pipeline="vsol-0.1-fast")
-        repo.commit({"w": state["w"] + 1}, pipeline="vsol-0.1-fast", metrics={"loss": 0.5})
+    with pytest.raises(WrongUsage, match=r"dsed:0 decides") as caught:
+        repo.commit(state, pipeline="vsol-0-slow")
+    assert caught.value.hint is not None and "Recorder" in caught.value.hint
+    assert caught.value.hint.endswith("xor | lsb:20 | planes:all | zstd:1")
+    with pytest.raises(WrongUsage, match="drift:adwin decides"):
+        repo.commit(state, pipeline=f"drift:adwin | {LSB}")
+    with pytest.raises(InvalidPipeline):
+        repo.commit(state, pipeline="lsb:20 | xor")
+    repo.commit(state, pipeline="vsol-0.1-fast")
+    with pytest.raises(WrongUsage, match="loss"):
+        repo.commit({"w": state["w"] + 1}, pipeline="vsol-0.1-fast")
+    repo.commit({"w": state["w"] + 1}, pipeline="vsol-0.1-fast", metrics={"loss": 0.5})
 
 
-def test_an_exact_name_that_is_not_there(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        with pytest.raises(UnknownPath, match="no tensor W to be kept exactly"):
-            repo.commit({"w": np.ones(3)}, pipeline=LSB, options=CommitOptions(exact=["W"]))
-        for name in "ab":
-            np.savez(tmp_path / f"{name}.npz", **{name: np.ones(3)})
-        files = ["a.npz", "b.npz"]
-        with pytest.raises(UnknownPath, match="no tensor c"):
-            repo.commit(
-                files,
-                pipeline=LSB,
-                options=CommitOptions(exact=["a", "c"], in_place=True, cwd=tmp_path),
-            )
+def test_an_exact_name_that_is_not_there(repo: mvc.Repository) -> None:
+    with pytest.raises(UnknownPath, match="no tensor W to be kept exactly"):
+        repo.commit({"w": np.ones(3)}, pipeline=LSB, options=CommitOptions(exact=["W"]))
+    for name in "ab":
+        np.savez(repo.root / f"{name}.npz", **{name: np.ones(3)})
+    files = ["a.npz", "b.npz"]
+    with pytest.raises(UnknownPath, match="no tensor c"):
         repo.commit(
             files,
             pipeline=LSB,
-            options=CommitOptions(exact=["a", "b"], in_place=True, cwd=tmp_path),
+            options=CommitOptions(exact=["a", "c"], in_place=True, cwd=repo.root),
         )
+    repo.commit(
+        files,
+        pipeline=LSB,
+        options=CommitOptions(exact=["a", "b"], in_place=True, cwd=repo.root),
+    )
 
 
-def test_nan_and_infinity_are_taken_over(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_taken_over(repo: mvc.Repository) -> None:
     old = np.array([1, np.nan, np.inf, 1], np.float32)
     new = np.array([np.nan, 1.3, 1.3, 1.3], np.float32)
     new.view(np.uint32)[0] = 0x7FC00123
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit({"w": old}, pipeline=LSB)
-        made = repo.commit({"w": new}, pipeline=LSB)
-        assert made.state["w"].view(np.uint32).tolist() == [
-            0x7FC00123, *np.array([1.3, 1.3, 1.25], np.float32).view(np.uint32).tolist()
-        ]  # fmt: skip
-        assert repo.checkout()["w"].tobytes() == made.state["w"].tobytes()
+    repo.commit({"w": old}, pipeline=LSB)
+    made = repo.commit({"w": new}, pipeline=LSB)
+    assert made.state["w"].view(np.uint32).tolist() == [
+        0x7FC00123, *np.array([1.3, 1.3, 1.25], np.float32).view(np.uint32).tolist()
+    ]  # fmt: skip
+    assert repo.checkout()["w"].tobytes() == made.state["w"].tobytes()
 
 
 def test_a_file_that_is_written_again_is_not_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training has gone on and saved once more before the production file was written."""
     from mvc.repo.commit import commit as commits
 
-    path = tmp_path / "a.npz"
+    path = repo.root / "a.npz"
     np.savez(path, w=np.ones(3, np.float32))
     commit = commits.commit
 
@@ -374,52 +363,50 @@ def test_a_file_that_is_written_again_is_not_overwritten(
         np.savez(path, w=np.full(4, 5, np.float32))
         return kept
 
-    with mvc.Repository.init(tmp_path) as repo:
-        monkeypatch.setattr(commits, "commit", and_then)
-        with pytest.raises(SourceChanged, match="written again") as caught:
-            repo.commit("a.npz", pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))
-        assert np.load(path)["w"].tolist() == [5] * 4
-        assert repo.find("HEAD").short in (caught.value.hint or "")
+    monkeypatch.setattr(commits, "commit", and_then)
+    with pytest.raises(SourceChanged, match="written again") as caught:
+        repo.commit("a.npz", pipeline=LSB, options=CommitOptions(in_place=True, cwd=repo.root))
+    assert np.load(path)["w"].tolist() == [5] * 4
+    assert repo.find("HEAD").short in (caught.value.hint or "")
 
 
-def test_a_production_file_that_cannot_be_written(tmp_path: Path) -> None:
+def test_a_production_file_that_cannot_be_written(repo: mvc.Repository) -> None:
     """The commit stands, and the message says how to get the file."""
-    np.savez(tmp_path / "a.npz", w=np.ones(3, np.float32))
-    target = tmp_path / "served" / "a.npz"
+    np.savez(repo.root / "a.npz", w=np.ones(3, np.float32))
+    target = repo.root / "served" / "a.npz"
     target.parent.mkdir()
-    with mvc.Repository.init(tmp_path) as repo:
 
-        def committing(*_: object) -> None:
-            shutil.rmtree(target.parent, ignore_errors=True)
+    def committing(*_: object) -> None:
+        shutil.rmtree(target.parent, ignore_errors=True)
 
-        with pytest.raises(IoFailed, match="is committed, but") as caught:
-            repo.commit(
-                "a.npz",
-                pipeline=LSB,
-                options=CommitOptions(output=target, cwd=tmp_path, progress=committing),
-            )
-        assert f"mvc checkout {repo.find('HEAD').short}" in (caught.value.hint or "")
+    with pytest.raises(IoFailed, match="is committed, but") as caught:
+        repo.commit(
+            "a.npz",
+            pipeline=LSB,
+            options=CommitOptions(output=target, cwd=repo.root, progress=committing),
+        )
+    assert f"mvc checkout {repo.find('HEAD').short}" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_state_beside_a_file_is_not_written_to_its_place(tmp_path: Path, in_place: bool) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        path, out = tmp_path / "m.safetensors", tmp_path / "out.safetensors"
-        save_file(model(), path)
-        repo.commit(path)
-        save_file({**model(), "w": model()["w"] + 0.3}, path)
-        beside = {"opt": torch.arange(3.0)}
-        options = CommitOptions(output=None if in_place else out, in_place=in_place)
-        made = repo.commit(path, states={"st": beside}, pipeline=LSB, options=options)
-        written = load_file(path if in_place else out)
-        assert tensor_bits(written) == tensor_bits(repo.checkout(made.id, path="m.safetensors"))
-        assert repo.checkout(made.id, path="st")["opt"].equal(beside["opt"])
+def test_a_state_beside_a_file_is_not_written_to_its_place(
+    repo: mvc.Repository, in_place: bool
+) -> None:
+    path, out = repo.root / "m.safetensors", repo.root / "out.safetensors"
+    save_file(model(), path)
+    repo.commit(path)
+    save_file({**model(), "w": model()["w"] + 0.3}, path)
+    beside = {"opt": torch.arange(3.0)}
+    options = CommitOptions(output=None if in_place else out, in_place=in_place)
+    made = repo.commit(path, states={"st": beside}, pipeline=LSB, options=options)
+    written = load_file(path if in_place else out)
+    assert tensor_bits(written) == tensor_bits(repo.checkout(made.id, path="m.safetensors"))
+    assert repo.checkout(made.id, path="st")["opt"].equal(beside["opt"])
 
 
-def test_arguments_that_would_be_passed_over(tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path) as repo:
-        with pytest.raises(WrongUsage, match="states names no state"):
-            repo.commit(states={})
-        with pytest.raises(WrongUsage, match="all is for files"):
-            repo.commit(model(), options=CommitOptions(all=True))
-        assert repo.storage.stats().versions == 0
+def test_arguments_that_would_be_passed_over(repo: mvc.Repository) -> None:
+    with pytest.raises(WrongUsage, match="states names no state"):
+        repo.commit(states={})
+    with pytest.raises(WrongUsage, match="all is for files"):
+        repo.commit(model(), options=CommitOptions(all=True))
+    assert repo.storage.stats().versions == 0

@@ -1,21 +1,25 @@
-"""kill -9 in the middle of lossy commits in place: the file is old or new, the version whole."""
+"""kill -9 in the middle of lossy commits in place: the file is old or new, the version whole.
+
+``python -m tests.repo.test_produce_kill REPOSITORY FIRST`` commits a file in place with a lossy
+pipeline, on and on. Version N is training weights of N * 0.37; says ``N`` once its commit has
+returned.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 import mvc
-from tests.repo.produce_child import SIZE
+from mvc.repo.commit.request import CommitOptions
 from tests.seeds import draw
+from tests.training.killed import lines_until_killed
 
-PROJECT = Path(__file__).parents[2]
+SIZE = 300_000
 
 
 def test_killed(tmp_path: Path) -> None:
@@ -23,18 +27,11 @@ def test_killed(tmp_path: Path) -> None:
     random = draw("produce")
     number = 1
     for _ in range(4):
-        child = subprocess.Popen(
-            [sys.executable, "-m", "tests.repo.produce_child", str(tmp_path), str(number)],
-            cwd=PROJECT, stdout=subprocess.PIPE,
+        said = lines_until_killed(
+            "tests.repo.test_produce_kill", tmp_path, number,
+            enough=lambda lines: len(lines) >= 2, delay=random.random() * 0.03,
         )  # fmt: skip
-        assert child.stdout is not None
-        said = [int(child.stdout.readline()) for _ in range(2)]
-        signal.sigtimedwait([], random.random() * 0.03)
-        os.kill(child.pid, signal.SIGKILL)
-        said += [int(line) for line in child.stdout.readlines()]
-        child.wait()
-        child.stdout.close()
-        number = check(tmp_path, said[-1])
+        number = check(tmp_path, int(said[-1]))
 
 
 def check(folder: Path, acknowledged: int) -> int:
@@ -53,3 +50,24 @@ def check(folder: Path, acknowledged: int) -> int:
             assert newest.id in [each.commit for each in found]
         assert repo.storage.fsck(full=True).sound
     return version + 1
+
+
+def main() -> None:
+    folder, number = Path(sys.argv[1]), int(sys.argv[2])
+    with mvc.Repository.open(folder) as repo:
+        while True:
+            weights = np.full(SIZE, number * 0.37, np.float32)
+            save_file({"w": weights}, folder / "training")
+            os.replace(folder / "training", folder / "model.safetensors")
+            repo.commit(
+                "model.safetensors",
+                pipeline="xor | lsb:16 | planes | zstd:1",
+                message=str(number),
+                options=CommitOptions(in_place=True, cwd=folder),
+            )
+            os.write(1, f"{number}\n".encode())
+            number += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from mvc.errors import InvalidName, RefConflict, UnknownRevision
@@ -9,12 +7,7 @@ from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.lookup.revisions import resolve
 from mvc.repo.refs import Head, Ref
-from tests.repo.publishing import commit, repository, set_ref
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
+from tests.repo.publishing import commit, set_ref
 
 
 def test_head_before_and_after_the_first_commit(context: Context) -> None:

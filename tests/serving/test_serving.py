@@ -32,8 +32,10 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.serving.reader import FileReader
 from mvc.serving.served_version import ServedVersion
 from mvc.serving.sink import FileSink
+from mvc.testing import FixedClock
 from tests.seeds import draw
 from tests.serving.child import number_of, version
+from tests.training.killed import lines_until_killed
 from tests.training.runs import tensor_bits
 
 PROJECT = Path(__file__).parents[2]
@@ -123,19 +125,11 @@ def test_a_writer_that_is_killed_leaves_a_whole_version(path: str) -> None:
     reader = FileReader(path)
     last = 0
     for turn in range(4):
-        writer = child("write", path)
-        assert writer.stdout is not None
-        said = b""
-        for line in writer.stdout:
-            said = line
-            if int(line) >= last + 2:
-                break
-        signal.sigtimedwait([], 0.0007 * turn)
-        os.kill(writer.pid, signal.SIGKILL)
-        rest = writer.stdout.read().split()
-        writer.wait()
-        writer.stdout.close()
-        acknowledged = int(rest[-1]) if rest else int(said)
+        said = lines_until_killed(
+            "tests.serving.child", "write", path,
+            enough=lambda lines: int(lines[-1]) >= last + 2, delay=0.0007 * turn,  # noqa: B023
+        )  # fmt: skip
+        acknowledged = int(said[-1])
         found = reader.swap()
         assert found is not None
         last = number_of(found)
@@ -216,12 +210,12 @@ def test_the_swap_is_recorded_with_the_time_of_who_serves(path: str, tmp_path: P
         reader = FileReader(path, target="edge", clock=clock)
         for each in made:
             sink(ServedVersion(each.state, each.id, 1))
-            clock.ns += 1_000_000_000
+            clock.advance(10**9)
             found = reader.swap(repo)
-            assert found is not None and found.commit == each.id and found.time_ns == clock.ns
+            assert found is not None and found.commit == each.id and found.time_ns == clock.time_ns
             assert reader.swap(repo) is None
         assert [(d.commit, d.time_ns) for d in repo.deployments("edge")] == [
-            (made[0].id, clock.ns - 1_000_000_000), (made[1].id, clock.ns),
+            (made[0].id, clock.time_ns - 1_000_000_000), (made[1].id, clock.time_ns),
         ]  # fmt: skip
 
 
@@ -235,14 +229,14 @@ def test_a_record_that_fails_is_made_up_for(path: str, tmp_path: Path) -> None:
         with pytest.raises(UnknownRevision):
             reader.swap(repo)  # this repository does not know the version yet
         assert reader.production is not None
-        clock.ns += 10**9
+        clock.advance(10**9)
         again = repo.commit(
             {"w": np.ones(2)},
             options=CommitOptions(author=elsewhere.commit.author, time=elsewhere.commit.time_ns),
         )
         assert again.id == elsewhere.id
         assert reader.swap(repo) is None
-        assert [d.time_ns for d in repo.deployments("edge")] == [clock.ns - 10**9]
+        assert [d.time_ns for d in repo.deployments("edge")] == [clock.time_ns - 10**9]
 
 
 def test_a_swap_that_a_kill_kept_from_being_recorded_is_recorded_by_the_next(
@@ -320,14 +314,6 @@ def test_any_bytes_give_a_version_or_an_error(tmp_path: Path) -> None:
         else:
             assert number_of(found) == 1
     assert refused > 100
-
-
-class FixedClock:
-    def __init__(self) -> None:
-        self.ns = 1_700_000_000_000_000_000
-
-    def now_ns(self) -> int:
-        return self.ns
 
 
 def test_productions_are_short_to_print() -> None:

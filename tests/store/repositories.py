@@ -1,50 +1,41 @@
-"""Small repositories and what was put into them."""
+"""Histories whose files the tests of the store look at, damage and exchange."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
+from mvc import testing
 from mvc.api.repository import Repository
-from mvc.ids import CommitId
 from mvc.store.snapshot import IndexThresholds, Snapshot
-from mvc.testing import fresh_process, open_repository
+from mvc.testing.history import weights
 from tests.index_files import index_file
 
-_BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)
+__all__ = ["History", "state", "view_of"]
+
+state = weights
 
 
-def state(step: int) -> dict[str, np.ndarray]:
-    return {"w": _BASE + np.float32(step * 1e-3), "step": np.array(step), "constant": _BASE[0]}
+class History(testing.History):
+    """Every version is deployed."""
 
+    wrong = testing.History.damaged
 
-@dataclass
-class History:
-    """``count`` commits to a fresh repository, each deployed."""
-
-    root: Path
-    count: int
-    ids: list[CommitId] = field(default_factory=list)
-    thresholds: IndexThresholds | None = None
-
-    def __post_init__(self) -> None:
-        with Repository.init(self.root) as repo:
-            for _ in range(self.count):
-                self.add(repo)
-
-    def add(self, repo: Repository) -> None:
-        made = repo.commit(state(len(self.ids)), deploy="prod")
-        self.ids.append(made.id)
+    def __init__(
+        self, root: Path, count: int, *, thresholds: IndexThresholds | None = None
+    ) -> None:
+        super().__init__(root, count)
+        self.thresholds = thresholds
 
     def open(self) -> Repository:
-        fresh_process()
-        return open_repository(self.root, thresholds=self.thresholds)
+        self.options["thresholds"] = self.thresholds
+        return super().open()
+
+    def add(self, repo: Repository) -> None:
+        self.commit(repo=repo, deploy="prod")
 
     def index(self) -> None:
         with self.open() as repo:
-            repo.context.store.snapshot.index_tail(force=True)
+            view_of(repo).index_tail(force=True)
 
     @property
     def index_file(self) -> Path:
@@ -57,21 +48,6 @@ class History:
     @property
     def pack(self) -> Path:
         return self.root / ".mvc/packs/00000001.pack"
-
-    def wrong(self, repo: Repository) -> list[int]:
-        """The steps whose state does not come back; raises for wrong bits."""
-        from mvc.errors import DamagedData
-
-        lost = []
-        for step, id_ in enumerate(self.ids):
-            fresh_process()
-            try:
-                found = repo.checkout(id_, path="model.safetensors")
-            except DamagedData:
-                lost.append(step)
-                continue
-            assert all(found[k].tobytes() == v.tobytes() for k, v in state(step).items())
-        return lost
 
 
 def view_of(repo: Repository) -> Snapshot:

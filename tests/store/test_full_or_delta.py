@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
 

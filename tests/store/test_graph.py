@@ -12,8 +12,7 @@ from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.repo.commit.request import CommitOptions
-from mvc.store.graph.cost import Speed
-from mvc.store.graph.search import Graph
+from mvc.store.graph.search import Graph, Speed
 from mvc.store.writing.object_writer import ObjectWriter
 from tests.store.repositories import History, view_of
 

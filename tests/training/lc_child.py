@@ -17,7 +17,7 @@ from torch import nn
 
 import mvc
 from mvc.serving.served_version import ServedVersion
-from mvc.training.lossy import approximator
+from mvc.training import approximator
 from tests.training.child import digest
 
 PIPELINE = "lc:x=2"
@@ -30,7 +30,7 @@ def model() -> nn.Module:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    approximator._DUE = 24  # so that steps are joined while it runs
+    approximator.DUE = 24  # so that steps are joined while it runs
     trained = model()
     optimizer = torch.optim.Adam(trained.parameters())
     folder = Path(sys.argv[1])

@@ -12,12 +12,13 @@ import torch
 
 import mvc
 from mvc.errors import DamagedData, WrongUsage
+from mvc.lossy import reducer
 from mvc.maintenance.repack.joint import SuperStep
-from mvc.repo.lossy import approximate as approximating
 from mvc.serving.served_version import ServedVersion
 from mvc.testing import fresh_process, open_quietly
-from mvc.training.lossy import approximator
+from mvc.training import approximator
 from mvc.training.state.optimizers import bound_moments
+from tests.repo.lc.histories import start
 from tests.training.runs import Run, tensor_bits
 
 LC = "lc:x=3"
@@ -33,12 +34,6 @@ def adam() -> Run:
 
 def momentum() -> Run:
     return Run(lambda model: torch.optim.SGD(model.parameters(), 0.05, momentum=0.9))
-
-
-def open_repo(folder: Path, interval: int = 1000) -> mvc.Repository:
-    mvc.Repository.init(folder).close()
-    (folder / ".mvc/config.yaml").write_text(f"store:\n  reset_interval: {interval}\n")
-    return mvc.Repository.open(folder)
 
 
 def record(
@@ -69,7 +64,7 @@ def check(repo: mvc.Repository, served: dict[Any, dict[str, bytes]]) -> None:
 
 @pytest.mark.parametrize("make", [adam, momentum])
 def test_resuming_gives_an_approximate_state_and_exact_counters(tmp_path: Path, make: Any) -> None:
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path) as repo:
         run = make()
         served = record(repo, run, 12)
         check(repo, served)
@@ -101,7 +96,7 @@ def test_resuming_gives_an_approximate_state_and_exact_counters(tmp_path: Path, 
 
 
 def test_the_training_itself_is_not_changed(tmp_path: Path) -> None:
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path) as repo:
         one, other = adam(), adam()
         for _ in range(6):
             other.train()
@@ -112,7 +107,7 @@ def test_the_training_itself_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_training_goes_on_and_is_recorded_again(tmp_path: Path) -> None:
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path) as repo:
         served = record(repo, adam(), 5)
         other = adam()
         resumed = repo.resume(other.model, other.optimizer, **other.parts)
@@ -128,14 +123,14 @@ def test_training_goes_on_and_is_recorded_again(tmp_path: Path) -> None:
 
 def test_only_the_writer_thread_quantises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = set()
-    quantise = approximating.quantise
+    quantise = reducer.quantise
 
     def noted(*args: Any, **options: Any) -> Any:
         threads.add(threading.current_thread().name)
         return quantise(*args, **options)
 
-    monkeypatch.setattr(approximating, "quantise", noted)
-    with open_repo(tmp_path) as repo:
+    monkeypatch.setattr(reducer, "quantise", noted)
+    with start(tmp_path) as repo:
         record(repo, momentum(), 3)
     assert threads == {"mvc-recorder"}
 
@@ -143,8 +138,8 @@ def test_only_the_writer_thread_quantises(tmp_path: Path, monkeypatch: pytest.Mo
 def test_steps_are_joined_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approximator, "_DUE", 8)
-    with open_repo(tmp_path) as repo:
+    monkeypatch.setattr(approximator, "DUE", 8)
+    with start(tmp_path) as repo:
         served = record(repo, momentum(), 26, "lc:x=2,huffman")
         check(repo, served)
         assert repo.storage.fsck(full=True).sound
@@ -160,9 +155,9 @@ def test_a_run_that_would_grow_is_considered_once(
         runs.append({record.header.members[i].id for chain in self.chains for record, i in chain})
         return b"", [bytes(1 << 22)]
 
-    monkeypatch.setattr(approximator, "_DUE", 8)
+    monkeypatch.setattr(approximator, "DUE", 8)
     monkeypatch.setattr(SuperStep, "encode", grown)
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path) as repo:
         record(repo, momentum(), 26)
     assert runs
     assert sum(map(len, runs)) == len(set().union(*runs))
@@ -175,9 +170,9 @@ def test_a_failure_to_join_is_told_once(
     def fails(_: object, since: int) -> bool:
         raise error
 
-    monkeypatch.setattr(approximator, "_DUE", 2)
+    monkeypatch.setattr(approximator, "DUE", 2)
     monkeypatch.setattr(approximator, "join", fails)
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path) as repo:
         with pytest.warns(RuntimeWarning, match="not joined") as told:
             served = record(repo, momentum(), 6)
         (text,) = [str(w.message) for w in told if "not joined" in str(w.message)]
@@ -196,10 +191,7 @@ def test_a_large_first_moment_in_half_precision() -> None:
 
 
 def test_the_setting_is_for_recorders_too(tmp_path: Path) -> None:
-    open_repo(tmp_path).close()
-    with (tmp_path / ".mvc/config.yaml").open("a") as file:
-        file.write("commit:\n  pipeline: lc:x=2\n")
-    with mvc.Repository.open(tmp_path) as repo:
+    with start(tmp_path, {"commit.pipeline": "lc:x=2"}) as repo:
         run = momentum()
         served = record(repo, run, 3, None)
         check(repo, served)
@@ -207,14 +199,14 @@ def test_the_setting_is_for_recorders_too(tmp_path: Path) -> None:
 
 
 def test_reset_points(tmp_path: Path) -> None:
-    with open_repo(tmp_path, 4) as repo:
+    with start(tmp_path, {"store.reset_interval": 4}) as repo:
         served = record(repo, momentum(), 10)
         check(repo, served)
         assert repo.storage.stats().reset_points == 3
 
 
 def test_the_model_alone_or_the_rest(tmp_path: Path) -> None:
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path) as repo:
         served = record(repo, adam(), 3, include=["model"])
         check(repo, served)
         run = adam()
@@ -228,7 +220,7 @@ def test_the_model_alone_or_the_rest(tmp_path: Path) -> None:
 
 
 def test_production_weights_are_something_else(tmp_path: Path) -> None:
-    with open_repo(tmp_path) as repo, pytest.raises(WrongUsage, match="keep_training"):
+    with start(tmp_path) as repo, pytest.raises(WrongUsage, match="keep_training"):
         mvc.Recorder(repo, adam().model, pipeline=LC, keep_training=True)
 
 
@@ -242,7 +234,7 @@ def test_no_step_is_divided_by_a_second_moment_that_was_left_out(tmp_path: Path)
         (weight.weight * torch.tensor([[1.0], [late]])).sum().backward()
         optimizer.step()
 
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path) as repo:
         with mvc.Recorder(repo, weight, optimizer, pipeline="lc:x=1") as recorder:
             for _ in range(50):
                 train(0)
@@ -261,7 +253,7 @@ def test_no_step_is_divided_by_a_second_moment_that_was_left_out(tmp_path: Path)
 
 
 def test_super_steps_of_a_whole_training_take_no_more_bytes(tmp_path: Path) -> None:
-    with open_repo(tmp_path, 16) as repo:
+    with start(tmp_path, {"store.reset_interval": 16}) as repo:
         record(repo, adam(), 40)
         before = repo.storage.repack(super_step=8, dry_run=True).plan.before.bytes
         plan = repo.storage.repack(super_step=8).plan

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import CannotResume, InvalidPipeline, StorageFull, WrongUsage
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import RecorderOptions
-from mvc.training.lossy.production import Production
 from mvc.training.resume import training_state, training_weights
+from tests.repo.lc.histories import start
 from tests.training.gate import Gate
 from tests.training.runs import INPUTS, LABELS, Bits, Net, Run, bits_of, tensor_bits
 
@@ -29,12 +30,6 @@ STEPS = 16
 
 def run() -> Run:
     return Run(lambda model: torch.optim.RMSprop(model.parameters(), 0.01))
-
-
-def open_repo(folder: Path, interval: int = 5) -> mvc.Repository:
-    mvc.Repository.init(folder).close()
-    (folder / ".mvc/config.yaml").write_text(f"store:\n  reset_interval: {interval}\n")
-    return mvc.Repository.open(folder)
 
 
 class Served:
@@ -76,7 +71,7 @@ def test_what_is_stored_is_what_was_deployed(tmp_path: Path, preset: str) -> Non
         plain.train()
     judge, served = Judge(), Served()
     trained = run()
-    repo = open_repo(tmp_path)
+    repo = start(tmp_path, {"store.reset_interval": 5})
     buffers = []
     with mvc.Recorder(
         repo, trained.model, trained.optimizer, deploy="prod", pipeline=preset,
@@ -113,7 +108,7 @@ def test_what_is_stored_is_what_was_deployed(tmp_path: Path, preset: str) -> Non
 def test_both_directions_are_walked(tmp_path: Path) -> None:
     """What the test above relies on: some versions come from the reset point behind them."""
     trained = run()
-    repo = open_repo(tmp_path, 6)
+    repo = start(tmp_path, {"store.reset_interval": 6})
     with mvc.Recorder(repo, trained.model, pipeline="vsol-0-fast") as recorder:
         for _ in range(14):
             trained.train()
@@ -322,7 +317,7 @@ def test_resume_is_bit_equal_or_refused(tmp_path: Path) -> None:
     for _ in range(8):
         whole.train()
     trained = run()
-    with open_repo(tmp_path) as repo:
+    with start(tmp_path, {"store.reset_interval": 5}) as repo:
         with mvc.Recorder(
             repo, trained.model, trained.optimizer, pipeline="vsol-0-fast", keep_training=True
         ) as recorder:
@@ -496,24 +491,3 @@ def test_a_forged_file_of_decisions_is_passed_over(tmp_path: Path, how: str) -> 
                 file.write_bytes(b"x" * 99)
                 os.truncate(file, 1 << 40 if how == "a terabyte" else 99)
         assert repo.storage.fsck(full=True).sound
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"offers": "1"}, {"offers": -1}, {"drifted": None}, {"carried": [1]}, {"seen": "x"},
-        {"accuracy": "1/0"}, {"accuracy": "abc"}, {"accuracy": "1e999999999"}, {"batches": [3]},
-        {"batches": [[1, 0]]},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_decisions_that_no_recorder_wrote_are_ignored(wrong: dict[str, object]) -> None:
-    """They may come out of somebody else's repository."""
-    pipeline = Pipeline.parse("every:2/3 | xor | dsed:0 | sparse | zstd:1")
-    sound = {"pipeline": pipeline.text, "offers": 4, "carried": 0.0, "drifted": False,
-             "batches": [], "seen": 0, "accuracy": "0"}  # fmt: skip
-    engine = Production(pipeline, evaluate=Judge())
-    before = engine.memory()
-    engine.restore({**sound, **wrong})
-    after = engine.memory()
-    assert after == before or after == {**before, "offers": 4}

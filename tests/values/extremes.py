@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from mvc.codecs.lossy.floats import FORMATS, Format, words_of_values
+from mvc.codecs.floats import FORMATS, Format, words_of_values
 from mvc.model.tensor import DTYPES
 
 __all__ = ["NAMES", "Words", "first", "later", "near_ends", "zero"]

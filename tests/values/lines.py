@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages.table import STAGES
 from mvc.errors import InvalidPipeline
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS, STAGES
 
 __all__ = ["LINES", "drawn"]
 

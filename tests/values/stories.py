@@ -13,8 +13,8 @@ import torch
 
 import mvc
 from mvc.adapters.python.arrays import has_dtype
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
+from mvc.pipelines.pipeline import Pipeline
 from mvc.testing import fresh_process, open_quietly
 from tests.values.extremes import NAMES, Words, first, later, near_ends, zero
 

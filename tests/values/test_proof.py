@@ -13,13 +13,13 @@ import pytest
 from msgspec.structs import replace
 
 import mvc
-from mvc.codecs.pipeline import Pipeline
-from mvc.codecs.stages.decisions import Drift, Dsed, Every
-from mvc.codecs.stages.lossy import LossyStage
-from mvc.codecs.stages.table import STAGES
 from mvc.errors import EncodingFailed, SourceChanged
 from mvc.limits import CHUNK, PIECE
+from mvc.lossy.decisions import DriftStage, Dsed, Every
+from mvc.lossy.weights import LossyStage
 from mvc.model.commit import Commit
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import STAGES
 from mvc.store.journal.entries import Entry
 from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.proof import ALWAYS
@@ -108,11 +108,12 @@ def property_of(kind: type, name: str, change: Callable[[Any], Any]) -> Callable
     return spoil
 
 
-PIPELINE = "mvc.codecs.pipeline"
+PIPELINE = "mvc.pipelines.pipeline"
 STEPS = "mvc.codecs.steps"
-GROUP = "mvc.codecs.group"
+GROUP = "mvc.pipelines.group"
+STAGE = "mvc.codecs.stages"
 STREAMS = "mvc.codecs.streams"
-STEP = "mvc.codecs.lc.payload"
+STEP = "mvc.lossy.lc.payload"
 PROOF = "mvc.store.writing.proof"
 WRITER = "mvc.store.writing.object_writer"
 _CODED = "expq | promote:2 | packed"
@@ -124,8 +125,8 @@ STAGES_SPOILED = {
     "steps": ("steps | gaps", STEPS, "_moves", result(lambda m: m and (*m[:2], -m[2]))),
     "zigzag": ("sub | zigzag | planes:all | zstd:1", GROUP, "zigzag", lambda _: lambda words: None),
     "elide": (_DELTA, PIPELINE, "encode_stream", first_argument),
-    "planes": (_DELTA, PIPELINE, "split", _split),
-    "sparse": ("xor | sparse:values", PIPELINE, "encode_sparse", result(last_part)),
+    "planes": (_DELTA, STAGE, "split", _split),
+    "sparse": ("xor | sparse:values", STAGE, "encode_sparse", result(last_part)),
     "gaps": ("steps | gaps", STEPS, "encode", result(lambda p: p and last_part(p))),
     "lattice": ("lattice", STEPS, "_encode_full", result(lambda p: p and last_part(p))),
     **{
@@ -133,11 +134,11 @@ STAGES_SPOILED = {
         for name in ("zstd", "zlib", "bz2", "lzma", "brotli")
     },
     "raw": ("raw", PIPELINE + ".Pipeline", "encode_chunk", result(flipped)),
-    "expq": ("expq | ans", "mvc.repo.lossy.approximate", "quantise", infinite),
-    "promote": (_CODED, "mvc.repo.lossy.approximate", "quantise", infinite),
-    "uniform": ("lc:uniform,budget=0.1", "mvc.repo.lossy.approximate", "quantise", infinite),
+    "expq": ("expq | ans", "mvc.lossy.reducer", "quantise", infinite),
+    "promote": (_CODED, "mvc.lossy.reducer", "quantise", infinite),
+    "uniform": ("lc:uniform,budget=0.1", "mvc.lossy.reducer", "quantise", infinite),
     **{
-        name: (f"lc:x=2,{name}", f"mvc.codecs.lc.coders.{name}", "encode", first_argument)
+        name: (f"lc:x=2,{name}", f"mvc.lossy.lc.coders.{name}", "encode", first_argument)
         for name in ("huffman", "packed", "ans")
     },
 }  # fmt: skip
@@ -146,8 +147,8 @@ STAGES_SPOILED = {
 RECORDS_SPOILED = {
     "patch": ("lossless", "mvc.store.writing.pieces", "encode_patch", result(flipped)),
     "group": ("vsol", WRITER, "encode_group", result(last_part)),
-    "sparse group": ("xor | sparse", GROUP, "encode_sparse", result(last_part)),
-    "planes of a group": ("vsol", GROUP, "split", _split),
+    "sparse group": ("xor | sparse", STAGE, "encode_sparse", result(last_part)),
+    "planes of a group": ("vsol", STAGE, "split", _split),
     "steps": (_CODED, PROOF, "encode_steps", result(last_part)),
     "table": (_CODED, STEP, "encode_table", result(flipped)),
     "runs": (_CODED, STEP, "encode_runs", result(flipped)),
@@ -170,7 +171,9 @@ RECORDS_SPOILED = {
 
 def test_every_stage_is_among_them() -> None:
     """Of the others some decide and some choose weights: nothing is stored in their way."""
-    free = {n for n, s in STAGES.items() if s in (Every, Drift, Dsed) or issubclass(s, LossyStage)}
+    free = {
+        n for n, s in STAGES.items() if s in (Every, DriftStage, Dsed) or issubclass(s, LossyStage)
+    }
     assert STAGES_SPOILED.keys() | free == STAGES.keys()
     assert not STAGES_SPOILED.keys() & free
 
@@ -239,7 +242,7 @@ def test_one_wrong_call_is_enough(
     first = on_grid(first) if "steps" in line else first
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit(first, pipeline=line)
-        for wrong in (0, 1, 4, 11, 37):
+        for wrong in (0, 1, 4, 11, 37, 41):
             state = moved(first, wrong)
             state = on_grid(state) if "steps" in line else state
             with monkeypatch.context() as patch:
@@ -332,7 +335,7 @@ def test_a_super_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         with monkeypatch.context() as patch:
             patch.setattr(
                 "mvc.maintenance.repack.joint.encode_joint",
-                result(last_part)(import_module("mvc.codecs.lc.joint").encode_joint),
+                result(last_part)(import_module("mvc.lossy.lc.payload").encode_joint),
             )
             with pytest.raises(EncodingFailed, match="super-step"):
                 repo.storage.repack(super_step=4)

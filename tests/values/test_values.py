@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages.table import STAGES
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS, STAGES
 from tests.counters import count
 from tests.oracle.holding import held_against
 from tests.seeds import draw

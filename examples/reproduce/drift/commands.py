@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage
+from mvc.pipelines.pipeline import Pipeline
 
 from ..data import Dataset, load_data
 from ..experiment import Report, Row, argument, option

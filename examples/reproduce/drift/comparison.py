@@ -15,8 +15,8 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from mvc.codecs.pipeline import PRESETS
 from mvc.errors import WrongUsage
+from mvc.pipelines.table import PRESETS
 
 from ..data import Dataset
 from ..experiment import Report, Row

@@ -26,10 +26,11 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from mvc import Repository
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
-from mvc.training.lossy.production import Production
+from mvc.lossy.production import Production
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 
 from ..workspace import Progress, Workspace, bytes_in
 from .stream import Sample, Stream

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
+from mvc.pipelines.pipeline import Pipeline
 
 from ..data import load_data
 from ..experiment import Report, Row, argument, known, option

@@ -12,10 +12,10 @@ from typing import Protocol
 
 import numpy as np
 
-from mvc.codecs.lc.payload import encode_steps
-from mvc.codecs.lc.quantise import quantise
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import WrongUsage
+from mvc.lossy.lc.payload import encode_steps
+from mvc.lossy.lc.quantise import quantise
+from mvc.pipelines.pipeline import Pipeline
 
 from .training import State, Vector
 

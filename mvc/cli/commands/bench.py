@@ -10,12 +10,10 @@ from __future__ import annotations
 import shlex
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-from mvc.api.bench import MAX_BYTES, Measured, Row, bench
+from mvc.api.bench import MAX_BYTES, BenchRow, Measured, bench
 from mvc.cli.completing import complete_files
 from mvc.cli.options import CommandOptions, argument, option
-from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.cli.tables import Column, numbers, show
@@ -52,7 +50,7 @@ def command(session: Session, args: _BenchOptions) -> None:
             progress=progress,
         )
     if session.as_json:
-        session.out.json("mvc.bench/2", _json(found))
+        session.out.json("mvc.bench/2", found)
     else:
         _print(session, found, user=repository is None)
 
@@ -91,7 +89,7 @@ def _looked_at(found: Measured) -> str:
     return text
 
 
-def _cells(found: Measured, row: Row) -> tuple[str, ...]:
+def _cells(found: Measured, row: BenchRow) -> tuple[str, ...]:
     common = row.delta or row.full
     return (
         row.pipeline,
@@ -101,50 +99,20 @@ def _cells(found: Measured, row: Row) -> tuple[str, ...]:
         _speed(common.commit),
         _speed(common.checkout),
         seconds(row.recovery),
-        size(round(row.version_bytes)),
+        size(row.version_bytes),
         _remark(found, row),
     )
 
 
-def _remark(found: Measured, row: Row) -> str:
+def _remark(found: Measured, row: BenchRow) -> str:
     words = {
         "recommended": found.advice.row is row,
         "in use": row.pipeline == found.in_use,
         "over the bound": not row.fits,
-        "slow": row.fits and _is_slow(found, row),
+        "slow": row.fits and row.slow,
     }
     return ", ".join(word for word, said in words.items() if said)
 
 
-def _is_slow(found: Measured, row: Row) -> bool:
-    return row.speed < found.advice.least_speed
-
-
 def _speed(rate: float) -> str:
     return f"{rate / 1e6:.0f} MB/s"
-
-
-def _json(found: Measured) -> dict[str, Any]:
-    best = found.advice.row
-    return {
-        **fields(found, "versions compared newest base raw_bytes"),
-        "sampled_bytes": found.sampled,
-        **fields(found, "changed threads"),
-        "exact": True,  # other bytes end the command with an error
-        **fields(found, "reset_interval max_recovery in_use"),
-        "pipelines": [
-            {
-                **fields(row, "pipeline preset"),
-                "delta": row.delta,
-                "full": row.full,
-                "interval": row.interval,
-                "version_bytes": round(row.version_bytes),
-                **fields(row, "recovery fits"),
-                "slow": _is_slow(found, row),
-            }
-            for row in found.rows
-        ],
-        "recommended": best.name if best else None,
-        "reason": found.advice.reason,
-        "notes": found.notes,
-    }

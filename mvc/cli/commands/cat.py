@@ -6,10 +6,14 @@ which holds each of them exactly. With -v all values are printed.
 
 from __future__ import annotations
 
+import io
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.cli.listing import missing_path
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
@@ -19,6 +23,10 @@ from mvc.cli.text import number, shape, size
 from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.names import printable
+from mvc.model.tensor import TensorSpec
+from mvc.repo.diff.distance import to_float64
+
+Array = np.ndarray[Any, Any]
 
 _MOST_IN_JSON = 10_000
 
@@ -33,17 +41,15 @@ class _CatOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc cat HEAD conv1.weight -o conv1.npy", _CatOptions)
 def command(session: Session, args: _CatOptions) -> None:
-    from mvc.cli.values import array, npy, summary
-
     out = session.out
     commit_id = session.repository.find(args.rev)
     names = session.names([] if args.path is None else [args.path])
     entry = _holder(session.repository.manifest(commit_id), args.tensor, names)
     found = next(t for t in entry.tensors if t.key == args.tensor)
-    values = array(found.spec, session.repository.tensor_bytes(entry, found, commit_id))
+    values = _array(found.spec, session.repository.tensor_bytes(entry, found, commit_id))
     if args.output is not None:
         session.check_output(Path(args.output), force=args.force)
-        session.write_output(Path(args.output), *npy(values))
+        session.write_output(Path(args.output), *_npy(values))
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
         out.note(f"saved {printable(found.key)}{as_} in {printable(args.output)}")
     if session.as_json:
@@ -54,7 +60,7 @@ def command(session: Session, args: _CatOptions) -> None:
                 "commit": commit_id,
                 "path": entry.path,
                 **fields(found),
-                "summary": summary(values),
+                "summary": _summary(values),
                 "values": values.tolist() if whole else None,
             },
         )
@@ -84,13 +90,60 @@ def _holder(manifest: Manifest, key: str, names: list[str]) -> FileEntry:
     )
 
 
-def _print(session: Session, found: LogicalTensor, values: Any) -> None:
-    from mvc.cli.values import summary, text
-
+def _print(session: Session, found: LogicalTensor, values: Array) -> None:
     out, spec = session.out, found.spec
     id_ = out.paint(str(found.id) if session.verbose else found.id.short, "id")
     what = f"{spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}"
     out.line(f"{printable(found.key)}  {what}, {id_}")
-    if figures := summary(values):
+    if figures := _summary(values):
         out.line("  ".join(f"{name} {number(value)}" for name, value in figures.items()))
-    out.line(text(values, width=out.width or 100, full=session.verbose))
+    out.line(_text(values, width=out.width or 100, full=session.verbose))
+
+
+def _array(spec: TensorSpec, data: memoryview) -> Array:
+    """A tensor's bytes as numpy holds them; torch is not needed.
+
+    What numpy has no type for becomes float32 (complex64), which holds each value exactly;
+    packed 4-bit numbers come as a last dimension of two.
+    """
+    if has_dtype(spec.dtype):
+        return make_array(spec, data)
+    numbers = to_float64(data, spec.dtype).astype(np.float32)
+    if spec.dtype == "complex32":
+        return numbers.view(np.complex64).reshape(spec.shape)
+    if numbers.size != spec.elements:
+        return numbers.reshape((*spec.shape, 2))
+    return numbers.reshape(spec.shape)
+
+
+def _npy(values: Array) -> tuple[bytes, memoryview]:
+    """The parts of a .npy file (format 1.0)."""
+    head = io.BytesIO()
+    described = np.lib.format.header_data_from_array_1_0(values)
+    np.lib.format.write_array_header_1_0(head, described)
+    return head.getvalue(), np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _summary(values: Array) -> dict[str, float]:
+    """Least, greatest, mean, standard deviation of the finite elements; zeros; not finite."""
+    if not values.size or values.dtype.kind not in "fiub":
+        return {}
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    found: dict[str, float] = {}
+    if finite.size:
+        found = {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(finite.mean(dtype=np.float64)),
+            "std": float(finite.std(dtype=np.float64)),
+        }
+    found["zeros"] = int(values.size - np.count_nonzero(values))
+    if finite.size != values.size:
+        found["not finite"] = int(values.size - finite.size)
+    return found
+
+
+def _text(values: Array, *, width: int, full: bool) -> str:
+    """As numpy prints it: the corners of a large array, all of it where ``full``."""
+    threshold = max(values.size, 1) if full else 1000
+    return np.array2string(values, max_line_width=width, threshold=threshold, separator=" ")

@@ -15,7 +15,7 @@ import click
 from msgspec.structs import replace
 
 from mvc.cli.completing import complete_checkout
-from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, given, option
+from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 class _CheckoutRetraining(Retraining, frozen=True, kw_only=True):
     trust_code: bool = flag(
-        "With --retrain, run the stored code; with --model, to see that it works."
+        "With --retrain, run the stored code; with --model, to see that it works.",
+        needs="asked whole",
     )
 
 
@@ -42,9 +43,9 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     output: str | None = option(
         "FILE|DIR", "Write there, leave HEAD and files alone; - is stdout.", "-o"
     )
-    everything: bool = flag("With -o: training states, too.", "--all")
-    atomic_dir: bool = flag("With -o DIR: swap the whole folder in one step.")
-    delete: bool = flag("With -o DIR: delete files that the version lacks.")
+    everything: bool = flag("With -o: training states, too.", "--all", needs="output")
+    atomic_dir: bool = flag("With -o DIR: swap the whole folder in one step.", needs="output")
+    delete: bool = flag("With -o DIR: delete files that the version lacks.", needs="output")
     whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
     retrain: _CheckoutRetraining
     force: bool = FORCE_WORK
@@ -52,7 +53,6 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _CheckoutOptions)
 def command(session: Session, args: _CheckoutOptions) -> None:
-    _check(args)
     repository, out = session.repository, session.out
     by_moment = args.at is not None or args.target is not None
     if not args.words and not by_moment:
@@ -84,16 +84,6 @@ def command(session: Session, args: _CheckoutOptions) -> None:
         on = f" (branch {printable(done.branch)})" if done.branch else " (detached)"
         out.note(f"HEAD is now at {done.commit.short}{on} {session.title(done.commit)}".rstrip())
     warn_of_unreached(session, done)
-
-
-def _check(args: _CheckoutOptions) -> None:
-    """Raises UsageError for options that do not go together."""
-    name = given(args, "everything atomic_dir delete")
-    if name is not None and args.output in {None, "-"}:
-        raise click.UsageError(f"{name} is for -o DIR")
-    if args.retrain.trust_code and not (args.whole or args.retrain.asked):
-        raise click.UsageError("--trust-code is for --model and --retrain")
-    args.retrain.check(trust_code=args.whole)
 
 
 def _restore(

@@ -21,7 +21,7 @@ import click
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
 from mvc.cli.completing import complete_files
-from mvc.cli.options import TIMEOUT, CommandOptions, argument, flag, given, option
+from mvc.cli.options import CommandOptions, argument, flag, given, option, timeout
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -56,7 +56,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
     texts: tuple[str, ...] = option("K=V", "Keep a setting with it.", "--param")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
-    at: str | None = option("TIME", "When it went live, if not now.")
+    at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
     output: Path | None = option(
         "FILE", "With a lossy pipeline: where to write the production weights.", "-o"
@@ -76,9 +76,12 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
         "[NAME=]PATH",
         "With --provenance: a file or folder that the training reads.",
         shell_complete=complete_files,
+        needs="provenance",
     )
-    no_verify: bool = flag("With --provenance: no replay; the weights are kept, too.")
-    timeout: float | None = TIMEOUT
+    no_verify: bool = flag(
+        "With --provenance: no replay; the weights are kept, too.", needs="provenance"
+    )
+    timeout: float | None = timeout("provenance")
 
 
 @verb(
@@ -125,10 +128,6 @@ def command(session: Session, args: _CommitOptions) -> None:
 
 def _check(args: _CommitOptions) -> None:
     """Raises UsageError for options that do not go together."""
-    if args.provenance is None and (args.data or args.no_verify or args.timeout):
-        raise click.UsageError("--data, --no-verify and --timeout go with --provenance")
-    if args.at is not None and args.deploy is None:
-        raise click.UsageError("--at says when a deployment happened: add --deploy TARGET")
     if args.message is not None and args.message_file is not None:
         raise click.UsageError("give the message with -m or with -F, not both")
     if args.provenance is not None:
@@ -231,7 +230,7 @@ def _give_up_proven(session: Session, done: CommitResult, timeout: float | None)
 
 def _tell_of_setting(session: Session, done: CommitResult) -> None:
     """Says that a pipeline of the settings approximates, or that a lossy one does not act."""
-    from mvc.codecs.pipeline import Pipeline
+    from mvc.pipelines.pipeline import Pipeline
 
     text = str(session.repository.config.get("commit.pipeline"))
     pipeline = Pipeline.parse(text)

@@ -6,13 +6,11 @@ it stays on record.
 
 from __future__ import annotations
 
-from mvc.cli.commits import warn_of_clock, warn_of_time
+from mvc.cli.commits import tell_deployed, warn_of_clock, warn_of_time
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
-from mvc.model.names import printable
-from mvc.repo.times import format_time
 
 
 class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
@@ -32,9 +30,5 @@ def command(session: Session, args: _DeployOptions) -> None:
     if not args.retract:
         warn_of_clock(out, done)
         warn_of_time(out, done, session.commit(done.commit))
-    if session.as_json:
-        out.json("mvc.deploy/1", {"deployment": done})
-    elif session.verbosity >= 0:
-        name, id_ = out.paint(printable(args.target), "target"), out.paint(done.commit.short, "id")
-        words = f"Retracted {id_} on" if args.retract else f"Deployed {id_} to"
-        out.line(f"{words} {name} at {format_time(done.time_ns)}")
+    words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
+    tell_deployed(session, done, words)

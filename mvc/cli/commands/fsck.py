@@ -15,7 +15,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, listed, size
-from mvc.errors import HistoryMissing, WrongUsage
+from mvc.errors import HistoryMissing
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index, lost_end
@@ -32,15 +32,16 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
     full: bool = flag("Also recover and hash every tensor.")
     repair: bool = flag("Restore what a copy holds; quarantine the rest.")
     other: Path | None = option(
-        "DIR", "With --repair: a repository or backup that may hold what is damaged here.", "--from"
+        "DIR",
+        "With --repair: a repository or backup that may hold what is damaged here.",
+        "--from",
+        needs="repair",
     )
     rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
 
 
 @verb("mvc fsck --full", _FsckOptions)
 def command(session: Session, args: _FsckOptions) -> int:
-    if args.other is not None and not args.repair:
-        raise WrongUsage("--from goes with --repair", hint="add --repair")
     healed = _before_opening(session, args.other) if args.repair else []
     if args.rebuild:
         _rebuild(session)

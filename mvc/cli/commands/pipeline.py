@@ -15,10 +15,10 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
-from mvc.codecs.pipeline import PRESETS, Pipeline
-from mvc.codecs.stages.base import Stage
-from mvc.codecs.stages.codings import Compressor
-from mvc.codecs.stages.table import STAGES, read_stages
+from mvc.codecs.stage import Stage
+from mvc.codecs.stages import Compressor
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS, STAGES, read_stages
 from mvc.repo.config import set_value
 from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 
@@ -107,7 +107,7 @@ def _explain(session: Session, pipeline: Pipeline, preset: str | None) -> None:
     out, coding = session.out, pipeline.coding()
     out.line(pipeline.text + (f"  ({preset})" if preset else ""))
     out.line()
-    show(out, _EXPLAINED, [(s.text, _reach(s), s.about) for s in _stages(pipeline)])
+    show(out, _EXPLAINED, [(s.text, _reach(s), s.about) for s in read_stages(pipeline.text)])
     out.line()
     if pipeline.operator == "none":
         facts = {"Stored as": f"{coding.text}, every version in full"}
@@ -132,11 +132,6 @@ def _reach(stage: Stage) -> str:
     return "all tensors" if stage.scope == "group" else "each tensor"
 
 
-def _stages(pipeline: Pipeline) -> tuple[Stage, ...]:
-    """All stages in the order of the line."""
-    return read_stages(pipeline.text, tuple(PRESETS))
-
-
 def _json(pipeline: Pipeline, preset: str | None) -> dict[str, Any]:
     coding = pipeline.coding()
     return {
@@ -146,5 +141,5 @@ def _json(pipeline: Pipeline, preset: str | None) -> dict[str, Any]:
         "lossy": bool(pipeline.lossy) or pipeline.forward_only,
         "coding": coding.text,
         "full": coding.full().text,
-        "stages": [fields(stage, f"text scope {_ABOUT}") for stage in _stages(pipeline)],
+        "stages": [fields(stage, f"text scope {_ABOUT}") for stage in read_stages(pipeline.text)],
     }

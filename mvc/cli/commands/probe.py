@@ -68,7 +68,7 @@ class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
         "--input",
     )
     rev: str | None = option("REV", "Load the weights of a version into the model first.")
-    path: str | None = option("PATH", "The file of REV, where it has several states.")
+    path: str | None = option("PATH", "The file of REV, where it has several states.", needs="rev")
     retrain: Retraining
 
 
@@ -77,9 +77,8 @@ def command(session: Session, args: _ProbeOptions) -> int:
     from mvc.probing.probe import probe
     from mvc.probing.run import seed_all
 
-    if (args.path is not None or args.retrain.asked) and args.rev is None:
-        name = "--path" if args.path is not None else "--retrain"
-        raise WrongUsage(f"{name} goes with --rev", hint="name the version with --rev")
+    if args.retrain.asked and args.rev is None:
+        raise WrongUsage("--retrain goes with --rev", hint="name the version with --rev")
     if args.save is not None:
         session.check_output(args.save, force=args.force)
     script = Script(args.model, session.fs, "model")

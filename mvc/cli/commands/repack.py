@@ -8,22 +8,23 @@ else store.layout.
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mvc.cli.curve import POINT, show_curve
 from mvc.cli.options import (
     FORCE_FILE,
-    TIMEOUT,
-    TRUST,
     CommandOptions,
     argument,
     flag,
     given,
     option,
+    timeout,
+    trust,
 )
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -31,11 +32,16 @@ from mvc.cli.retraining import training_progress
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, listed, nbytes, seconds, size
+from mvc.errors import NotInstalled, WrongUsage, how_to_install
 from mvc.ids import CommitId
+from mvc.model.names import printable
 
 if TYPE_CHECKING:
+    from mvc.maintenance.repack.plan import RepackCurve
     from mvc.maintenance.repack.repack import LayoutMetrics, Repacked
 
+_POINT = "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds"
+_PICTURES = {".svg": "svg", ".png": "png"}
 _AIMS = "interval max_recovery add_queried super_step"
 _NAMED = 8  # versions listed by id, unless -v
 
@@ -54,13 +60,20 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     drop_weights: tuple[str, ...] = option(
         "REV...", "Give up weights that a proven recipe makes again."
     )
-    trust_code: bool = flag("Run the stored code of the versions: to prove a recipe, or for --add.")
-    trust: tuple[str, ...] = TRUST
-    timeout: float | None = TIMEOUT
-    outside_data: bool = flag("With --drop-weights: even if data are only referred to.")
+    trust_code: bool = flag(
+        "Run the stored code of the versions: to prove a recipe, or for --add.",
+        needs="add drop_weights",
+    )
+    trust: tuple[str, ...] = trust("add drop_weights")
+    timeout: float | None = timeout("add drop_weights")
+    outside_data: bool = flag(
+        "With --drop-weights: even if data are only referred to.", needs="drop_weights"
+    )
     super_step: int | None = option("M", "Add longer deltas, over M versions each.")
     as_curve: bool = flag("Print what each recovery bound would cost.", "--curve")
-    output: str | None = option("FILE", "With --curve: draw it as .svg or .png.", "-o")
+    output: str | None = option(
+        "FILE", "With --curve: draw it as .svg or .png.", "-o", needs="as_curve"
+    )
     force: bool = FORCE_FILE
 
 
@@ -68,7 +81,7 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _RepackOptions) -> None:
     _check(args)
     if args.as_curve:
-        show_curve(session, None if args.output is None else Path(args.output), force=args.force)
+        _show_curve(session, None if args.output is None else Path(args.output), force=args.force)
         return
     add, remove, dropped = (
         (*named, *args.rev * bool(named)) for named in (args.add, args.remove, args.drop_weights)
@@ -101,13 +114,6 @@ def _check(args: _RepackOptions) -> None:
     """Raises UsageError for options that do not go together."""
     if args.rev and sum(map(bool, (args.add, args.remove, args.drop_weights))) != 1:
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
-    name = given(args, "trust_code trust timeout")
-    if name is not None and not (args.add or args.drop_weights):
-        raise click.UsageError(f"{name} is for --drop-weights and --add")
-    if args.outside_data and not args.drop_weights:
-        raise click.UsageError("--outside-data goes with --drop-weights")
-    if args.output is not None and not args.as_curve:
-        raise click.UsageError("-o goes with --curve")
     aims = given(args, "add remove drop_weights dry_run")
     numbers_given = {getattr(args, name) for name in (*_AIMS.split(), "max_size")} != {None}
     if args.as_curve and (aims or numbers_given):
@@ -186,9 +192,114 @@ def _json(done: Repacked, *, dry_run: bool) -> dict[str, Any]:
 
 def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
     return {
-        **fields(metrics, POINT),
+        **fields(metrics, _POINT),
         "reset_points": len(metrics.reset_points),
         **fields(metrics, "recovery_worst_commit=worst_commit decoded_worst=worst_bytes"),
         **fields(metrics, "decoded_mean=mean_bytes deltas_worst=worst_deltas"),
         "deltas_mean": metrics.mean_deltas,
     }
+
+
+# -- the storage/recovery curve: in plain characters, and as a picture drawn by matplotlib
+
+
+def _show_curve(session: Session, picture: Path | None, *, force: bool) -> None:
+    """Prints or draws what each bound of recovery would cost; nothing is changed."""
+    if picture is not None:
+        session.check_output(picture, force=force)
+    with session.progress("planning", counted=True) as progress:
+        curve = session.repository.storage.curve(progress=progress)
+    if picture is not None:
+        session.write_output(picture, _draw(curve, picture))
+        session.out.note(f"drew the curve in {printable(str(picture))}")
+    if session.as_json:
+        found = {"points": curve.points, "now": fields(curve.today, _POINT)}
+        session.out.json("mvc.repack/1", {"curve": found})
+    else:
+        _print_curve(session, curve)
+
+
+def _print_curve(session: Session, curve: RepackCurve) -> None:
+    out = session.out
+    if not curve.points:
+        out.line("There is no version yet")
+        return
+    out.line("Worst recovery against bytes of packs: * possible, @ stored now")
+    out.line()
+    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
+    for line in chart(points[:-1], points[-1], width=min(80, out.width or 80)):
+        out.line(line)
+    out.line()
+    rows = [
+        (name, size(point.bytes), seconds(point.worst_seconds), seconds(point.mean_seconds))
+        for name, point in [*(("", point) for point in curve.points), ("now", curve.today)]
+    ]
+    show(out, [Column(""), *numbers("packs, worst, mean")], rows)
+
+
+def chart(
+    points: Sequence[tuple[float, float]],
+    today: tuple[float, float],
+    *,
+    width: int = 72,
+    height: int = 15,
+) -> list[str]:
+    """Lines of at most ``width`` columns: ``*`` possible layouts, ``@`` the stored one.
+
+    A point is bytes and seconds. Bytes grow to the right, seconds upwards by ratio.
+    """
+    every = [*points, today]
+    left = max(len(seconds(s)) for _, s in every) + 2
+    columns = width - left - 1
+    low, high = min(b for b, _ in every), max(b for b, _ in every)
+    bottom, top = (math.log(f(max(s, 1e-9) for _, s in every)) for f in (min, max))
+    grid = [[" "] * columns for _ in range(height)]
+    for mark, (amount, time) in [*(("*", p) for p in points), ("@", today)]:
+        x = _place(amount, low, high, columns)
+        grid[-1 - _place(math.log(max(time, 1e-9)), bottom, top, height)][x] = mark
+    labels = {
+        i: seconds(math.exp(at))
+        for i, at in ((0, top), (height // 2, (top + bottom) / 2), (height - 1, bottom))
+    }
+    first, last = size(round(low)), size(round(high))
+    gap = max(1, columns - len(first) - len(last))
+    return [
+        *(f"{labels.get(i, ''):>{left - 1}} |{''.join(r).rstrip()}" for i, r in enumerate(grid)),
+        " " * left + "+" + "-" * columns,
+        " " * (left + 1) + first + " " * gap + last,
+    ]
+
+
+def _place(value: float, low: float, high: float, count: int) -> int:
+    return 0 if high <= low else round((value - low) / (high - low) * (count - 1))
+
+
+def _draw(curve: RepackCurve, path: Path) -> bytes:
+    """The picture's bytes, in the format that the name asks for."""
+    kind = _PICTURES.get(path.suffix.lower())
+    if kind is None:
+        raise WrongUsage(f"a curve is drawn as .svg or .png, not as {path.name}")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise NotInstalled(
+            "drawing the curve needs matplotlib", hint=how_to_install("plots")
+        ) from None
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    sizes = [point.bytes / 1e6 for point in curve.points]
+    for label, style, times in (
+        ("worst recovery", "o-", [point.worst_seconds for point in curve.points]),
+        ("mean recovery", "o--", [point.mean_seconds for point in curve.points]),
+    ):
+        axes.plot(sizes, times, style, markersize=3, label=label)
+    stored = [curve.today.bytes / 1e6] * 2
+    today = [curve.today.worst_seconds, curve.today.mean_seconds]
+    axes.plot(stored, today, "k*", markersize=10, label="stored now")
+    axes.set(yscale="log", xlabel="packs (MB)", ylabel="estimated recovery (s)")
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend()
+    out = io.BytesIO()
+    plain = {"Date": None} if kind == "svg" else None  # equal curves are equal files
+    figure.savefig(out, format=kind, metadata=plain)
+    return out.getvalue()

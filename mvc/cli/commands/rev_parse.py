@@ -15,13 +15,15 @@ from mvc.errors import WrongUsage
 class _RevParseOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("REV...")
     at: str | None = option("TIME", "The version that was live at TIME, instead of REV.")
-    target: str | None = option("T", "The target of --at; needed where there are several.")
+    target: str | None = option(
+        "T", "The target of --at; needed where there are several.", needs="at"
+    )
     short: bool = flag("Ten digits instead of all 64.")
 
 
 @verb('mvc rev-parse "main@{1 hour ago}~2"', _RevParseOptions)
 def command(session: Session, args: _RevParseOptions) -> None:
-    if (args.at is None) == (not args.rev) or (args.target is not None and args.at is None):
+    if (args.at is None) == (not args.rev):
         raise WrongUsage("name a REV, or a moment with --at (and its --target)")
     repository = session.repository
     ids = [(text, repository.find(text)) for text in args.rev]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import click
-
 from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str = argument("BRANCH")
-    start: str | None = argument("[START]")
+    start: str | None = argument("[START]", needs="create")
     create: bool = flag("Make the branch, at START or HEAD.", "-c")
     force: bool = FORCE_WORK
     retrain: Retraining
@@ -30,8 +28,6 @@ class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc switch -c experiment", _SwitchOptions, json=False)
 def command(session: Session, args: _SwitchOptions) -> None:
-    if args.start is not None and not args.create:
-        raise click.UsageError("START is where a new branch begins: add -c")
     repository, revs = session.repository, []
     before = repository.head(if_known=True).branch
     if args.retrain.asked:

@@ -9,6 +9,7 @@ ARGUMENTS are the script's; options of its own follow '--'.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,16 @@ from mvc.distributed.runner.settings import PROTOCOLS, check_alone, checked
 from mvc.errors import CannotDistribute
 from mvc.model.names import printable
 
+_NOTES = {
+    "begins": "{workers} workers, {protocol}, {threshold}",
+    "resumed": "goes on from round {round}",
+}
+_WARNINGS = {
+    "lost": "worker {worker} is lost: {reason}",
+    "refused": "{reason}",
+    "given up": "{what} was given up and still runs; it is ended",
+    "immortal": "{what} cannot be ended: it waits for the system, as for a disk",
+}
 _OF_THE_LAUNCH = {"script", "arguments", "workers", "resume", "restarts", "host", "port"}
 
 
@@ -98,9 +109,8 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
     if "repo" in given:
         Repository.open(given["repo"]).close()
     job = {"host": args.host, "port": args.port, "resume": args.resume, "settings": given}
-    done = launch(
-        Launch(args.script, args.arguments, args.workers, job, args.restarts), _Teller(session)
-    )
+    what = Launch(args.script, args.arguments, args.workers, job, restarts=args.restarts)
+    done = launch(what, partial(_tell, session))
     if session.as_json and not done["refused"]:
         session.out.json("mvc.train-distributed/1", done)
     elif not session.as_json and session.verbosity >= 0:
@@ -110,35 +120,22 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
         raise CannotDistribute(f"trained to the end, but without worker {worker}: {reason}")
 
 
-class _Teller:
+def _tell(session: Session, event: Mapping[str, Any]) -> None:
     """Says on stderr what happens."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        out, kind = self._session.out, event["event"]
-        if kind == "begins":
-            out.note(f"{event['workers']} workers, {event['protocol']}, {event['threshold']}")
-        elif kind == "resumed":
-            out.note(f"goes on from round {event['round']}")
-        elif kind == "round":
-            if self._session.verbose or event["round"] == 0:
-                moved = size(event["bytes_up"] + event["bytes_down"])
-                out.note(f"round {event['round']}: {event['commit'][:10]}, {moved} until now")
-        elif kind == "lost":
-            out.warn(f"worker {event['worker']} is lost: {printable(str(event['reason']))}")
-        elif kind == "refused":
-            out.warn(printable(str(event["reason"])))
-        elif kind == "waits":
-            out.note(f"waits for {event['what']}, {event['seconds']:.0f} s until now")
-        elif kind == "given up":
-            out.warn(f"{event['what']} was given up and still runs; it is ended")
-        elif kind == "immortal":
-            out.warn(f"{event['what']} cannot be ended: it waits for the system, as for a disk")
-        elif kind == "restarted":
-            who = "the coordinator" if event["worker"] is None else f"worker {event['worker']}"
-            out.warn(f"{who} was killed by {event['by']}; it starts again")
+    kind = event["event"]
+    said = {name: printable(str(value)) for name, value in event.items()}
+    if kind == "round" and (session.verbose or event["round"] == 0):
+        moved = size(event["bytes_up"] + event["bytes_down"])
+        session.out.note(f"round {event['round']}: {event['commit'][:10]}, {moved} until now")
+    elif kind == "waits":
+        session.out.note(f"waits for {event['what']}, {event['seconds']:.0f} s until now")
+    elif kind == "restarted":
+        who = "the coordinator" if event["worker"] is None else f"worker {event['worker']}"
+        session.out.warn(f"{who} was killed by {event['by']}; it starts again")
+    elif kind in _NOTES:
+        session.out.note(_NOTES[kind].format_map(said))
+    elif kind in _WARNINGS:
+        session.out.warn(_WARNINGS[kind].format_map(said))
 
 
 def _summary(done: Mapping[str, Any]) -> str:

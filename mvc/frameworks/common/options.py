@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, cast
 
-from mvc.codecs.stages.decisions import Drift, Dsed
-from mvc.codecs.stages.lossy import TopK
 from mvc.errors import WrongUsage
+from mvc.lossy.decisions import DriftStage, Dsed, Evaluate, Monitor
+from mvc.lossy.topk import TopKOfEach
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, Params, RecorderOptions, check_options
-from mvc.training.lossy.decisions import Evaluate, Monitor
 
 __all__ = [
     "CallbackOptions",
@@ -58,12 +57,12 @@ def checked(options: CallbackOptions, every: int = 1) -> RecorderOptions:
 def stage_by_data(options: RecorderOptions) -> str | None:
     """The first stage that asks for the batch's data."""
     found = options.stages.decisions
-    return next((stage.text for stage in found if isinstance(stage, Drift | Dsed)), None)
+    return next((stage.text for stage in found if isinstance(stage, DriftStage | Dsed)), None)
 
 
 def stage_by_loss(options: RecorderOptions) -> str | None:
     """The stage that goes by the loss of the batch."""
-    chosen = [stage for stage in options.stages.lossy if isinstance(stage, TopK)]
+    chosen = [stage for stage in options.stages.lossy if isinstance(stage, TopKOfEach)]
     return next((stage.text for stage in chosen if stage.curve is not None), None)
 
 

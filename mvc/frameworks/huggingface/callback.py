@@ -114,7 +114,7 @@ class MVCCallback(TrainerCallback):
             )
         self.close()
         commit, name = self._recording.find(rev), self._recording.options.name
-        kept = training_state(self.repo, commit, name, production=True)
+        kept = _kept(self.repo, commit, name)
         _check(trainer.model, training_weights(self.repo, commit, name, kept), kept)
         self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
@@ -229,6 +229,17 @@ class MVCCallback(TrainerCallback):
         complete(self.close, error)
 
 
+def _kept(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
+    """The training state of a version that MVCCallback made; raises CannotResume for others."""
+    kept = training_state(repo, commit, name, production=True)
+    if kept.get("trainer") is None or kept.get("rng") is None:
+        raise CannotResume(
+            f"{commit.short} was not recorded from a Trainer, or without the random generators",
+            hint="record with MVCCallback, and with 'rng' in include",
+        )
+    return kept
+
+
 def _check(model: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
     """Raises CannotResume if the model is another one. Call it before the Trainer loads weights."""
     # A version has the names of the wrapper if it was recorded with them.
@@ -314,12 +325,7 @@ def _write_checkpoint(
     Of production weights these are the training weights that were kept beside them.
     Raises CannotResume for a version that MVCCallback did not make, or without those.
     """
-    kept = training_state(repo, commit, name, production=True)
-    if kept.get("trainer") is None or kept.get("rng") is None:
-        raise CannotResume(
-            f"{commit.short} was not recorded from a Trainer, or without the random generators",
-            hint="record with MVCCallback, and with 'rng' in include",
-        )
+    kept = _kept(repo, commit, name)
     state = json.dumps(kept["trainer"], indent=2, sort_keys=True, default=lambda n: n.item())
     files = {"trainer_state.json": f"{state}\n".encode(), **_generators(kept)}
     if full:

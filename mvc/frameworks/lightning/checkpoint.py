@@ -19,13 +19,13 @@ import torch
 from lightning.pytorch.plugins.io import CheckpointIO
 
 from mvc.api.repository import Repository
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import UnknownPath, UnknownRevision, WrongUsage
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.lightning.values import original, plain
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.names import check_path, check_ref
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.refs import tip
 from mvc.training.state.parts import training_path

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from mvc.errors import Busy, DamagedData
 from mvc.ids import CommitId
 from mvc.maintenance.report import Problem
-from mvc.store.journal.entries import Entry, Relink, Weights
+from mvc.store.journal.entries import Relink, Weights
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
 from mvc.store.snapshot import JOURNAL, Snapshot
 
@@ -47,16 +47,11 @@ class JournalCheck(Struct, dict=True):
     lost: dict[CommitId, None] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     relinks: list[Relink] = field(default_factory=list)
-    _commits: set[CommitId] = field(default_factory=set)
-    _missing: dict[CommitId, None] = field(default_factory=dict)
-    _newest: dict[str, int] = field(default_factory=dict)
-    _places: dict[tuple[str, int], int | None] = field(default_factory=dict)
-    _sequences: set[int] = field(default_factory=set)
-    _wrong_links: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.end = self.snapshot.position
         self._lost_end = [gap for gap in self.snapshot.gaps if gap.start.offset >= self.end.offset]
+        self._references = _References()
 
     def entries(self) -> Iterator[Recorded]:
         """Every entry that can be read, each checked on the way."""
@@ -73,12 +68,15 @@ class JournalCheck(Struct, dict=True):
         except DamagedData as error:
             self._report(f"byte {at}", error.message, _BROKEN)
             yield from self._beyond(at)
-        self._links()
+        relinks = self._references.finish()
+        if not self.problems:  # then the order of the entries proves the right predecessors
+            self.relinks = relinks
+        self.problems += self._references.problems
         if self.gaps:
-            self.lost = {id_: None for id_ in self._missing if id_ not in self._commits}
+            self.lost = dict.fromkeys(self._references.missing())
         for id_ in self.lost:
             why = "the journal entry that it was published with is lost"
-            self.problems.append(Problem("lost", id_.hex(), "", why, (id_,)))
+            self.problems.append(Problem("lost", id_.hex(), "", why, versions=(id_,)))
 
     def _gap(self, gap: Gap) -> None:
         start, end = gap.start.offset, gap.after.offset
@@ -104,11 +102,12 @@ class JournalCheck(Struct, dict=True):
     def _checked(self, recorded: Recorded) -> Recorded:
         self.count += 1
         self.last = recorded
-        self._sequences.add(recorded.sequence)
+        self.forgotten.update(each.commit for each in recorded.entry.forgotten)
+        self.weights += recorded.entry.weights
         # The last entry may be in the middle of being written: see ``_finish``.
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:
             self._half(recorded)
-        self._references(recorded.entry, recorded.sequence)
+        self._references.take(recorded)
         return recorded
 
     def _half(self, recorded: Recorded) -> None:
@@ -161,11 +160,30 @@ class JournalCheck(Struct, dict=True):
                     end = recorded.after.offset
             return max(0, size - end)
 
-    def _references(self, entry: Entry, sequence: int) -> None:
-        """Checks that everything an entry refers to was published before it or in it."""
+    def _report(self, where: str, why: str, note: str = "") -> None:
+        self.problems.append(Problem("journal", JOURNAL, where, why))
+        if note and note not in self.notes:
+            self.notes.append(note)
+
+
+class _References(Struct):
+    """Checks that everything an entry refers to was published before it or in it."""
+
+    problems: list[Problem] = field(default_factory=list)
+    _commits: set[CommitId] = field(default_factory=set)
+    _named: dict[CommitId, None] = field(default_factory=dict)  # before they were published
+    _sequences: set[int] = field(default_factory=set)
+    # Deployments: the last one by target; by target and number of the entry the one before, and
+    # those that name another (what they name, the one before).
+    _newest: dict[str, int] = field(default_factory=dict)
+    _before: dict[tuple[str, int], int | None] = field(default_factory=dict)
+    _wrong: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
+
+    def take(self, recorded: Recorded) -> None:
+        """Checks the next entry."""
+        entry, sequence = recorded.entry, recorded.sequence
+        self._sequences.add(sequence)
         self._commits.update(commit.id for commit in entry.commits)
-        self.forgotten.update(each.commit for each in entry.forgotten)
-        self.weights += entry.weights
         for commit in entry.commits:
             for parent in commit.parents:
                 self._exists(parent, f"the parent of {commit.id.short}", sequence)
@@ -179,52 +197,51 @@ class JournalCheck(Struct, dict=True):
             self._exists(deployment.commit, f"a deployment on {target}", sequence)
             before = self._newest.get(target)
             if deployment.previous != before:
-                self._wrong_links[target, sequence] = deployment.previous, before
+                self._wrong[target, sequence] = deployment.previous, before
             self._newest[target] = sequence
-            self._places[target, sequence] = before
+            self._before[target, sequence] = before
         for relink in entry.relinks:
             place = relink.target, relink.sequence
-            if place not in self._places:
+            if place not in self._before:
                 what = f"a deployment on {relink.target} is corrected that is not recorded"
-                self._wrong(relink.target, sequence, what)
-            elif relink.previous == self._places[place]:
-                self._wrong_links.pop(place, None)
+                self._report(relink.target, sequence, what)
+            elif relink.previous == self._before[place]:
+                self._wrong.pop(place, None)
             else:
-                self._wrong_links[place] = relink.previous, self._places[place]
+                self._wrong[place] = relink.previous, self._before[place]
         if entry.undoes is not None and entry.undoes >= sequence:
             what = f"operation {entry.undoes}"
-            self._wrong(what, sequence, "it is undone by an operation that is not a later one")
+            self._report(what, sequence, "it is undone by an operation that is not a later one")
         for retraction in entry.retractions:
-            if (retraction.target, retraction.sequence) not in self._places:
+            if (retraction.target, retraction.sequence) not in self._before:
                 what = f"a deployment on {retraction.target} is retracted that is not recorded"
-                self._wrong(retraction.target, sequence, what)
+                self._report(retraction.target, sequence, what)
 
-    def _links(self) -> None:
+    def finish(self) -> list[Relink]:
         """Reports deployments whose named predecessor is not the previous one in the journal.
 
-        If no entry is lost, the order of the entries proves the right predecessor.
+        Returns the corrections of those whose named predecessor is not lost with its entry.
         """
-        whole = not self.gaps and not any(p.kind == "journal" for p in self.problems)
-        for (target, sequence), (said, before) in self._wrong_links.items():
-            names = "none" if said is None else f"operation {said}"
+        relinks = []
+        for (target, sequence), (named, before) in self._wrong.items():
+            names = "none" if named is None else f"operation {named}"
             there = "there is none" if before is None else f"it is operation {before}"
             why = f"the deployments on {target} have a gap: {names} is named as the one before"
-            self._wrong(target, sequence, f"{why}, but {there}")
-            if whole and (said is None or said in self._sequences):
-                self.relinks.append(Relink(target, sequence, before))
+            self._report(target, sequence, f"{why}, but {there}")
+            if named is None or named in self._sequences:
+                relinks.append(Relink(target, sequence, before))
+        return relinks
+
+    def missing(self) -> list[CommitId]:
+        """Commits that entries name and no entry holds."""
+        return [id_ for id_ in self._named if id_ not in self._commits]
 
     def _exists(self, commit: CommitId, what: str, sequence: int) -> None:
         if commit not in self._commits:
-            self._missing[commit] = None
+            self._named[commit] = None
             why = f"commit {commit.short} is not in the repository"
-            self.problems.append(
-                Problem("reference", what, f"journal entry {sequence}", why, (commit,))
-            )
+            self._report(what, sequence, why, commit)
 
-    def _wrong(self, what: str, sequence: int, why: str) -> None:
-        self.problems.append(Problem("reference", what, f"journal entry {sequence}", why))
-
-    def _report(self, where: str, why: str, note: str = "") -> None:
-        self.problems.append(Problem("journal", JOURNAL, where, why))
-        if note and note not in self.notes:
-            self.notes.append(note)
+    def _report(self, what: str, sequence: int, why: str, *versions: CommitId) -> None:
+        where = f"journal entry {sequence}"
+        self.problems.append(Problem("reference", what, where, why, versions=versions))

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
-from mvc.maintenance.history import History
+from mvc.maintenance.history import VersionHistory
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.queries import queries
@@ -130,7 +130,7 @@ def _most_queried(context: Context, count: int) -> tuple[CommitId, ...]:
     """The versions asked for most often, of those that have their state."""
     if count < 1:
         raise WrongUsage("add-queried is a number of versions from 1 on")
-    history = History()
+    history = VersionHistory()
     for recorded in context.fresh().entries():
         history.take(recorded)
     found = queries(context).most(count, history.stored())

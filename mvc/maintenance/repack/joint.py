@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from mvc.codecs.lc.joint import encode_joint
-from mvc.codecs.lc.step import Step as Addition
-from mvc.codecs.pipeline import Pipeline
+from mvc.lossy.lc.payload import encode_joint
+from mvc.lossy.lc.step import Addition
 from mvc.maintenance.inventory import StoredRecord
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, payload_check

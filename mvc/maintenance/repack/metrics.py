@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.limits import PIECE
@@ -18,6 +17,7 @@ from mvc.maintenance.repack.codings import Codings
 from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.maintenance.storage_graph import CheapestPath
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
 from mvc.store.recovery.timing import Part, of_group, together
 
@@ -139,8 +139,7 @@ def _packed(codings: Codings, selection: Selection) -> int:
     found = codings.survey.found
     total = sum(
         _record(record, gone.get((record.pack, record.offset), set()))
-        for records in found.records
-        for record in records
+        for record in found.all_records()
     )
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:

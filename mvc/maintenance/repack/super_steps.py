@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from mvc.codecs.lc.payload import encode_steps
-from mvc.codecs.pipeline import Pipeline
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
+from mvc.lossy.lc.payload import encode_steps
 from mvc.maintenance.inventory import CodingPlace, StoredRecord
 from mvc.maintenance.repack.joint import Chain, SuperStep, adds, decoded, steps_in
 from mvc.maintenance.repack.survey import Survey
@@ -23,6 +22,7 @@ from mvc.maintenance.rewrite_plan import (
     EncodeRequest,
     encoding_policy,
 )
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.packs.records import Coding, encode_header
 from mvc.store.recovery.grouped import MOST_JOINT
 from mvc.store.writing.full_or_delta import BasePiece, choose

@@ -20,8 +20,7 @@ from mvc.maintenance.inventory import (
     records_and_gaps,
 )
 from mvc.maintenance.quarantine import DamagedRange, QuarantinePacks
-from mvc.store.graph.cost import Speed
-from mvc.store.graph.search import Graph, PathStep
+from mvc.store.graph.search import Graph, PathStep, Speed
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
 from mvc.store.packs.records import BASE_BYTES, RecordHeader

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, InvalidPipeline
 from mvc.io.files import FileSystem, ReadFile, WriteFile
 from mvc.maintenance.report import Healed
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.format import FORMAT, format_line, parse_format
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import (

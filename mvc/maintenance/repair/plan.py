@@ -75,7 +75,7 @@ def plan_repair(
     survey: DamageSurvey, graph: SoundGraph, needs: dict[bytes, Need], sources: ObjectSources
 ) -> RepairPlan:
     """Decides for every object what to do; ``sources`` remembers where each comes from."""
-    stored = _Stored(survey, graph, needs)
+    stored = _SoundRecords(survey, graph, needs)
     restored, lost = _settle(stored, sources)
     leave, again, ranges = set(survey.damaged), set[bytes](), list(survey.ranges)
     for record, place, member in survey.found.all_members():
@@ -108,13 +108,12 @@ def _healed(id_: bytes, source: str, needs: dict[bytes, Need]) -> Healed:
     return Healed(kind, id_.hex(), source)
 
 
-def _settle(stored: _Stored, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
+def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
     """The source of every object to store anew, and the objects that are lost.
 
-    Repeats while objects are lost, because what they lead to may then be lost as well. An object
-    that ``_Stored.encoded_again`` has must be readable as things are: that a restored one leads to
-    it is not enough. It may count as lost until the next round, which finds its record in the
-    quarantine.
+    Repeats while objects are lost, because what they lead to may then be lost as well. One of
+    ``encoded_again`` must be readable as things are: that a restored object leads to it is not
+    enough. It may count as lost until the next round, which finds its record in the quarantine.
     """
     restored: dict[bytes, str] = {}
     lost: set[bytes] = set()
@@ -141,7 +140,7 @@ def _settle(stored: _Stored, sources: ObjectSources) -> tuple[dict[bytes, str], 
             return restored, lost
 
 
-class _Stored:
+class _SoundRecords:
     """What sound records hold, and the objects that versions need.
 
     ``pieces``: by object the first bytes of its pieces. ``encoded_again``: objects whose record

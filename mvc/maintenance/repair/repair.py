@@ -117,7 +117,7 @@ def _heal_objects(
     quarantined: list[Quarantined] = []
     for number in range(_ROUNDS):
         distrusted = () if number else wrong
-        attempt = partial(_heal_once, context, other, distrusted, progress)
+        attempt = partial(_heal_once, context, other, distrusted, progress=progress)
         plan, put_aside = retry_on_rewrite(context, attempt)
         healed += plan.healed
         quarantined += put_aside
@@ -127,7 +127,11 @@ def _heal_objects(
 
 
 def _heal_once(
-    context: Context, other: Path | None, wrong: Collection[bytes], progress: Progress | None
+    context: Context,
+    other: Path | None,
+    wrong: Collection[bytes],
+    *,
+    progress: Progress | None,
 ) -> tuple[RepairPlan, list[Quarantined]]:
     store = context.store
     survey = survey_damage(store.snapshot, wrong, progress)

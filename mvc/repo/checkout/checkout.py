@@ -32,9 +32,9 @@ from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE, check_place, printable
 from mvc.repo.content.contents import write_file
-from mvc.repo.context import Context
+from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans
-from mvc.repo.interrupted import PLANS, checking_out, head_move
+from mvc.repo.interrupted import checking_out, head_move
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals

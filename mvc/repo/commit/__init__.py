@@ -1,4 +1,4 @@
 """commit: from states and files to a published version.
 
-Lossy commits: ``mvc.repo.lossy``. Encoding and records: ``mvc.store.writing``.
+What a lossy pipeline makes of weights: ``mvc.lossy``. Encoding and records: ``mvc.store.writing``.
 """

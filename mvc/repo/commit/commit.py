@@ -14,12 +14,13 @@ from msgspec import Struct
 
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
-from mvc.codecs.pipeline import PRESETS, Pipeline
 from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
 from mvc.io.process import host_name, user_name
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
+from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.table import PRESETS
 from mvc.repo.commit.request import CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.storage_policy import storage_policy

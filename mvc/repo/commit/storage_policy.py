@@ -16,12 +16,12 @@ from heapq import nlargest
 
 from msgspec.structs import replace
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, InvalidConfig
 from mvc.limits import PIECE
 from mvc.model.hashing import pieces
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.config import Config
 from mvc.repo.context import Context

@@ -11,6 +11,7 @@ same in the parent's other files. Masters of copies in lower precision:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain, count
 from typing import Protocol
 
@@ -34,9 +35,7 @@ class _Placed(Protocol):
 
 def content_names(contents: Sequence[object], tensors: Sequence[_Placed]) -> list[str]:
     """A name for each content: its first tensor's key, or its position among the raw contents."""
-    names: dict[int, str] = {}
-    for tensor in tensors:
-        names.setdefault(tensor.content, tensor.key)
+    names = {tensor.content: tensor.key for tensor in reversed(tensors)}
     raw = count()
     return [names[i] if i in names else f"\0raw{next(raw)}" for i in range(len(contents))]
 
@@ -45,21 +44,29 @@ class _Candidates:
     """The contents of one file of the parent, indexed by name, bare name and shape."""
 
     def __init__(self, entry: FileEntry) -> None:
-        self._by_name: dict[str, Content] = {}
-        self._by_bare: dict[str, Content] = {}
-        self._by_shape: dict[TensorSpec, list[Content]] = {}
-        names = content_names(entry.contents, entry.tensors)
-        for name, content in zip(names, entry.contents, strict=True):
-            self._by_name.setdefault(name, content)
-            self._by_bare.setdefault(bare_name(name), content)
-            self._by_shape.setdefault(content.spec, []).append(content)
+        self._contents = entry.contents
+        self._names = content_names(entry.contents, entry.tensors)
+        # Names differ, but for those of forged manifests.
+        self.by_name = dict(zip(self._names[::-1], entry.contents[::-1], strict=True))
 
     def find(self, name: str, spec: TensorSpec, position: int) -> Iterator[Content]:
         """Candidates, best first. ``position`` counts the new file's contents of this spec."""
-        for found in (self._by_name.get(name), self._by_bare.get(bare_name(name))):
+        for found in (self.by_name.get(name), self._by_bare.get(bare_name(name))):
             if found is not None:
                 yield found
         yield from self._by_shape.get(spec, [])[position : position + 1]
+
+    @cached_property
+    def _by_bare(self) -> dict[str, Content]:
+        bare = map(bare_name, self._names[::-1])
+        return dict(zip(bare, self._contents[::-1], strict=True))
+
+    @cached_property
+    def _by_shape(self) -> dict[TensorSpec, list[Content]]:
+        found: dict[TensorSpec, list[Content]] = {}
+        for content in self._contents:
+            found.setdefault(content.spec, []).append(content)
+        return found
 
 
 class BaseFinder:
@@ -73,11 +80,18 @@ class BaseFinder:
 
     def origins(self, path: str, parsed: ParsedFile, last: BaseCache | None) -> list[Origin]:
         """The name and the base of each content; none for those that ``last`` has in memory."""
-        names = content_names(parsed.contents, parsed.tensors)
+        names, same = content_names(parsed.contents, parsed.tensors), dict[str, Content]()
+        if path in self._entries:
+            same = self._candidates(path).by_name
         found = []
         for name, content in zip(names, parsed.contents, strict=True):
-            held = last is not None and last.base(name, content.spec) is not None
-            found.append(Origin(name, None if held else self.find(path, name, content.spec)))
+            if last is not None and last.base(name, content.spec) is not None:
+                base = None
+            else:
+                base, spec = same.get(name), content.spec
+                if base is None or (base.spec is not spec and base.spec != spec):
+                    base = self.find(path, name, spec)
+            found.append(Origin(name, base))
         return found
 
     def find(self, path: str, name: str, spec: TensorSpec) -> Content | None:
@@ -88,12 +102,15 @@ class BaseFinder:
         self._seen[(path, spec)] = position + 1
         same = [path] if path in self._entries else []
         for each in chain(same, (other for other in self._entries if other != path)):
-            if each not in self._files:
-                self._files[each] = _Candidates(self._entries[each])
-            for content in self._files[each].find(name, spec, position):
+            for content in self._candidates(each).find(name, spec, position):
                 if _related(content.spec, spec):
                     return content
         return None
+
+    def _candidates(self, path: str) -> _Candidates:
+        if path not in self._files:
+            self._files[path] = _Candidates(self._entries[path])
+        return self._files[path]
 
 
 def _related(old: TensorSpec, new: TensorSpec) -> bool:

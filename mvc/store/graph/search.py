@@ -16,13 +16,12 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
-from mvc.store.graph.cost import Speed
 from mvc.store.index import keys
 from mvc.store.journal.frames import Position
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Graph", "Link", "Path", "PathStep", "Place"]
+__all__ = ["Graph", "Link", "Path", "PathStep", "Place", "Speed"]
 
 _MAX_VISITED = 100_000
 _REMEMBERED = 100_000
@@ -30,6 +29,24 @@ _SEARCHED = 4096  # paths in memory
 
 Place = tuple[int, int, int]
 """Where a payload lies: pack, byte offset of its record, its own offset in there."""
+
+
+class Speed(Struct, frozen=True):
+    """What decoding costs, roughly: enough to choose between paths.
+
+    Raw bytes per second of one thread; ``latency`` is seconds per payload. Times of recoveries on
+    the machine at hand: ``mvc.store.recovery.timing``.
+    """
+
+    full: float = 3e9
+    delta: float = 1e9
+    read: float = 1e9
+    latency: float = 30e-6
+
+    def seconds(self, member: Member) -> float:
+        """Estimated time to read, check and decode one payload."""
+        rate = self.delta if member.base else self.full
+        return self.latency + member.stored / self.read + member.nbytes / rate
 
 
 class PathStep(Struct, frozen=True):

@@ -60,7 +60,7 @@ class Coding(Struct, frozen=True):
 
     ``text`` is ``[transform |] pipeline``. Without a transform a coding with a base is an
     undirected delta between pieces of equal length, unless it adds approximate steps
-    (``mvc.codecs.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline:
+    (``mvc.lossy.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline:
     the members are M consecutive steps of some objects. The transforms are forward only, too:
     ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first)
     and ``patch`` (a zstd dictionary).

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from mvc.codecs.payload import Payload
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, InvalidPipeline
 from mvc.limits import CHUNK
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader

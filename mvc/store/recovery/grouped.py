@@ -13,16 +13,15 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from typing import TypeAlias
 
-from mvc.codecs.group import decode_group
-from mvc.codecs.lc.joint import decode_joint
-from mvc.codecs.lc.payload import decode_steps
-from mvc.codecs.lc.step import Step as Addition
-from mvc.codecs.pipeline import Pipeline
 from mvc.codecs.varint import Cursor
 from mvc.codecs.words import combine
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE, RECORD
+from mvc.lossy.lc.payload import decode_joint, decode_steps
+from mvc.lossy.lc.step import Addition
+from mvc.pipelines.group import decode_group
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name

@@ -19,16 +19,16 @@ from typing import TypeAlias
 import numpy as np
 from blake3 import blake3
 
-from mvc.codecs.group import decode_group, encode_group
-from mvc.codecs.lc.payload import decode_steps, encode_steps
-from mvc.codecs.lc.quantise import quantise
-from mvc.codecs.lc.step import Step as Addition
 from mvc.codecs.payload import Payload
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData, MvcError
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, PIECE
+from mvc.lossy.lc.payload import decode_steps, encode_steps
+from mvc.lossy.lc.quantise import quantise
+from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.group import decode_group, encode_group
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import Member, RecordHeader

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
@@ -27,11 +27,13 @@ from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.base_cache import BaseCache, tensor_changed
 from mvc.store.writing.bases import Base
-from mvc.store.writing.contents import FileContents
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pieces import Piece
 from mvc.store.writing.precision_copies import Master, PrecisionCopies
 from mvc.types import Progress
+
+if TYPE_CHECKING:
+    from mvc.adapters.parsed import ParsedFile
 
 __all__ = ["ContentWriter", "Origin"]
 
@@ -58,7 +60,7 @@ class ContentWriter:
 
     def put(
         self,
-        file: FileContents,
+        file: ParsedFile,
         path: str,
         origins: Sequence[Origin],
         last: BaseCache | None = None,
@@ -110,7 +112,7 @@ class ContentWriter:
             part = memoryview(data)[start : start + length]
             objects.put(Piece(id_, spec, start, part), base)
 
-    def forget(self, file: FileContents) -> None:
+    def forget(self, file: ParsedFile) -> None:
         """Codes nothing against the file any more: it will be closed."""
         self._copies.forget(file)
 
@@ -199,7 +201,7 @@ class ContentWriter:
             )
         return id_
 
-    def _read(self, file: FileContents, i: int, length: int, start: int = 0) -> memoryview:
+    def _read(self, file: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:
         self._make_room(length)
         part = self._new.take(length)
         file.read(i, start, part)
@@ -222,7 +224,7 @@ class _Storing(Struct):
     cache holds a copy of. ``masters``: what copies were encoded against.
     """
 
-    file: FileContents
+    file: ParsedFile
     path: str
     last: BaseCache | None
     borrowed: dict[int, tuple[str, BlobId]] = field(default_factory=dict)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from mvc.codecs.lc.step import Step
 from mvc.ids import BlobId
+from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
 
 __all__ = ["FileContents", "MadeFrom"]
@@ -24,7 +24,7 @@ class MadeFrom(Protocol):
     def base(self) -> BlobId: ...
     @property
     def coding(self) -> str: ...
-    def part(self, start: int, length: int) -> Step:
+    def part(self, start: int, length: int) -> Addition:
         """What is added to so many bytes of the base."""
         ...
 

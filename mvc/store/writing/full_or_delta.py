@@ -12,8 +12,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mvc.codecs.patch import encode_patch
-from mvc.codecs.pipeline import Pipeline
 from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 

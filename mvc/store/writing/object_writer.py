@@ -11,15 +11,16 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from mvc.codecs import cast
-from mvc.codecs.group import encode_group
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
 from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.group import encode_group
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Graph, Link
 from mvc.store.journal.entries import Region
 from mvc.store.packs.arena import Arena, Arenas
@@ -33,7 +34,6 @@ from mvc.store.packs.records import (
 )
 from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.bases import Base, StoredBase
-from mvc.store.writing.contents import MadeFrom
 from mvc.store.writing.full_or_delta import BasePiece, Choice, Policy, choose, fitted
 from mvc.store.writing.layout import ENDLESS, Layout
 from mvc.store.writing.pack_writer import PackWriter
@@ -59,6 +59,9 @@ from mvc.store.writing.proof import (
     proven_steps,
 )
 from mvc.types import Bytes
+
+if TYPE_CHECKING:
+    from mvc.adapters.parsed import StepFrom
 
 __all__ = ["ObjectWriter"]
 
@@ -182,7 +185,7 @@ class ObjectWriter:
                 copy_kept(waiting)
         self._flush_full()
 
-    def put_step(self, piece: Piece, made: MadeFrom, kept: NextBase | None = None) -> None:
+    def put_step(self, piece: Piece, made: StepFrom, kept: NextBase | None = None) -> None:
         """Adds a piece that is a stored piece plus a step.
 
         As ``put``; stored in full where a chain ends, and as a delta where nothing can be added to

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from mvc.codecs.lc.step import Step
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from mvc.codecs.pipeline import Pipeline
 from mvc.limits import CHUNK
+from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB, Coding, Member
@@ -89,7 +89,7 @@ class Waiting(Struct, kw_only=True):
     under: tuple[Link, ...] = ()
     kept: NextBase | None = None
     copied: bool = False
-    step: Step | None = None
+    step: Addition | None = None
 
     @property
     def is_encoded(self) -> bool:

@@ -6,6 +6,8 @@ rounded master is zeros, which take almost no space.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from blake3 import blake3
 from msgspec import Struct, field
@@ -16,8 +18,10 @@ from mvc.limits import PIECE
 from mvc.model.hashing import blob_id
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 from mvc.store.graph.search import Link
-from mvc.store.writing.contents import FileContents
 from mvc.types import Bytes
+
+if TYPE_CHECKING:
+    from mvc.adapters.parsed import ParsedFile
 
 __all__ = ["Master", "PrecisionCopies"]
 
@@ -31,7 +35,7 @@ class Master(Struct, frozen=True):
 
     id: BlobId
     spec: TensorSpec
-    file: FileContents
+    file: ParsedFile
     content: int
 
     def chain(self, start: int) -> tuple[Link, ...]:  # noqa: ARG002
@@ -70,12 +74,12 @@ class PrecisionCopies:
         self._masters: dict[TensorSpec, list[Master]] = {}
         self._rounded: dict[tuple[TensorSpec, str], _Rounded] = {}
 
-    def add(self, file: FileContents, content: int, id_: BlobId) -> None:
+    def add(self, file: ParsedFile, content: int, id_: BlobId) -> None:
         spec = file.contents[content].spec
         if spec.dtype in _WIDE and _TINY <= spec.nbytes <= PIECE:
             self._masters.setdefault(spec, []).append(Master(id_, spec, file, content))
 
-    def forget(self, file: FileContents) -> None:
+    def forget(self, file: ParsedFile) -> None:
         """Drops the tensors of a file, before it is closed."""
         for spec, masters in list(self._masters.items()):
             self._masters[spec] = [m for m in masters if m.file is not file]

@@ -17,15 +17,15 @@ from threading import Lock
 
 import numpy as np
 
-from mvc.codecs.group import Member as GroupMember
-from mvc.codecs.group import decode_group
-from mvc.codecs.lc.payload import decode_steps, encode_steps
-from mvc.codecs.lc.step import Step
 from mvc.codecs.patch import decode_patch
 from mvc.codecs.payload import Payload
-from mvc.codecs.pipeline import CODED, ELIDED, Pipeline
 from mvc.codecs.words import combine, scratch_bytes, words_of
 from mvc.limits import MIB
+from mvc.lossy.lc.payload import decode_steps, encode_steps
+from mvc.lossy.lc.step import Addition
+from mvc.pipelines.group import Member as GroupMember
+from mvc.pipelines.group import decode_group
+from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
 from mvc.store.proof import proof_of, prove_equal
 from mvc.types import Bytes
@@ -109,7 +109,7 @@ def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[Gro
             _prove_bytes(delta, new)
 
 
-def proven_steps(pipeline: Pipeline, steps: Sequence[Step]) -> list[Bytes]:
+def proven_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[Bytes]:
     """``encode_steps``, whose result is read again."""
     with proof_of(f"approximate steps coded by {pipeline.text}"):
         body: list[Bytes] = [*encode_steps(pipeline, steps)]
@@ -118,7 +118,7 @@ def proven_steps(pipeline: Pipeline, steps: Sequence[Step]) -> list[Bytes]:
     return body
 
 
-def prove_alike(decoded: Sequence[Step], given: Sequence[Step]) -> None:
+def prove_alike(decoded: Sequence[Addition], given: Sequence[Addition]) -> None:
     """Raises DamagedData unless approximate steps came back as they were given."""
     for one, other in zip(decoded, given, strict=True):
         prove_equal((one.dtype, one.root), (other.dtype, other.root))

@@ -39,27 +39,3 @@ def test_view_of_a_torch_file(mvc) -> None:
     found = mvc("cat", "HEAD", "t", "--json").json
     assert found["values"] == base.T.tolist()
     assert found["summary"]["max"] == 11
-
-
-def test_json_scalar(mvc) -> None:
-    mvc.commit(0)
-    found = mvc("cat", "HEAD", "steps", "--json").json
-    assert found["schema"] == "mvc.cat/1"
-    assert (found["values"], found["shape"], found["dtype"]) == (7, [], "int64")
-
-
-def test_ambiguous_and_unknown(mvc) -> None:
-    mvc.write(1, "a.safetensors")
-    mvc.write(2, "b.safetensors")
-    mvc("commit", ".")
-    assert "--path" in mvc("cat", "HEAD", "steps", code=3).err
-    mvc("cat", "HEAD", "steps", "--path", "a.safetensors")
-    assert "no path c" in mvc("cat", "HEAD", "steps", "--path", "c", code=3).err
-    assert "did you mean layer.weight" in mvc("cat", "HEAD", "layer.wieght", code=3).err
-
-
-def test_a_version_without_files(mvc) -> None:
-    mvc.commit(1)
-    mvc("rm", "model.safetensors")
-    mvc("commit")
-    assert "no tensor steps" in mvc("cat", "HEAD", "steps", code=3).err

@@ -168,7 +168,7 @@ def test_a_replay_that_takes_too_long_is_ended(trained: Mvc) -> None:
     assert "waits for process" in failed.err  # said in a pipe, too, and once
     assert failed.err.count("retraining") == 1
     assert not is_given_up(trained.folder)
-    assert "--timeout go with --provenance" in trained("commit", "--timeout", "3", code=2).err
+    assert "--timeout goes with --provenance" in trained("commit", "--timeout", "3", code=2).err
 
 
 def test_several_data_sets_have_names(trained: Mvc) -> None:
@@ -209,8 +209,8 @@ def test_a_training_that_fails_and_one_that_does_not_fit_are_told(trained: Mvc) 
 def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
     for more in (["-a"], ["--reset-point"], ["--author", "me"], ["--pipeline", "lossless"]):
         assert f"{more[0]} does not go with --provenance" in commit(trained, *more, code=2).err
-    assert "go with --provenance" in trained("commit", "--no-verify", code=2).err
-    assert "go with --provenance" in trained("commit", "--data", "x", code=2).err
+    assert "goes with --provenance" in trained("commit", "--no-verify", code=2).err
+    assert "goes with --provenance" in trained("commit", "--data", "x", code=2).err
     refused = trained("commit", "--provenance", "finetune.py", code=2)
     assert "name the one file that the training made" in refused.err
     refused = commit(trained, "--data", "a=numbers.txt", code=2)

@@ -15,36 +15,6 @@ from tests.recipes.trainings import Conv, nothing, shift
 pytestmark = pytest.mark.usefixtures("prepared")
 
 
-def test_data_sets_are_added_listed_and_shown(mvc: Mvc) -> None:
-    assert mvc("data").out == ""
-    folder = mvc.folder / "food"
-    folder.mkdir()
-    (folder / "a.txt").write_text("apple")
-    assert "Data set food is at" in mvc("data", "add", "food").err
-    mvc("data", "add", "food", "--name", "there", "--reference")
-    food, there = mvc("data", "--json").json["data_sets"]
-    assert (food["name"], food["files"], food["nbytes"], food["source"]) == (
-        "food",
-        ["a.txt"],
-        5,
-        None,
-    )
-    assert there["source"] == str(folder)
-    assert mvc("data", "show", "food").out == "a.txt\n"
-    assert str(folder) in mvc("data", "list").out
-    mvc("checkout", "data/food", "-o", "out/")
-    assert (mvc.folder / "out/a.txt").read_text() == "apple"
-    assert "data/food" in mvc("tag").out
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("add",), ("show",), ("list", "x"), ("nonsense",), ("list", "--reference")],
-)
-def test_wrong_words_are_wrong_usage(mvc: Mvc, words: tuple[str, ...]) -> None:
-    mvc("data", *words, code=2)
-
-
 @pytest.fixture
 def dropped(mvc: Mvc) -> Iterator[str]:
     """A version that gave up its weights."""

@@ -4,31 +4,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from mvc.api.repository import Repository
-from tests.cli.program import record
 from tests.recipes.by_hand import drop, trained
-
-
-def test_table_and_summary(mvc) -> None:
-    mvc.commit(0)
-    mvc.commit(3)
-    out = mvc("diff", "HEAD~1", "HEAD").out
-    words = " ".join(out.split())
-    assert "model.safetensors 1 changed, 2 unchanged" in words
-    assert "layer.weight 3x4 8.3 % 3 3" in words
-    assert "  unchanged: steps, layer.bias" in out.splitlines()
-    assert "unchanged: " not in mvc("diff", "HEAD~1", "HEAD", "-v").out
-    assert "layer.bias" in mvc("diff", "HEAD~1", "HEAD", "-v").out
-    assert out.splitlines()[-1].startswith("1 of 1 file differs")
-    assert "compared by" in out.splitlines()[-1] and "hashes" in out.splitlines()[-1]
-
-
-def test_exit_code(mvc) -> None:
-    mvc.commit(0)
-    mvc.commit(3)
-    mvc("diff", "HEAD~1", "HEAD")
-    mvc("diff", "HEAD~1", "HEAD", "--exit-code", code=1)
-    mvc("diff", "HEAD", "HEAD", "--exit-code")
-    mvc("diff", "--exit-code")
 
 
 def test_json(mvc) -> None:
@@ -51,24 +27,6 @@ def test_resized_shows_both_shapes(mvc) -> None:
     assert "3 -> 5" in mvc("diff").out
 
 
-def test_stat_and_paths(mvc) -> None:
-    mvc.commit(0)
-    mvc.write(1, "b.safetensors")
-    mvc("commit", "b.safetensors")
-    mvc.write(5)
-    mvc.write(5, "b.safetensors")
-    lines = mvc("diff", "--stat").out.splitlines()
-    assert len(lines) == 3
-    assert lines[0].startswith("b.safetensors  1 changed")
-    found = mvc("diff", "HEAD", "--json").json
-    assert len(found["files"]) == 2
-
-
-def test_unknown_side(mvc) -> None:
-    mvc.commit(0)
-    assert "nowhere" in mvc("diff", "nowhere", code=3).err
-
-
 def test_many_rows_are_cut_and_counted(mvc) -> None:
     mvc.commit(0, **{f"t{i}": np.zeros(2, np.float32) for i in range(60)})
     mvc.commit(1, **{f"t{i}": np.ones(2, np.float32) for i in range(45)},
@@ -77,50 +35,6 @@ def test_many_rows_are_cut_and_counted(mvc) -> None:
     assert "  ... and 6 more (-v lists all)" in out.splitlines()
     assert "unchanged:" not in out and len(out.splitlines()) == 45
     assert "more" not in mvc("diff", "HEAD~1", "HEAD", "-v").out
-
-
-def test_a_state_from_python_without_a_file(mvc) -> None:
-    record(mvc, 1, 2)
-    result = mvc("diff")
-    assert result.out.startswith("No difference in 1 file")
-    assert result.err == (
-        "model.safetensors: recorded from Python and not written as a file, taken as in HEAD; "
-        "for what it changed: mvc diff HEAD~1\n"
-    )
-    result = mvc("diff", "HEAD~1")
-    assert "1 changed" in result.out and "removed" not in result.out
-    assert result.err.endswith("taken as in HEAD\n")
-    found = mvc("diff", "HEAD~1", "--json").json
-    assert (found["b"], found["from_head"]) == ("HEAD", ["model.safetensors"])
-    assert mvc("diff", "HEAD~1", "HEAD").err == ""
-
-
-def test_two_folders(mvc) -> None:
-    for folder, value in (("a", 1), ("b", 2)):
-        mvc.write(value, f"{folder}/model.safetensors")
-        mvc.write(7, f"{folder}/sub/same.safetensors")
-    mvc.write(3, "b/new.safetensors")
-    found = mvc("diff", "a", "b", "--json").json
-    assert {f["path"]: f["kind"] for f in found["files"]} == {
-        "model.safetensors": "changed",
-        "new.safetensors": "added",
-        "sub/same.safetensors": "unchanged",
-    }
-    (file,) = (f for f in found["files"] if f["kind"] == "changed")
-    assert [t["l2"] for t in file["tensors"] if t["kind"] == "changed"] == [1.0]
-    assert mvc("diff", "a", "b", "sub", "--stat").out.startswith("No difference in 1 file,")
-    mvc("diff", "a", "b", "nothing", code=3)
-
-
-def test_a_folder_and_a_version(mvc) -> None:
-    mvc.commit(1)
-    mvc.commit(2)
-    mvc("checkout", "HEAD~1", "-o", "served/")
-    assert mvc("diff", "HEAD~1", "served").out.startswith("No difference")
-    assert "1 changed" in mvc("diff", "served").out
-    mvc("diff", "served", "--exit-code", code=1)
-    (mvc.folder / "served/link.safetensors").symlink_to("nowhere")
-    assert "leads nowhere" in mvc("diff", "served", code=3).err
 
 
 def test_relations(mvc) -> None:

@@ -5,14 +5,6 @@ import shutil
 import numpy as np
 
 
-def test_sound(mvc) -> None:
-    mvc.commit(1)
-    assert mvc("fsck").out.startswith("Sound: 1 version, ")
-    found = mvc("fsck", "--full", "--json").json
-    assert found["schema"] == "mvc.fsck/1"
-    assert (found["sound"], found["full"], found["problems"]) == (True, True, [])
-
-
 def test_damage_is_named_and_exits_with_four(mvc) -> None:
     id_ = mvc.commit(1)
     (pack,) = (mvc.folder / ".mvc/packs").glob("*.pack")
@@ -24,13 +16,6 @@ def test_damage_is_named_and_exits_with_four(mvc) -> None:
     found = mvc("fsck", "--json", code=4).json
     assert found["sound"] is False
     assert any(id_ in p["versions"] or p["kind"] in {"record", "pack"} for p in found["problems"])
-
-
-def test_index_is_made_anew(mvc) -> None:
-    id_ = mvc.commit(1)
-    result = mvc("fsck", "--rebuild-index")
-    assert result.err.startswith("the index was rebuilt\n")
-    assert mvc("rev-parse", "HEAD").out.strip() == id_
 
 
 def test_a_journal_older_than_its_index_needs_consent(mvc) -> None:

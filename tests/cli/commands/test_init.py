@@ -9,17 +9,6 @@ import pytest
 from mvc.cli.main import run
 
 
-def test_makes_a_repository_and_says_where(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["init", "new/models", "-b", "trunk"]) == 0
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err == f"Initialized empty mvc repository in {tmp_path}/new/models/.mvc\n"
-    assert (tmp_path / "new/models/.mvc/journal").exists()
-    assert run(["-C", "new/models", "status"]) == 0
-    assert capsys.readouterr().out.startswith("On branch trunk\nNo commits yet\n")
-
-
 def test_branch_of_the_users_settings(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MVC_INIT_BRANCH", "stem")
@@ -32,17 +21,6 @@ def test_branch_of_the_users_settings(tmp_path: Path, monkeypatch, capsys) -> No
         "path": str(tmp_path / ".mvc"),
         "branch": "stem",
     }
-
-
-def test_twice_is_refused(mvc) -> None:
-    result = mvc("init", code=3)
-    assert result.err.startswith("mvc: there is a repository already")
-
-
-def test_bad_branch_name_leaves_nothing(tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run(["init", "-b", "a..b"]) == 3
-    assert not (tmp_path / ".mvc").exists()
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

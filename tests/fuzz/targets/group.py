@@ -4,8 +4,8 @@ The first byte holds the number of members (bits 0-2) and the pipeline, then com
 of size each.
 """
 
-from mvc.codecs.group import decode_group, encode_group
-from mvc.codecs.pipeline import Pipeline
+from mvc.pipelines.group import decode_group, encode_group
+from mvc.pipelines.pipeline import Pipeline
 
 TEXTS = (
     "vsol",

@@ -5,8 +5,8 @@ The first byte picks the pipeline, the next two the raw size.
 """
 
 from mvc.codecs.payload import Payload, pack_chunks
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import DamagedData
+from mvc.pipelines.pipeline import Pipeline
 
 TEXTS = (
     "sub | zigzag | elide | planes | zstd:huff", "xor | planes | zstd:1", "sub | raw", "xor | elide | zstd:3",

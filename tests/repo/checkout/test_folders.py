@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -8,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import mvc
 from mvc.api.repository import Repository
-from mvc.errors import StorageFull
+from mvc.errors import MvcError, StorageFull, WrongUsage
 from mvc.io.files import TEMPORARY, FileSystem
 from mvc.repo.checkout import checkout
 from mvc.repo.opening import remove_if_failed
@@ -125,3 +127,31 @@ def test_a_repository_that_cannot_be_made_leaves_no_folder(tmp_path: Path) -> No
     with pytest.raises(StorageFull):
         Repository.init(tmp_path / "a/b", fs=HookedFS(full))
     assert not (tmp_path / "a").exists()
+
+
+def test_a_checkout_that_cannot_be_finished_does_not_hold_up_later_ones(
+    repo: mvc.Repository,
+) -> None:
+    (repo.root / "a.txt").write_text("one")
+    (repo.root / "d").write_text("d")
+    repo.commit([repo.root / "a.txt", repo.root / "d"])
+    repo.branch("other")
+    repo.switch("other")
+    (repo.root / "a.txt").write_text("two")
+    repo.remove(["d"])
+    repo.commit([repo.root / "a.txt"])
+    repo.switch("main")
+    (repo.root / "d").unlink()
+    (repo.root / "d").mkdir()
+    with pytest.raises(MvcError):
+        repo.switch("other", force=True)
+    (repo.root / "d").rmdir()
+    repo.switch("main", force=True)
+    assert (repo.root / "a.txt").read_text() == "one"
+    assert not os.listdir(repo.root / ".mvc" / "checkouts")
+
+
+def test_an_empty_output_is_no_folder(repo: mvc.Repository) -> None:
+    repo.commit({"w": np.ones(3, np.float32)})
+    with pytest.raises(WrongUsage, match="to is empty"):
+        repo.checkout(to="", delete=True, force=True)

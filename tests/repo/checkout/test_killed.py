@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.testing import HookedFS, fresh_process
+from mvc.testing import fresh_process, killed
 from tests.cli.program import spawn
 from tests.counters import count
-from tests.repo.checkout.test_together import World, calls_of, held, killed, restore_in, world
+from tests.repo.checkout.test_together import World, calls_of, held, nth, on, restore_in, world
 from tests.seeds import draw
 
 __all__ = ["world"]
 
 
-def head_follows(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [25, pytest.param(1000, marks=pytest.mark.long)])
+def test_head_follows_a_killed_checkout(world: World, tmp_path: Path, points: int) -> None:
     """Kills the way from the first version to the second, which has a file of its own."""
     with Repository.open(world.copy(tmp_path / "first")) as repo:
         repo.checkout(world.ids[0], to=repo.root)
@@ -29,7 +28,7 @@ def head_follows(world: World, tmp_path: Path, points: int) -> None:
     completed = kept = 0
     for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
         root = shutil.copytree(first, tmp_path / "models")
-        assert killed(restore_in(root, world.ids[1]), at)
+        assert killed(restore_in(root, world.ids[1]), nth(at))
         fresh_process()
         with Repository.open(root) as repo:
             now = world.version(root)
@@ -43,28 +42,12 @@ def head_follows(world: World, tmp_path: Path, points: int) -> None:
     assert kept and completed
 
 
-def test_head_follows_a_killed_checkout(world: World, tmp_path: Path) -> None:
-    head_follows(world, tmp_path, 25)
-
-
-@pytest.mark.long
-def test_head_follows_a_checkout_killed_anywhere(world: World, tmp_path: Path) -> None:
-    head_follows(world, tmp_path, 1000)
-
-
 def test_only_head_was_left_to_move(world: World, tmp_path: Path) -> None:
     """Every file is in place; the process dies before it writes into the journal."""
     root = world.copy(tmp_path / "models")
 
-    def die(_: int, op: str, path: Path) -> None:
-        if op == "write" and path.name == "journal":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if child == 0:
-        restore_in(root, world.ids[0])(HookedFS(die))
-        os._exit(0)
-    assert os.WIFSIGNALED(os.waitpid(child, 0)[1]) and world.version(root) == 0
+    assert killed(restore_in(root, world.ids[0]), on("write", "journal"))
+    assert world.version(root) == 0
     first = spawn("status", cwd=root)
     assert first.stderr.splitlines()[0].endswith("a checkout that was interrupted: HEAD moved")
     assert spawn("status", cwd=root).stderr == ""
@@ -86,7 +69,7 @@ def test_a_killed_switch_to_a_new_branch_makes_it(world: World, tmp_path: Path) 
     seen = set()
     for at in range(total // 2, total + 1, 7):
         shutil.copytree(kept, root)
-        assert killed(act, at)
+        assert killed(act, nth(at))
         with Repository.open(root) as repo:
             now = world.version(root)
             names = [branch.name for branch in repo.branches()]
@@ -96,7 +79,10 @@ def test_a_killed_switch_to_a_new_branch_makes_it(world: World, tmp_path: Path) 
     assert seen == {0, 1}
 
 
-def served_elsewhere(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [25, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_killed_checkout_elsewhere_leaves_one_version(
+    world: World, tmp_path: Path, points: int
+) -> None:
     """Kills a checkout into a folder outside: the next command ends it, with ``delete``, too."""
     root = world.copy(tmp_path / "models")
     output = tmp_path / "served"
@@ -108,7 +94,7 @@ def served_elsewhere(world: World, tmp_path: Path, points: int) -> None:
     for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
         shutil.rmtree(output)
         shutil.copytree(world.root, output, ignore=shutil.ignore_patterns(".mvc"))
-        if not killed(act, at):
+        if not killed(act, nth(at)):
             continue  # one call fewer than counted
         fresh_process()
         with Repository.open(root) as repo:
@@ -121,15 +107,6 @@ def served_elsewhere(world: World, tmp_path: Path, points: int) -> None:
     assert seen == {0, 1}
 
 
-def test_a_killed_checkout_elsewhere_leaves_one_version(world: World, tmp_path: Path) -> None:
-    served_elsewhere(world, tmp_path, 25)
-
-
-@pytest.mark.long
-def test_a_checkout_elsewhere_killed_anywhere(world: World, tmp_path: Path) -> None:
-    served_elsewhere(world, tmp_path, 1000)
-
-
 def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(
     world: World, tmp_path: Path
 ) -> None:
@@ -138,7 +115,7 @@ def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(
     seen = dict.fromkeys(["begun", "ready", "done"], 0)
     for at in (total * share // 100 for share in (50, 70, 78, 84, 96)):
         root = world.copy(tmp_path / "models")
-        assert killed(restore_in(root, world.ids[0]), at)
+        assert killed(restore_in(root, world.ids[0]), nth(at))
         waiting = any(root.rglob(".mvc-tmp-*"))
         done = spawn("undo", cwd=root)
         fresh_process()

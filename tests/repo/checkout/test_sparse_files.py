@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import mvc
-from mvc.codecs.pipeline import Pipeline
 from mvc.io.handles import ReadFile
 from mvc.limits import MIB, PIECE
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions
 
 SIZE = 3 * PIECE + 5 * MIB + 123
@@ -101,21 +101,20 @@ def test_a_hole_is_neither_read_nor_encoded_again(tmp_path: Path, counted: dict[
     assert allocated(tmp_path / "out") < MIB
 
 
-def test_data_between_holes(tmp_path: Path, counted: dict[str, int]) -> None:
+def test_data_between_holes(repo: mvc.Repository, counted: dict[str, int]) -> None:
     noise = np.random.default_rng(0).bytes(70_000)
     places = {5 * MIB + 17: noise, 2 * PIECE - 1000: noise, SIZE - 100: noise[:100]}
-    path = sparse(tmp_path / "m.bin", data=places)
-    with mvc.Repository.init(tmp_path) as repo:
-        repo.commit([path], options=CommitOptions(cwd=tmp_path))
-        assert counted["read"] < 4 * MIB  # two readings of what is there
-        repo.checkout("HEAD", to=tmp_path / "out")
-        assert same_file(path, tmp_path / "out")
-        assert allocated(tmp_path / "out") < 8 * MIB
-        sparse(path, data={**places, 3 * PIECE: noise})
-        repo.commit([path], options=CommitOptions(cwd=tmp_path))
-        repo.checkout("HEAD", to=tmp_path / "out", force=True)
-        assert same_file(path, tmp_path / "out")
-        assert repo.storage.fsck(full=True).sound
+    path = sparse(repo.root / "m.bin", data=places)
+    repo.commit([path], options=CommitOptions(cwd=repo.root))
+    assert counted["read"] < 4 * MIB  # two readings of what is there
+    repo.checkout("HEAD", to=repo.root / "out")
+    assert same_file(path, repo.root / "out")
+    assert allocated(repo.root / "out") < 8 * MIB
+    sparse(path, data={**places, 3 * PIECE: noise})
+    repo.commit([path], options=CommitOptions(cwd=repo.root))
+    repo.checkout("HEAD", to=repo.root / "out", force=True)
+    assert same_file(path, repo.root / "out")
+    assert repo.storage.fsck(full=True).sound
 
 
 def test_tensors_that_are_holes(tmp_path: Path, counted: dict[str, int]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,6 @@ from safetensors.torch import save_file
 
 import mvc
 from mvc.errors import BadModelFile, UnknownPath
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as made:
-        yield made
 
 
 def commit(repo: mvc.Repository, *names: str) -> None:

@@ -6,18 +6,21 @@ import json
 import os
 import random
 import shutil
-import signal
 import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import DamagedData, IoFailed, MvcError, WouldOverwrite, WrongUsage
-from mvc.io.files import FileSystem
-from mvc.testing import HookedFS, fresh_process
+from mvc.cli.main import run
+from mvc.errors import Busy, DamagedData, IoFailed, MvcError, WouldOverwrite, WrongUsage
+from mvc.io.files import FileIdentity, FileSystem
+from mvc.testing import HookedFS, WrappedFS, fresh_process, killed
+from mvc.testing.files import Hook
 from tests.counters import count
 from tests.faults.crashfs import CrashFS
 from tests.repo.working import write_model
@@ -25,6 +28,7 @@ from tests.seeds import draw
 
 SHARDS = [f"model-{i}-of-3.safetensors" for i in (1, 2, 3)]
 Files = dict[str, bytes]
+Capture = pytest.CaptureFixture[str]
 
 
 def held(folder: Path) -> Files:
@@ -52,6 +56,12 @@ class World:
                     write_model(root / "adapter/extra.safetensors", 9, layers=1)
                 self.ids.append(str(repo.commit([root]).id))
                 self.versions.append(held(root))
+
+    def shards(self, folder: Path) -> list[int]:
+        """Of which version each shard in the folder is."""
+        found = [(folder / name).read_bytes() for name in SHARDS]
+        both = zip(*([version[name] for name in SHARDS] for version in self.versions), strict=True)
+        return [each.index(data) for data, each in zip(found, both, strict=True)]
 
     def copy(self, into: Path) -> Path:
         shutil.copytree(self.root, into, symlinks=True)
@@ -134,21 +144,12 @@ def test_a_failed_rename_is_told_and_the_next_command_completes_it(
 # -- killed processes and power failures ---------------------------------------------------
 
 
-def killed(act: Callable[[FileSystem], object], at: int) -> bool:
-    """Runs ``act`` in a child that kills itself at the call ``at``; whether it was killed."""
+def nth(wanted: int) -> Hook:
+    return lambda number, _op, _path: number == wanted
 
-    def die(number: int, _op: str, _path: Path) -> None:
-        if number == at:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    child = os.fork()
-    if child == 0:
-        try:
-            act(HookedFS(die))
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
+def on(op: str, name: str) -> Hook:
+    return lambda _number, found, path: (found, path.name) == (op, name)
 
 
 def restore_in(root: Path, rev: str, **options: object) -> Callable[[FileSystem], object]:
@@ -166,13 +167,14 @@ def calls_of(act: Callable[[FileSystem], object]) -> int:
     return fs.calls
 
 
-def kill_in_place(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [20, pytest.param(100, marks=pytest.mark.long)])
+def test_a_killed_checkout_leaves_one_version(world: World, tmp_path: Path, points: int) -> None:
     total = calls_of(restore_in(world.copy(tmp_path / "counted"), world.ids[0]))
     rng = draw("killed checkouts")
     completed = kept = between = 0
     for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
         root = world.copy(tmp_path / "models")
-        assert killed(restore_in(root, world.ids[0]), at)
+        assert killed(restore_in(root, world.ids[0]), nth(at))
         between += world.version(root) < 0 and not list(root.rglob(".mvc-tmp-*"))
         fresh_process()
         with Repository.open(root) as repo:  # any command
@@ -189,16 +191,8 @@ def kill_in_place(world: World, tmp_path: Path, points: int) -> None:
     assert kept and completed
 
 
-def test_a_killed_checkout_leaves_one_version(world: World, tmp_path: Path) -> None:
-    kill_in_place(world, tmp_path, 20)
-
-
-@pytest.mark.long
-def test_a_checkout_killed_at_100_points_leaves_one_version(world: World, tmp_path: Path) -> None:
-    kill_in_place(world, tmp_path, 100)
-
-
-def swap_at_points(world: World, tmp_path: Path, points: int) -> None:
+@pytest.mark.parametrize("points", [10, pytest.param(100, marks=pytest.mark.long)])
+def test_a_killed_swap_leaves_one_version(world: World, tmp_path: Path, points: int) -> None:
     live = tmp_path / "live"
     with Repository.open(world.root) as repo:
         repo.checkout(world.ids[1], to=live, atomic_dir=True)
@@ -209,7 +203,7 @@ def swap_at_points(world: World, tmp_path: Path, points: int) -> None:
     for at in sorted(rng.sample(range(1, total + 1), min(points, total))):
         with Repository.open(world.root) as repo:
             repo.checkout(world.ids[1], to=live, atomic_dir=True)
-        assert killed(act, at)
+        assert killed(act, nth(at))
         seen.add(world.version(Path(os.path.realpath(live))))  # nobody has cleaned up
     with Repository.open(world.root) as repo:
         repo.checkout(world.ids[1], to=live, atomic_dir=True)
@@ -217,16 +211,8 @@ def swap_at_points(world: World, tmp_path: Path, points: int) -> None:
     assert seen <= {0, 1} and seen
 
 
-def test_a_killed_swap_leaves_one_version(world: World, tmp_path: Path) -> None:
-    swap_at_points(world, tmp_path, 10)
-
-
-@pytest.mark.long
-def test_a_swap_killed_at_100_points_leaves_one_version(world: World, tmp_path: Path) -> None:
-    swap_at_points(world, tmp_path, 100)
-
-
-def power_failures(world: World, tmp_path: Path, draws: int) -> None:
+@pytest.mark.parametrize("draws", [25, pytest.param(600, marks=pytest.mark.long)])
+def test_a_power_failure_leaves_one_version(world: World, tmp_path: Path, draws: int) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     world.copy(disk / "models")
@@ -253,25 +239,9 @@ def power_failures(world: World, tmp_path: Path, draws: int) -> None:
     assert seen == {0, 1}
 
 
-def test_a_power_failure_leaves_one_version(world: World, tmp_path: Path) -> None:
-    power_failures(world, tmp_path, 25)
-
-
-@pytest.mark.long
-def test_many_power_failures_leave_one_version(world: World, tmp_path: Path) -> None:
-    power_failures(world, tmp_path, 600)
-
-
 def stop_between_renames(world: World, root: Path) -> None:
-    def die(_: int, op: str, path: Path) -> None:
-        if op == "replace" and path.name == SHARDS[1]:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if child == 0:
-        restore_in(root, world.ids[0])(HookedFS(die))
-        os._exit(0)
-    os.waitpid(child, 0)
+    assert killed(restore_in(root, world.ids[0]), on("replace", SHARDS[1]))
+    fresh_process()
     assert world.version(root) == -1
 
 
@@ -475,3 +445,120 @@ def test_a_repository_that_cannot_be_written_is_checked_out(world: World, tmp_pa
         repo.checkout(world.ids[0], to=tmp_path / "out")
     assert world.version(tmp_path / "out") == 0
     assert not (root / ".mvc/checkouts").exists()
+
+
+class FoldingFS(WrappedFS):
+    """Does not tell case apart, as file systems of macOS and Windows: a name once used stays."""
+
+    def _known(self, path: Path) -> Path:
+        if path.parent.is_dir():
+            for name in self.inner.list(path.parent):
+                if name.casefold() == path.name.casefold():
+                    return path.with_name(name)
+        return path
+
+    def stat(self, path: Path, *, follow: bool = True) -> FileIdentity | None:
+        return super().stat(self._known(path), follow=follow)
+
+    def replace(self, src: Path, dst: Path, *, within: Path | None = None) -> None:
+        super().replace(src, self._known(dst), within=within)
+
+    def unlink(self, path: Path, *given: bool, **options: Any) -> None:
+        super().unlink(self._known(path), *given, **options)
+
+
+def test_delete_spares_what_was_just_written_under_another_case(tmp_path: Path) -> None:
+    root, out = tmp_path / "models", tmp_path / "out"
+    with Repository.init(root, fs=FoldingFS()) as repo:
+        repo.commit(
+            states={"model.safetensors": {"w": np.ones(1000)}, "b.safetensors": {"w": np.ones(9)}}
+        )
+        out.mkdir()
+        (out / "Model.safetensors").write_bytes(b"old")
+        (out / "other").write_bytes(b"old")
+        os.link(out / "Model.safetensors", out / "linked")  # one file, but another name
+        done = repo.checkout("HEAD", to=out, delete=True, force=True)
+        assert sorted(p.name for p in out.iterdir()) == ["Model.safetensors", "b.safetensors"]
+        assert done.deleted == (str(out / "linked"), str(out / "other"))
+        assert (out / "Model.safetensors").stat().st_size > 1000
+
+
+def test_what_a_killed_checkout_left_is_verified_before_it_is_renamed(
+    world: World, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = world.copy(tmp_path / "models")
+    stop_between_renames(world, root)
+    assert world.shards(root) == [0, 1, 1]
+    temporary = sorted(root.glob(".mvc-tmp-*"))
+    flip(temporary[0], temporary[0].stat().st_size - 1)
+    monkeypatch.chdir(root)
+    assert run(["log"]) == 0
+    said = capsys.readouterr().err
+    assert "gave up a checkout that was interrupted" in said and said.count("\n") == 1
+    assert all(str(root / name) in said for name in SHARDS[1:])
+    assert world.shards(root) == [0, 1, 1] and not list(root.glob(".mvc-tmp-*"))
+    assert run(["log"]) == 0 and not capsys.readouterr().err
+
+
+def test_a_checkout_that_is_taken_back_is_told(
+    world: World, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = world.copy(tmp_path / "models")
+    act = restore_in(root, world.ids[0])
+    monkeypatch.chdir(root)
+    for when, told, left in (
+        (on("sync_dir", "models"), "gave up", 1),  # all is written, but the plan is not ready yet
+        (on("replace", SHARDS[1]), "completed", 0),
+    ):
+        assert killed(act, when)
+        assert run(["log"]) == 0
+        said = capsys.readouterr().err
+        assert f"{told} a checkout that was interrupted" in said and said.count("\n") == 1
+        assert world.version(root) == left
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["in place", "folder"])
+def test_two_checkouts_of_the_same_files_do_not_mix(
+    world: World, tmp_path: Path, elsewhere: bool
+) -> None:
+    """The second begins between two renames of the first."""
+    root = world.copy(tmp_path / "models")
+    out = tmp_path / "out" if elsewhere else root
+    options: dict[str, Any] = {"to": out, "force": elsewhere}
+    started: list[threading.Thread] = []
+
+    def second() -> None:
+        with Repository.open(root) as other:
+            other.checkout("main", **options)
+
+    def hook(_: int, op: str, path: Path) -> None:
+        if op == "replace" and path.name == SHARDS[1] and not started:
+            started.append(threading.Thread(target=second))
+            started[0].start()
+            started[0].join(3)
+
+    with Repository.open(root, fs=HookedFS(hook)) as repo:
+        repo.checkout("main~1", **options)
+    started[0].join()
+    assert world.version(out) == 1
+    assert not list((root / ".mvc/checkouts").iterdir())
+
+
+def test_a_checkout_that_waits_too_long_says_so(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mvc.io.replacement._LOCK_SECONDS", 0.1)
+    root = world.copy(tmp_path / "models")
+    caught: list[MvcError] = []
+
+    def hook(_: int, op: str, path: Path) -> None:
+        if op == "replace" and path.name == SHARDS[1]:
+            with Repository.open(root) as other:
+                with pytest.raises(Busy, match="another checkout has been writing") as error:
+                    other.checkout("main", to=other.root)
+                caught.append(error.value)
+                other.checkout("main", to=tmp_path / "elsewhere")  # is not held up
+
+    with Repository.open(root, fs=HookedFS(hook)) as repo:
+        repo.checkout("main~1", to=repo.root)
+    assert len(caught) == 1 and world.version(tmp_path / "elsewhere") == 1

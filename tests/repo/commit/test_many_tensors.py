@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 import mvc
 from mvc.adapters.python.state import from_state
 from mvc.codecs import cast
-from mvc.codecs.pipeline import Pipeline
 from mvc.ids import BlobId
 from mvc.model.tensor import TensorSpec
+from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.packs.records import RecordHeader
 from mvc.store.writing.precision_copies import PrecisionCopies

@@ -58,7 +58,7 @@ def test_an_earlier_program_refuses_instead_of_guessing(
 ) -> None:
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit(STATE, params={"lr": 1})
-    monkeypatch.setattr(store_format, "_KNOWN", store_format._KNOWN - {"commit-2"})
+    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"commit-2"})
     with pytest.raises(UnsupportedFormat, match="it uses commit-2"):
         mvc.Repository.open(tmp_path)
 

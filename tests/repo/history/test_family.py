@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +21,6 @@ State = dict[str, np.ndarray]
 def net(seed: int, layers: int = 4) -> State:
     rng = np.random.default_rng(seed)
     return {f"l{i}.weight": rng.standard_normal((4, 4)) for i in range(layers)}
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "models") as repo:
-        yield repo
 
 
 def on(branch: str) -> mvc.CommitOptions:

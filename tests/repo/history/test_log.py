@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +12,7 @@ from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, retract
 from mvc.repo.history.log import is_reset_point, log
-from tests.repo.publishing import START, advance, commit, repository, set_ref
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
+from tests.repo.publishing import START, advance, commit, set_ref
 
 
 def ids(context: Context, *args: str, **options: object) -> list[CommitId]:
@@ -123,11 +117,10 @@ def test_refusals_come_at_once(context: Context) -> None:
         log(context, CommitId(bytes(32)))
 
 
-def test_reset_points_are_told_when_asked_for(tmp_path: Path) -> None:
+def test_reset_points_are_told_when_asked_for(repo: Repository) -> None:
     weights = np.random.default_rng(0).standard_normal((100, 200)).astype(np.float32)
-    with Repository.init(tmp_path / "weights") as repo:
-        for i in range(3):
-            repo.commit({"w": weights + np.float32(i * 1e-4)}, reset_point=i == 2)
-        entries = list(log(repo.context, reset_points=True))
-        assert [e.reset_point for e in entries] == [True, False, True]
-        assert is_reset_point(repo.context, entries[0].id)
+    for i in range(3):
+        repo.commit({"w": weights + np.float32(i * 1e-4)}, reset_point=i == 2)
+    entries = list(log(repo.context, reset_points=True))
+    assert [e.reset_point for e in entries] == [True, False, True]
+    assert is_reset_point(repo.context, entries[0].id)

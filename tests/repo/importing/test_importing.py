@@ -21,11 +21,6 @@ FS = FileSystem()
 
 
 @pytest.fixture
-def repo(tmp_path: Path) -> Repository:
-    return Repository.init(tmp_path / "models")
-
-
-@pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()

@@ -70,6 +70,11 @@ def grow(
     return made, state
 
 
+def packed_bytes(root: Path) -> int:
+    """Bytes of all packs."""
+    return sum(path.stat().st_size for path in (root / ".mvc/packs").iterdir())
+
+
 def check(repo: mvc.Repository, made: Mapping[CommitId, dict[str, bytes]]) -> None:
     """Every version is what was stored, for a process that knows nothing of it."""
     fresh_process()

@@ -184,7 +184,7 @@ def test_older_programs_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         repo.commit(first(), pipeline="lossless")
         assert "lc" not in store_format.read_features(repo.context.store.fs, tmp_path / ".mvc")
         repo.commit(moved(first()), pipeline="lc")
-    monkeypatch.setattr(store_format, "_KNOWN", store_format._KNOWN - {"lc"})
+    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {"lc"})
     with pytest.raises(UnsupportedFormat, match="it uses lc"):
         mvc.Repository.open(tmp_path)
 

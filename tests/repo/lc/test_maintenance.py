@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,7 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.store.recovery import grouped
 from mvc.store.writing import object_writer
 from mvc.testing import open_quietly
-from tests.repo.lc.histories import bits, check, first, grow, moved, start
-
-
-def stored(root: Path) -> int:
-    packs = root / ".mvc/packs"
-    return sum((packs / name).stat().st_size for name in os.listdir(packs))
+from tests.repo.lc.histories import bits, check, first, grow, moved, packed_bytes, start
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -61,9 +55,9 @@ def test_the_layout_of_the_settings_leaves_steps_alone(tmp_path: Path) -> None:
     """Lossless deltas in their place would take several times the bytes."""
     with start(tmp_path) as repo:
         made, _ = grow(repo, first(), 20)
-        before = stored(tmp_path)
+        before = packed_bytes(tmp_path)
         repo.storage.repack()
-        assert stored(tmp_path) <= before
+        assert packed_bytes(tmp_path) <= before
         check(repo, made)
 
 
@@ -88,9 +82,9 @@ def test_what_nothing_leads_to_is_collected(tmp_path: Path) -> None:
         grow(repo, state, 10)
         repo.switch("main")
         repo.delete_branch("side", force=True)
-        before = stored(tmp_path)
+        before = packed_bytes(tmp_path)
         repo.storage.gc(grace="0")
-        assert stored(tmp_path) < before
+        assert packed_bytes(tmp_path) < before
         check(repo, kept)
 
 

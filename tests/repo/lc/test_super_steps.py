@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import mvc
 from mvc.maintenance.repack.repack import join
 from mvc.testing import fresh_process, open_quietly, open_repository
 from mvc.testing.process import InThisThread
-from tests.repo.lc.histories import check, grow, start
+from tests.repo.lc.histories import check, grow, packed_bytes, start
 
 CHAIN = "lc:x=2,huffman"
 
@@ -20,11 +19,6 @@ CHAIN = "lc:x=2,huffman"
 def sparse(size: int = 20_000) -> dict[str, torch.Tensor]:
     torch.manual_seed(0)
     return {"w": torch.randn(size), "b": torch.randn(10)}
-
-
-def packs(root: Path) -> int:
-    folder = root / ".mvc/packs"
-    return sum((folder / name).stat().st_size for name in os.listdir(folder))
 
 
 def decoded(repo: mvc.Repository) -> int:
@@ -55,12 +49,12 @@ def seconds(repo: mvc.Repository) -> float:
 def test_sixty_four_checkpoints(tmp_path: Path) -> None:
     with start(tmp_path) as repo:
         made, state = grow(repo, sparse(), 65, CHAIN)
-        size, chain, slow = packs(tmp_path), decoded(repo), seconds(repo)
+        size, chain, slow = packed_bytes(tmp_path), decoded(repo), seconds(repo)
         plan = repo.storage.repack(super_step=8).plan
         assert plan.joined > 64
         assert 3 * decoded(repo) <= chain
         assert 5 * seconds(repo) <= slow
-        assert packs(tmp_path) <= size
+        assert packed_bytes(tmp_path) <= size
         check(repo, made)
         assert repo.storage.fsck(full=True).sound
         assert not repo.storage.repack(super_step=8).plan.joined
@@ -73,7 +67,7 @@ def test_levels_one_after_the_other(tmp_path: Path) -> None:
     (tmp_path / "single").mkdir()
     with start(tmp_path / "single") as repo:
         grow(repo, sparse(5000), 65, CHAIN)
-        single = packs(tmp_path / "single")
+        single = packed_bytes(tmp_path / "single")
     with start(tmp_path) as repo:
         made, state = grow(repo, sparse(5000), 40, CHAIN)
         assert join(repo.context)
@@ -82,7 +76,7 @@ def test_levels_one_after_the_other(tmp_path: Path) -> None:
         assert join(repo.context)
         assert not join(repo.context)
         assert 2 * decoded(repo) < chain
-        assert packs(tmp_path) <= single
+        assert packed_bytes(tmp_path) <= single
         check(repo, made | more)
         repo.storage.gc(grace="0")
         check(repo, made | more)

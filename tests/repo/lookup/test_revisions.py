@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,12 +12,7 @@ from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.lookup.revisions import resolve, resolve_ref
 from mvc.repo.times import format_time
-from tests.repo.publishing import START, advance, commit, repository, set_ref
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
+from tests.repo.publishing import START, advance, commit, set_ref
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ from tests.repo.publishing import START, UnsyncedFS, advance, commit, repository
 from tests.repo.working import open_context
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
-
-
 def numbers(context: Context, limit: int | None = None) -> list[int]:
     return [each.number for each in oplog.oplog(context, limit)]
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mvc.errors import MvcError, RefConflict, UnknownOperation
+import mvc
+from mvc.errors import DamagedData, MvcError, RefConflict, UnknownOperation
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo import refs
@@ -25,11 +28,6 @@ from tests.repo.publishing import commit, repository, set_ref
 from tests.repo.working import open_context
 
 State = dict[str, Any]
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return repository(tmp_path / "r")
 
 
 def state(context: Context) -> State:
@@ -515,3 +513,33 @@ def test_any_undo_is_exact_or_refused(steps: list[Step | int]) -> None:
             undo(context, done.number)
             assert state(context) == before
         context.store.close()
+
+
+def test_undo_does_not_move_a_branch_that_a_training_records_on(repo: mvc.Repository) -> None:
+    repo.commit({"w": np.ones(3, np.float32)})
+    model = torch.nn.Linear(2, 2)
+    with mvc.Recorder(repo, model) as recorder:
+        recorder.step()
+        recorder.flush()
+        with pytest.raises(RefConflict, match="a training is recording on main"):
+            repo.undo()
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_an_undo_that_undoes_no_earlier_operation_is_damage(
+    repo: mvc.Repository, ahead: int
+) -> None:
+    repo.commit({"w": np.ones(9)})
+    repo.switch("side", create=True)
+    tip = repo.commit({"w": np.zeros(9)}).id
+    (left,) = (repo.switch("main"), next(repo.oplog()).number)[1:]
+    number = left + 1
+    for named in (number + ahead, number):
+        gone = RefChange(BRANCH + "side", tip, None)
+        repo.context.store.publish(
+            lambda n=named, c=gone: Entry("undo", repo.time("now"), refs=(c,), undoes=n)
+        )
+        tip = None
+    with pytest.raises(DamagedData, match="not an earlier one"):
+        repo.undo(left)
+    assert any("is undone by" in problem.message for problem in repo.storage.fsck().problems)

@@ -9,11 +9,6 @@ from mvc.repo.commit.request import CommitOptions
 from tests.repo.working import tensors_of, write_model
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Repository:
-    return Repository.init(tmp_path / "models")
-
-
 def test_by_state_whatever_the_format(repo: Repository, tmp_path: Path) -> None:
     path = repo.root / "m.safetensors"
     commits = []

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -7,11 +5,6 @@ from mvc.api.repository import Repository
 from mvc.errors import SourceChanged
 from mvc.repo.worktree.status import FileChange, Status
 from tests.repo.working import write_model
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repository:
-    return Repository.init(tmp_path / "models")
 
 
 def kinds(status: Status) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mvc.codecs.pipeline import PRESETS
+from mvc.pipelines.table import PRESETS
 from reproduce.drift.commands import NUMBERS
 from tests.reproduce import child
 

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, UnknownPath, WrongUsage
+from mvc.pipelines.table import PRESETS
 from reproduce.data import Dataset
 from reproduce.drift.comparison import compared, curve_line, curve_settings, wanted
 from reproduce.drift.render import markdown

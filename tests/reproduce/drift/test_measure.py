@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mvc.codecs.pipeline import PRESETS
 from mvc.errors import BadModelFile, DamagedData
+from mvc.pipelines.table import PRESETS
 from reproduce.drift import measure
 from reproduce.drift.measure import Scorer, curve_difference, digest_of, normalised, replay
 from reproduce.drift.thesis import Configuration

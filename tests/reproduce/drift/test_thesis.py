@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mvc.codecs.pipeline import Pipeline
 from mvc.errors import InvalidPipeline
+from mvc.pipelines.pipeline import Pipeline
 from reproduce.drift.thesis import CURVES, MEASURED, Caption, Configuration, read_name
 
 

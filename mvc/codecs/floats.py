@@ -1,0 +1,89 @@
+"""Floating-point tensors as words and as numbers that can be compared and added.
+
+Words carry the bits (a float operation may quiet a NaN or lose the sign of zero); numbers
+are what is computed with.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mvc.codecs.cast import round_bfloat16
+from mvc.codecs.words import Words, word_type
+
+__all__ = ["BY_CODE", "FORMATS", "Format", "Numbers", "values_of", "words_of_values"]
+
+Numbers = NDArray[Any]  # float32 or float64
+
+
+class Format(Struct, frozen=True):
+    """An IEEE 754 binary format: bytes of a word, bits of its fraction."""
+
+    name: str
+    width: int
+    fraction: int
+
+    @property
+    def exponent(self) -> int:
+        """The mask of the exponent's bits, all set in infinities and NaNs."""
+        return (1 << 8 * self.width - 1) - (1 << self.fraction)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number."""
+        return math.ldexp(2 - 2.0**-self.fraction, (1 << 8 * self.width - self.fraction - 2) - 1)
+
+    @property
+    def number_type(self) -> np.dtype[Any]:
+        """In what its numbers are computed with: float64 for float64, else float32."""
+        return np.dtype("<f8") if self.width == 8 else np.dtype("<f4")
+
+    @property
+    def table_type(self) -> np.dtype[Any]:
+        """The dtype of an array of its numbers; uint16 for bfloat16, which numpy lacks."""
+        return np.dtype("<u2" if self.name == "bfloat16" else f"<f{self.width}")
+
+    def infinite(self, words: Words) -> NDArray[np.bool_]:
+        """Which words stand for an infinity or for no number."""
+        exponent = word_type(self.width).type(self.exponent)
+        found: NDArray[np.bool_] = (words & exponent) == exponent
+        return found
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("float64", 8, 52),
+        Format("float32", 4, 23),
+        Format("float16", 2, 10),
+        Format("bfloat16", 2, 7),
+    )
+}
+
+BY_CODE = tuple(FORMATS[name] for name in ("float32", "float64", "float16", "bfloat16"))
+"""Formats by the number that stored data names them with."""
+
+
+def values_of(words: NDArray[Any], kind: Format) -> Numbers:
+    """Words, or an array of the ``table_type``, in the format's ``number_type``.
+
+    Exactly, but for signalling NaNs.
+    """
+    if kind.name == "bfloat16":
+        wide: Numbers = (words.view("<u2").astype("<u4") << np.uint32(16)).view("<f4")
+        return wide
+    values: Numbers = words.view(kind.table_type)
+    return values.astype("<f4") if kind.width == 2 else values
+
+
+def words_of_values(values: Numbers, kind: Format) -> Words:
+    """Numbers as words, rounded to nearest, ties to even."""
+    if kind.name == "bfloat16":
+        single = values.astype("<f4", copy=False)
+        return round_bfloat16(single.view("<u4")).astype("<u2")
+    return values.astype(kind.table_type, copy=False).view(word_type(kind.width))

@@ -1,1 +1,0 @@
-"""Production weights out of training weights, in memory; what comes out is stored exactly."""

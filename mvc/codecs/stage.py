@@ -1,0 +1,124 @@
+"""What all stages have in common, and how their parameters are read."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import ClassVar, Literal
+
+from msgspec import Struct
+
+from mvc.errors import InvalidPipeline
+
+_NUMBER = re.compile(r"-?(\d{1,12}(\.\d{0,12})?|\.\d{1,12})", re.ASCII)
+_WHOLE = re.compile(r"\d{1,9}", re.ASCII)
+
+
+class Kind(enum.Enum):
+    """What flows between two stages."""
+
+    TENSOR = "a tensor's words"
+    PAIR = "a tensor and its base"
+    CHOSEN = "a tensor's chosen changes and its base"
+    DIFFERENCES = "wrap-around differences"
+    PATTERNS = "exclusive-or patterns"
+    RESET = "exclusive-or patterns with low bits reset"
+    FOLDED = "folded differences"
+    STEPS = "whole steps on a grid"
+    KEPT = "the changed words"
+    BUCKETS = "buckets of changes"
+    SYMBOLS = "symbols of changes"
+    STREAMS = "byte streams"
+    BYTES = "bytes"
+
+
+CODINGS_2 = "codings-2"
+"""The feature of stages that came after the first version of the format."""
+
+LC = "lc"
+"""The feature of lossy deltas that are added to a state (``mvc.lossy.lc``)."""
+
+DELTAS = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.FOLDED})
+WORDS = DELTAS | {Kind.TENSOR, Kind.KEPT}
+
+
+class Stage(Struct, frozen=True):
+    """Name and parameters as written; what it takes and gives.
+
+    ``usage`` is its grammar, and the first line of its docstring what people are told about it. A
+    stage without ``gives`` hands on what it took.
+    """
+
+    text: str
+    usage: ClassVar[str]
+    about: ClassVar[str]
+    takes: ClassVar[frozenset[Kind]]
+    gives: ClassVar[Kind | None] = None
+    needs: ClassVar[str]
+    scope: ClassVar[Literal["tensor", "group"]] = "tensor"
+    operator: ClassVar[Literal["none", "sub", "xor", "add"]] = "none"  # of the delta to a base
+    delta: ClassVar[bool] = False  # only meant for deltas, absent from full records
+    lossy: ClassVar[bool] = False
+    feature: ClassVar[str] = ""  # of the repository's format, that a reader of it must know
+    decides: ClassVar[bool] = False  # says whether a version is saved, and changes nothing
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "usage" in vars(cls):  # others are variants, of which people are told nothing
+            cls.about = (cls.__doc__ or "").partition("\n")[0]
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        """The stage ``name:parameter``; InvalidPipeline names what is wrong with it."""
+        if parameter:
+            raise InvalidPipeline(f"stage {name} takes no parameter, not {parameter!r}")
+        return cls(name)
+
+    def full(self) -> Stage | None:
+        """What stands in its place for records without a base, if anything."""
+        return None if self.delta else self
+
+
+def number(stage: str, name: str, text: str, *, low: str, high: str) -> Decimal:
+    """A decimal number from ``low`` to ``high``, both included."""
+    if _NUMBER.fullmatch(text) and Decimal(low) <= Decimal(text) <= Decimal(high):
+        return Decimal(text)
+    raise _wrong(stage, f"{name} is a number from {low} to {high}", text)
+
+
+def whole(stage: str, name: str, text: str, *, low: int, high: int) -> int:
+    """A whole number from ``low`` to ``high``, both included."""
+    if _WHOLE.fullmatch(text) and low <= int(text) <= high:
+        return int(text)
+    raise _wrong(stage, f"{name} is a whole number from {low} to {high}", text)
+
+
+def _wrong(stage: str, rule: str, text: str) -> InvalidPipeline:
+    given = f"not {text!r}" if text else "and is not given"
+    return InvalidPipeline(f"stage {stage}: {rule}, {given}")
+
+
+def plain(value: Decimal) -> str:
+    """The shortest text of a number, without an exponent."""
+    return format(value.normalize() + 0, "f")
+
+
+def read_options(
+    stage: str, parameter: str, named: Sequence[str], flags: Sequence[str]
+) -> tuple[str, dict[str, str]]:
+    """``first,name=value,flag`` as the first value and a mapping; a flag's value is empty."""
+    first, *rest = (part.strip() for part in parameter.split(","))
+    found: dict[str, str] = {}
+    for part in rest:
+        name, equals, value = (s.strip() for s in part.partition("="))
+        if name in found:
+            raise InvalidPipeline(f"stage {stage}:{parameter} says {name} twice")
+        if not ((name in named and value) or (name in flags and not equals)):
+            known = [*(f"{n}=..." for n in named), *flags]
+            raise InvalidPipeline(
+                f"stage {stage} does not know {part!r}", hint=f"it knows {', '.join(known)}"
+            )
+        found[name] = value
+    return first, found

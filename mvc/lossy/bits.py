@@ -1,0 +1,66 @@
+"""Bit reset: the low bits of a change are undone (thesis §3.2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mvc.codecs.floats import Format
+from mvc.codecs.stage import Kind, Stage, read_options, whole
+from mvc.codecs.words import word_type
+from mvc.lossy.weights import LossyStage, Moving
+
+__all__ = ["ResetBits"]
+
+FRACTION = 23  # bits of a float32's fraction, which the parameters count by
+
+
+class ResetBits(LossyStage, frozen=True):
+    """lossy: resets the N lowest bits of a change (msb: of changes in the M highest bits)
+
+    With ``high`` only entries are touched that changed in one of the ``high`` highest bits of
+    the fraction. The mask acts on the exclusive or with the production weights, so what is
+    cleared stays as it is: after any number of versions the low bits are those of the first
+    weights.
+    """
+
+    low: int
+    high: int
+    usage = "lsb:N[,msb=M]"
+    takes = frozenset({Kind.PATTERNS})
+    gives = Kind.RESET
+    needs = "xor directly before it"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, options = read_options(name, parameter, ("msb",), ())
+        low = whole(name, "N", first, low=1, high=FRACTION)
+        high = 0
+        if "msb" in options:
+            high = whole(name, "msb", options["msb"], low=1, high=FRACTION)
+        return cls(f"{name}:{low}{f',msb={high}' if high else ''}", low, high)
+
+    def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
+        for tensor in weights:
+            word = word_type(tensor.format.width).type
+            changed = tensor.before ^ tensor.after
+            undone = changed & word(low_mask(tensor.format, self.low))
+            if self.high:
+                undone[(changed & word(high_mask(tensor.format, self.high))) == 0] = 0
+            if tensor.exact is not None:
+                undone[tensor.exact] = 0
+            np.bitwise_xor(tensor.after, undone, out=tensor.after)
+
+
+def low_mask(kind: Format, low: int) -> int:
+    """The bits that are reset: for float32 the ``low`` lowest.
+
+    Other formats keep ``23 - low`` bits of their fraction, or all that they have.
+    """
+    return (1 << kind.fraction - min(kind.fraction, FRACTION - low)) - 1
+
+
+def high_mask(kind: Format, high: int) -> int:
+    """The ``high`` highest bits of the fraction, or all that there are."""
+    return (1 << kind.fraction) - (1 << kind.fraction - min(high, kind.fraction))

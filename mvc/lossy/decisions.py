@@ -1,0 +1,317 @@
+"""Decisions whether a version is saved at all. They change nothing and leave no trace in storage.
+
+``every`` goes by the number of the version (thesis §3.2.1).
+
+DSED (thesis §3.2.5): a version is skipped while the deployed one is still good enough. Given the
+labelled batches since the last save, the bound E, and the number n of samples that the new weights
+are evaluated on, a version is skipped if and only if
+
+    mean accuracy of the deployed weights, batch by batch  +  round(E n) / n
+        >=  accuracy of the new weights on all these batches together
+
+so a tie skips. With ``last`` the new weights are evaluated on the newest batch alone. The deployed
+weights are evaluated once on every batch. Numbers are exact fractions, so that ties are exact.
+
+Drift detection goes by the incoming data alone: whether it has changed since the last drift. The
+thesis proposes this as future work (chapter 6). The detectors are river's: ADWIN (Bifet and
+Gavaldà, 2007) and Page-Hinkley, with their default settings. They watch one number per sample and
+reset themselves when they detect a drift.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
+from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage, how_to_install
+
+__all__ = ["DriftDetector", "DriftStage", "Dsed", "ErrorDecay", "Evaluate", "Every", "Monitor"]
+
+Evaluate: TypeAlias = Callable[[Mapping[str, NDArray[Any]], Any], float | tuple[float, int]]
+Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
+
+_PART = 4096
+_REMEMBERED = 64 * _PART
+"""Numbers that a drift detector is at least brought back with after a restart."""
+_FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
+_DETECTORS = ("adwin", "page-hinkley")
+_MOST = 1_000_000_000 - 1
+
+
+class _Before(Stage, frozen=True):
+    takes = frozenset({Kind.TENSOR, Kind.PAIR})
+    needs = "to stand first"
+    decides = True
+
+
+class Every(_Before, frozen=True):
+    """decision: saves SAVE versions, then skips SKIP"""
+
+    save: int
+    skip: int
+    usage = "every:SAVE/SKIP"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, slash, second = parameter.partition("/")
+        if not slash:
+            raise InvalidPipeline(
+                f"stage {name} needs SAVE/SKIP, not {parameter!r}", hint="such as every:1/2"
+            )
+        save = whole(name, "SAVE", first.strip(), low=1, high=_MOST)
+        skip = whole(name, "SKIP", second.strip(), low=0, high=_MOST)
+        return cls(f"{name}:{save}/{skip}", save, skip)
+
+
+class DriftStage(_Before, frozen=True):
+    """decision: saves when the incoming data drifts (needs the extra drift)"""
+
+    detector: str
+    usage = "drift:adwin|page-hinkley"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        if parameter not in _DETECTORS:
+            raise InvalidPipeline(
+                f"stage {name} knows no detector {parameter!r}",
+                hint=f"use {' or '.join(f'{name}:{d}' for d in _DETECTORS)}",
+            )
+        return cls(f"{name}:{parameter}", parameter)
+
+
+class Dsed(Stage, frozen=True):
+    """decision: skips while the deployed version is within E of the new one's accuracy
+
+    ``bound`` is a share of accuracy (0.01 is one per cent). ``last_only``: judge the new
+    version by the newest batch alone.
+    """
+
+    bound: Decimal
+    last_only: bool
+    usage = "dsed:E[,last]"
+    takes = frozenset({Kind.DIFFERENCES, Kind.PATTERNS, Kind.RESET, Kind.STEPS})
+    needs = "a delta (sub, xor or steps) before it, and the coding after it"
+    decides = True
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, options = read_options(name, parameter, (), ("last",))
+        bound = number(name, "E", first, low="0", high="1")
+        last = "last" in options
+        return cls(f"{name}:{plain(bound)}{',last' if last else ''}", bound, last)
+
+
+def _is_batch(pair: object) -> bool:
+    """Whether it is data with its number of samples."""
+    return (
+        isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] > 0
+    )
+
+
+class ErrorDecay:
+    """Remembers the batches since the last save; with ``last`` only the newest.
+
+    Raises WrongUsage without ``evaluate``.
+    """
+
+    def __init__(self, stage: Dsed, evaluate: Evaluate | None) -> None:
+        if evaluate is None:
+            raise WrongUsage(
+                f"stage {stage.text} compares accuracies",
+                hint="pass evaluate=(state, data) -> accuracy",
+            )
+        self.text = stage.text
+        self._bound = Fraction(stage.bound)
+        self._last_only = stage.last_only
+        self._evaluate = evaluate
+        self.saved()
+
+    def saved(self) -> None:
+        """Forgets the batches before a version that was saved."""
+        self._old = Fraction(0)
+        self._seen = 0
+        self._batches: list[tuple[Any, int]] = []
+
+    def saw(self, live: Mapping[str, NDArray[Any]], data: Any) -> None:
+        """Evaluates the deployed weights on a new labelled batch."""
+        accuracy, count = self._accuracy(live, data)
+        self._old += accuracy
+        self._seen += 1
+        if self._last_only:
+            self._batches.clear()
+        self._batches.append((data, count))
+
+    def memory(self) -> dict[str, Any]:
+        """What ``restore`` takes, in another process; empty right after a save."""
+        if not self._seen:
+            return {}
+        return {"batches": self._batches, "seen": self._seen, "accuracy": str(self._old)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Remembers what ``memory`` returned; ignores anything else."""
+        batches, seen = kept.get("batches", []), kept.get("seen", 0)
+        accuracy = str(kept.get("accuracy", 0))
+        if type(seen) is not int or seen < 0 or not _FRACTION.fullmatch(accuracy):
+            return
+        if not isinstance(batches, list | tuple) or not all(map(_is_batch, batches)):
+            return
+        self._batches = [(data, count) for data, count in batches]
+        self._seen, self._old = seen, Fraction(accuracy)
+
+    def good_enough(self, made: Mapping[str, NDArray[Any]]) -> str | None:
+        """The reason why the deployed weights suffice; None if the new ones are to be saved.
+
+        The new weights are evaluated on the newest batch first, and only until no further batch
+        can change the decision.
+        """
+        old = self._old / self._seen
+        total = sum(count for _, count in self._batches)
+        enough = old * total + round(self._bound * total)  # with more correct answers it is saved
+        right, unknown = Fraction(0), total
+        for data, count in reversed(self._batches):
+            if right > enough or right + unknown <= enough:
+                break
+            right += self._accuracy(made, data)[0] * count
+            unknown -= count
+        if right > enough:
+            return None
+        most = " at most" if unknown else ""
+        return (
+            f"{self.text}: the deployed version is right in {float(old):.4g} of cases, "
+            f"the new one in{most} {float((right + unknown) / total):.4g}"
+        )
+
+    def _accuracy(self, state: Mapping[str, NDArray[Any]], data: Any) -> tuple[Fraction, int]:
+        found = self._evaluate(state, data)
+        pair = found if isinstance(found, tuple) else (found, None)
+        value = _number(pair[0]) if len(pair) == 2 else None
+        if value is None or (pair is found and not hasattr(pair[1], "__index__")):
+            wanted = "an accuracy from 0 to 1, or a tuple (accuracy, number of samples)"
+            raise _wrong_result("evaluate", found, wanted)
+        count = _sample_count(data) if pair[1] is None else int(pair[1])
+        if not 0 <= value <= 1 or count < 1:
+            raise WrongUsage(
+                f"evaluate gave an accuracy of {value:g} on {count} samples",
+                hint="it is a share from 0 to 1, on at least one sample",
+            )
+        right = round(value * count)
+        near = abs(value * count - right) < 1e-6 * max(1, right)
+        return (Fraction(right, count) if near else Fraction(value)), count
+
+
+def _sample_count(data: Any) -> int:
+    """Number of samples in a pair (inputs, labels); raises WrongUsage for any other batch."""
+    if _is_sequence(data) and len(data) == 2:
+        with suppress(TypeError):
+            return len(data[1])
+    raise WrongUsage(
+        "the number of samples of a batch is not known",
+        hint="pass data=(inputs, labels), or have evaluate return (accuracy, samples)",
+    )
+
+
+class DriftDetector:
+    """A detector that must see every batch, in order. Raises NotInstalled without river."""
+
+    def __init__(self, stage: DriftStage, monitor: Monitor | None) -> None:
+        try:
+            from river import drift
+        except ImportError as error:
+            raise NotInstalled(
+                f"stage {stage.text} needs the package river", hint=how_to_install("drift")
+            ) from error
+        kinds = {"adwin": drift.ADWIN, "page-hinkley": drift.PageHinkley}
+        self.text = stage.text
+        self._detector: Any = kinds[stage.detector]()
+        self._monitor = monitor or _input_means
+        self._seen = array("d")  # since the last drift, after which the detector begins anew
+
+    def memory(self) -> dict[str, Any]:
+        """What ``restore`` takes, in another process, in parts that mostly stay as they are."""
+        seen = np.array(self._seen)
+        return {f"watched.{i}": seen[i : i + _PART] for i in range(0, len(seen), _PART)}
+
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Brings the detector where it was, by the numbers that it saw."""
+        for i in range(0, len(kept) * _PART, _PART):
+            for value in kept.get(f"watched.{i}", ()):
+                self._update(float(value))
+
+    def _update(self, value: float) -> bool:
+        self._detector.update(value)
+        self._seen.append(value)
+        found = bool(self._detector.drift_detected)
+        if found:
+            del self._seen[:]
+        elif len(self._seen) > 2 * _REMEMBERED:
+            del self._seen[:_REMEMBERED]
+        return found
+
+    def drifted(self, data: Any) -> bool:
+        """Whether a drift was detected in the batch. Raises WrongUsage for a bad monitor."""
+        watched: Any = self._monitor(data)
+        # A tensor or array without dimensions is one number.
+        several = isinstance(watched, Iterable) and not isinstance(watched, str | bytes)
+        found = False
+        for value in watched if several and getattr(watched, "ndim", None) != 0 else [watched]:
+            watched_number = _number(value)
+            if watched_number is None:
+                raise _wrong_result("monitor", value, "a number, or one for each sample")
+            if not np.isfinite(watched_number):
+                raise WrongUsage(
+                    f"the monitor of {self.text} gave {watched_number}, which is no number"
+                )
+            found = self._update(watched_number) or found
+        return found
+
+
+def _input_means(data: Any) -> list[float]:
+    """The mean of each input of a pair (inputs, labels), or of an array of inputs.
+
+    Raises WrongUsage for inputs that are no numbers, or none.
+    """
+    try:
+        inputs = np.asarray(data[0] if _is_sequence(data) else data, np.float64)
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        raise WrongUsage(
+            f"the inputs in data, which is of type {type(data).__name__}, are not numbers",
+            hint="pass data=(inputs, labels), or a monitor that gives what to watch",
+        ) from None
+    if not inputs.ndim or not inputs.size:
+        raise WrongUsage("there are no inputs to watch", hint="pass data=(inputs, labels)")
+    means: list[float] = inputs.reshape(len(inputs), -1).mean(axis=1).tolist()
+    return means
+
+
+def _is_sequence(data: Any) -> bool:
+    return isinstance(data, Sequence) and not isinstance(data, str | bytes)
+
+
+def _number(value: Any) -> float | None:
+    """``value`` as a float, also from a tensor or array with one entry; None if it is no number."""
+    if isinstance(value, str | bytes):  # float() would parse these
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return None
+
+
+def _wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
+    """The error for a return value of ``function`` of a wrong type."""
+    kind = type(value).__name__
+    if isinstance(value, tuple):
+        kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"
+    return WrongUsage(
+        f"{function} returned an object of type {kind}: it must return {wanted}",
+        hint=f"has {function} a return statement?" if value is None else None,
+    )

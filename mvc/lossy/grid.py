@@ -1,0 +1,125 @@
+"""The grid: production weights are whole multiples of a power of two, the step of their tensor.
+
+The step is near ``coarse`` times the standard deviation of the tensor's entries, and finer for
+tensors that are smaller than the largest one, by the power ``fine`` of the ratio: they cost few
+bytes, and each of their entries serves more of the network. A training weight is rounded to
+the nearest multiple, but keeps its place until it is further than ``hold`` steps away:
+training weights tremble, and without it those that lie half-way between two multiples would
+cross over and back with every batch.
+
+Rounding needs no dither: where in its step an entry lies is as good as random, so that as
+many entries move on as the tensor has moved on the average. A wider ``hold`` (a dead zone)
+loses just that. The rounding error is fed back, since the next version is rounded anew.
+
+The step is found again in the production weights themselves: they are multiples of it. It is
+kept while it is within a factor of two of what is wanted, so that the grid rarely changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+
+import numpy as np
+
+from mvc.codecs.floats import Numbers, values_of, words_of_values
+from mvc.codecs.stage import Stage, number, plain, read_options
+from mvc.lossy.weights import ChoosingStage, Moving
+
+__all__ = ["Grid"]
+
+_HOLD, _FINE = "0.52", "0.5"
+_SMALLEST = -126  # below it a float32 has fewer bits
+
+
+class Grid(ChoosingStage, frozen=True):
+    """lossy: rounds to steps of about C standard deviations, finer in small tensors
+
+    A tensor whose entries are all equal has no spread to measure a step by, and is taken
+    over exactly; so is every entry that is infinite or no number.
+    """
+
+    coarse: Decimal
+    hold: Decimal
+    fine: Decimal
+    usage = "grid:C[,hold=H][,fine=F]"
+    begins = True
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, options = read_options(name, parameter, ("hold", "fine"), ())
+        coarse = number(name, "C", first, low="0.000001", high="16")
+        hold = number(name, "hold", options.get("hold", _HOLD), low="0.5", high="1")
+        fine = number(name, "fine", options.get("fine", _FINE), low="0", high="1")
+        shown = "" if plain(hold) == _HOLD else f",hold={plain(hold)}"
+        shown += "" if plain(fine) == _FINE else f",fine={plain(fine)}"
+        return cls(f"{name}:{plain(coarse)}{shown}", coarse, hold, fine)
+
+    def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
+        coarse, hold, fine = float(self.coarse), float(self.hold), float(self.fine)
+        largest = max((len(tensor.after) for tensor in weights), default=0)
+        for tensor in weights:
+            after = values_of(tensor.after, tensor.format)
+            before = values_of(tensor.before, tensor.format)
+            wanted = wanted_exponent(_sound(after, tensor), coarse, largest, fine)
+            if wanted is None:
+                continue
+            exponent = _exponent(_sound(before, tensor), wanted)
+            values = _rounded(before, after, exponent, hold=hold, largest=tensor.format.largest)
+            words = words_of_values(values, tensor.format)
+            taken = True if tensor.exact is None else ~tensor.exact
+            np.copyto(tensor.after, words, where=taken)
+
+
+def wanted_exponent(values: Numbers, coarse: float, largest: int, fine: float) -> int | None:
+    """The exponent of the step that is wanted; None where the entries have no spread.
+
+    ``largest`` is the number of entries of the largest tensor.
+    """
+    with np.errstate(all="ignore"):  # a spread beyond float64 is infinite
+        spread = float(np.std(values, dtype=np.float64)) if len(values) else 0.0
+    if not 0 < spread < math.inf:
+        return None
+    finer = fine * math.log2(largest / len(values))
+    return max(round(math.log2(coarse) + math.log2(spread) - finer), _SMALLEST)
+
+
+def _sound(values: Numbers, tensor: Moving) -> Numbers:
+    return values if tensor.exact is None else values[~tensor.exact]
+
+
+def _exponent(before: Numbers, wanted: int) -> int:
+    """That of the grid on which ``before`` lies, if it is near what is wanted."""
+    near = (e for e in (wanted + 1, wanted, wanted - 1) if _on_grid(before, e))
+    return next(near, wanted) if before.any() else wanted
+
+
+def _on_grid(values: Numbers, exponent: int) -> bool:
+    """Asked of a few entries first, since most tensors that are off the grid show it at once."""
+    for part in (values[:256], values):
+        with np.errstate(all="ignore"):
+            scaled = np.ldexp(part, -exponent)
+        if not bool((scaled == np.rint(scaled)).all()):
+            return False
+    return True
+
+
+def _rounded(
+    before: Numbers, after: Numbers, exponent: int, *, hold: float, largest: float
+) -> Numbers:
+    """``after`` on the grid, and no further out than its last multiple up to ``largest``.
+
+    Scaling by a power of two is exact, and so is every multiple.
+    """
+    with np.errstate(all="ignore"):
+        outmost = float(np.floor(np.ldexp(largest, -exponent)))
+        numbers = np.rint(np.ldexp(after, -exponent)).clip(-outmost, outmost)
+        moved = np.abs(after - before)
+        held = moved <= after.dtype.type(math.ldexp(hold, exponent))
+        held &= np.ldexp(np.rint(np.ldexp(before, -exponent)), exponent) == before
+        on_grid = np.ldexp(numbers, exponent)
+        np.copyto(on_grid, before, where=held)
+    # -0.0 is no multiple of its own; adding 0.0 makes it +0.0.
+    result: Numbers = on_grid + on_grid.dtype.type(0)
+    return result

@@ -1,0 +1,183 @@
+"""Buckets by sign and exponent (``expq``), and which of them are kept (``promote``).
+
+Changes of one sign and one biased exponent form a bucket. Its representative is
+(max + min) / 2, computed in float64 and rounded to the tensor's dtype, or the mean of its
+entries. Exact zeros and subnormal changes are in no bucket: they are symbol 0. ``promote`` keeps
+the buckets with the largest exponents, of equal ones the positive first; all other changes become
+symbol 0 as well, and are in the next delta again. Symbols number the buckets in that order,
+from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs.stage import LC, Kind, Stage, read_options, whole
+from mvc.lossy.lc.packing import symbol_type
+from mvc.lossy.lc.payload import encode_steps
+from mvc.lossy.lc.quantise import (
+    Group,
+    Representatives,
+    TensorChange,
+    self_information,
+)
+from mvc.lossy.lc.stages import MAX_BITS, Quantiser, bound_of, with_flags
+from mvc.lossy.lc.step import BLOCK, Addition, Symbols
+
+if TYPE_CHECKING:
+    from mvc.pipelines.pipeline import Pipeline
+
+__all__ = ["ExpQ", "Promote"]
+
+
+class ExpQ(Quantiser, frozen=True):
+    """lossy delta: one value for all changes of one sign and exponent
+
+    ``mean``: that value is the bucket's mean.
+    """
+
+    mean: bool
+    own: bool
+    usage = "expq[:mean][,tensor]"
+    gives = Kind.BUCKETS
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        known = ("mean", "tensor")
+        _, options = read_options(name, f",{parameter}" if parameter else "", (), known)
+        text = with_flags(name, [flag for flag in known if flag in options])
+        return cls(text, mean="mean" in options, own="tensor" in options)
+
+    def choose(
+        self, pipeline: Pipeline, groups: Sequence[Group]
+    ) -> list[tuple[TensorChange, Addition]]:
+        promote = pipeline.promote
+        bits = promote.bits if promote else 0
+        error = None if promote is None or promote.error is None else float(promote.error)
+        ranked = [_Ranked(g, bits, mean=self.mean, errors=error is not None) for g in groups]
+        if error is not None:
+            return [pair for each in ranked for pair in each.steps(each.least(error))]
+        if promote is not None and promote.budget is not None:
+            allowed = int(sum(group.nbytes for group in groups) * promote.budget)
+            return _within_budget(pipeline, ranked, allowed)
+        return _steps(ranked, max((len(each.counts) for each in ranked), default=0))
+
+
+class Promote(Stage, frozen=True):
+    """lossy: keeps the 2^X - 1 largest exponents, or as many as a bound allows
+
+    How many, one of three numbers says. ``bits``: 2^bits - 1 buckets. ``budget``: as many as fit
+    into this share of the raw bytes. ``error``: as few as keep the delta's relative error within
+    it.
+    """
+
+    bits: int
+    budget: Decimal | None
+    error: Decimal | None
+    usage = "promote:X|budget=B|error=E"
+    takes = frozenset({Kind.BUCKETS})
+    gives = Kind.SYMBOLS
+    needs = "the buckets of expq directly before it"
+    scope = "group"
+    delta = True
+    lossy = True
+    feature = LC
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        if "=" not in parameter:
+            bits = whole(name, "X", parameter, low=1, high=MAX_BITS)
+            return cls(f"{name}:{bits}", bits, None, None)
+        key, value, text = bound_of(name, parameter)
+        share = {"budget": None, "error": None, key: value}
+        return cls(f"{name}:{text}", 0, share["budget"], share["error"])
+
+
+class _Ranked:
+    """A group's buckets by priority, the rank of every entry, and the representatives."""
+
+    def __init__(self, group: Group, bits: int, *, mean: bool, errors: bool) -> None:
+        self.group = group
+        keys = np.flatnonzero(group.counts)
+        exponents = group.exponents(keys)
+        keys, exponents = keys[exponents > 0], exponents[exponents > 0]
+        buckets, first = np.unique(keys >> group.finer, return_index=True)
+        order = np.lexsort((buckets, -exponents[first]))
+        order = order[: (1 << bits) - 1] if bits else order
+        last = np.append(first[1:], len(keys)) - 1
+        self.counts = np.add.reduceat(group.counts[keys], first)[order] if len(keys) else order
+        self.numbers = Representatives(len(order) + 1, group.kind, mean=mean, errors=errors)
+        rank_of = np.zeros(len(group.counts), np.uint8 if len(order) < 128 else np.uint16)
+        for rank, bucket in enumerate(order.tolist(), 1):
+            ends = keys[[first[bucket], last[bucket]]]
+            rank_of[keys[first[bucket] : last[bucket] + 1]] = rank
+            if not mean:
+                rank_of[ends] = rank | self.numbers.flag(rank_of.dtype)
+        self.rows: list[Symbols] = []
+        for change in group.changes:
+            row = np.empty(len(change), rank_of.dtype)
+            for at, values, patterns in change.blocks():
+                symbols = row[at : at + BLOCK]
+                rank_of.take(patterns >> group.shift, out=symbols, mode="clip")
+                self.numbers.add(symbols, values)
+            self.rows.append(row)
+        self.table = self.numbers.table(self.counts)
+
+    def steps(self, count: int) -> list[tuple[TensorChange, Addition]]:
+        """Steps that keep the first ``count`` buckets."""
+        rows = self.rows
+        if count < len(self.counts):
+            rows = [row * (row <= count) for row in rows]
+        rows = [row.astype(symbol_type(count + 1), copy=False) for row in rows]
+        return self.group.steps(rows, self.table[: count + 1])
+
+    def sizes(self, most: int) -> NDArray[np.float64]:
+        """About the bytes for 1, 2, ... ``most`` buckets: entropy of the symbols, and table."""
+        counts = self.counts.astype(np.float64)
+        if not len(counts):  # nothing has changed
+            return np.zeros(most)
+        rest = self.group.entries - np.cumsum(counts)
+        bits = self_information(self.group.entries) - np.cumsum(self_information(counts))
+        bits -= self_information(rest)
+        bits += np.arange(1, len(counts) + 1) * 8 * self.group.kind.width
+        filled: NDArray[np.float64] = np.pad(bits / 8, (0, most - len(bits)), "edge")
+        return filled
+
+    def least(self, error: float) -> int:
+        """How many buckets keep the relative error of the group's delta within ``error``.
+
+        The error is the norm of what is lost, over the norm of the delta. All buckets, if even
+        these lose more.
+        """
+        left = self.numbers.squares - np.cumsum(self.numbers.explained(self.table, self.counts))
+        within = np.flatnonzero(left <= error**2 * self.numbers.squares)
+        return int(within[0]) + 1 if len(within) else len(self.counts)
+
+
+def _steps(ranked: Sequence[_Ranked], count: int) -> list[tuple[TensorChange, Addition]]:
+    return [pair for each in ranked for pair in each.steps(count)]
+
+
+def _within_budget(
+    pipeline: Pipeline, ranked: Sequence[_Ranked], allowed: int
+) -> list[tuple[TensorChange, Addition]]:
+    """As many buckets as fit into ``allowed`` bytes, at least one; guessed by the entropy first."""
+    most = max((len(each.counts) for each in ranked), default=0)
+    if not most:
+        return _steps(ranked, 0)
+    sizes = sum(each.sizes(most) for each in ranked)
+    guess = max(int(np.searchsorted(sizes, allowed, "right")), 1)
+    low, high, kept = 1, guess + 1, None
+    while high - low > 1:
+        middle = guess if kept is None and high > guess else (low + high) // 2
+        attempt = _steps(ranked, middle)
+        if sum(map(len, encode_steps(pipeline, [step for _, step in attempt]))) <= allowed:
+            low, kept = middle, attempt
+        else:
+            high = middle
+    return _steps(ranked, low) if kept is None else kept

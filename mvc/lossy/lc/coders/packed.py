@@ -1,0 +1,84 @@
+"""Symbols packed eight, four or two to a byte, under Huffman codes of zlib or zstd.
+
+A Huffman code spends at least a bit on what it codes. Where that is a byte of four symbols, it
+is a quarter of a bit for each, and both libraries code bytes faster than symbols could be read
+one by one. zlib is told to search no repetitions (its Huffman-only strategy) and has codes for
+every 32,768 bytes; zstd finds runs of zeros as well. The smaller result is taken.
+
+Stored: for each plane (one, or two if symbols have two bytes: low bytes, then high bytes) its
+form, one byte. ``CONSTANT``: the byte. ``RAW``: the bytes. ``ZLIB``, ``ZSTD``: the length of
+the frame, and the frame.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+
+from mvc.codecs.compressors import HUFFMAN, compress, decompress_into
+from mvc.codecs.streams import Parts
+from mvc.codecs.varint import Cursor, varint
+from mvc.codecs.words import Bytes
+from mvc.errors import DamagedData
+from mvc.lossy.lc.packing import check_below, pack, per_byte, unpack
+from mvc.lossy.lc.step import Symbols
+
+__all__ = ["decode", "encode"]
+
+CONSTANT, RAW, ZLIB, ZSTD = range(4)
+_SMALL = 16  # bytes; a frame's header takes more than it could save
+
+
+def encode(symbols: Symbols, alphabet: int) -> Parts:
+    """Parts to be joined."""
+    if not len(symbols):
+        return []
+    count = per_byte(alphabet)
+    if count:
+        return _encode(pack(symbols.astype(np.uint8, copy=False), count))
+    return _encode(symbols.astype(np.uint8)) + _encode((symbols >> 8).astype(np.uint8))
+
+
+def decode(cursor: Cursor, count: int, alphabet: int) -> Symbols:
+    """The next ``count`` symbols."""
+    if not count:
+        return np.empty(0, np.uint8)
+    together = per_byte(alphabet)
+    if together:
+        symbols: Symbols = unpack(_decode(cursor, -(-count // together)), together, count)
+    else:
+        low, high = _decode(cursor, count), _decode(cursor, count)
+        symbols = low | high.astype(np.uint16) << np.uint16(8)
+    check_below(int(symbols.max()), alphabet)
+    return symbols
+
+
+def _encode(data: Bytes) -> Parts:
+    first = int(data[0])
+    if bool((data == first).all()):
+        return [bytes((CONSTANT, first))]
+    if len(data) < _SMALL:
+        return [bytes((RAW,)), data.tobytes()]
+    frames = {ZSTD: compress(data, HUFFMAN)}
+    if len(frames[ZSTD]) > len(data) // 8:  # below a bit a byte no Huffman code is smaller
+        code = zlib.compressobj(1, zlib.DEFLATED, memLevel=9, strategy=zlib.Z_HUFFMAN_ONLY)
+        frames[ZLIB] = code.compress(data.data) + code.flush()
+    form = min(frames, key=lambda f: len(frames[f]))
+    frame = frames[form]
+    if len(frame) >= len(data):
+        return [bytes((RAW,)), data.tobytes()]
+    return [bytes((form,)) + varint(len(frame)), frame]
+
+
+def _decode(cursor: Cursor, count: int) -> Bytes:
+    form = cursor.byte()
+    if form == CONSTANT:
+        return np.full(count, cursor.byte(), np.uint8)
+    if form == RAW:
+        return np.frombuffer(cursor.take(count), np.uint8)
+    if form not in (ZLIB, ZSTD):
+        raise DamagedData(f"packed symbols of unknown form {form}")
+    out = np.empty(count, np.uint8)
+    decompress_into(cursor.take(cursor.varint()), out, "zlib:1" if form == ZLIB else HUFFMAN)
+    return out

@@ -1,0 +1,231 @@
+"""Equal steps around zero (``uniform``).
+
+An entry d is at level trunc(d / step), at most 16,383 from zero, so that zero's level is two
+steps wide. A level's number is the mean of its entries, rounded to the upper half of its bits
+(float32 and float64), which alone are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs.cast import round_bfloat16
+from mvc.codecs.floats import Format, Numbers
+from mvc.codecs.stage import Kind, Stage, read_options
+from mvc.errors import InvalidPipeline
+from mvc.lossy.lc.packing import symbol_type
+from mvc.lossy.lc.payload import encode_steps
+from mvc.lossy.lc.quantise import (
+    Group,
+    Representatives,
+    TensorChange,
+    self_information,
+)
+from mvc.lossy.lc.stages import Quantiser, bound_of
+from mvc.lossy.lc.step import BLOCK, Addition, Symbols
+
+if TYPE_CHECKING:
+    from mvc.pipelines.pipeline import Pipeline
+
+__all__ = ["Uniform"]
+
+_COARSEST, _FINEST = -10.0, 14.0  # log2 of the root mean square over the step
+_TRIES = 8
+_NEAR = 0.97  # of the budget
+_MOST_LEVEL = 16383
+_FREQUENCY = 1.5  # bytes of a coder for one more symbol
+_NARROWER = 0.05
+
+
+class Uniform(Quantiser, frozen=True):
+    """lossy delta: equal steps around zero, as fine as a bound allows
+
+    The step is the smallest that keeps to ``budget``, or the largest that keeps to ``error``.
+    """
+
+    budget: Decimal | None
+    error: Decimal | None
+    own: bool
+    usage = "uniform:budget=B|error=E[,tensor]"
+    gives = Kind.SYMBOLS
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, *further = (part.strip() for part in parameter.split(","))
+        key, value, text = bound_of(name, first)
+        _, options = read_options(name, ",".join(("", *further)), ("budget", "error"), ("tensor",))
+        own = "tensor" in options
+        if len(options) > own:
+            raise InvalidPipeline(f"stage {name} takes one bound: budget=B or error=E")
+        share = {"budget": None, "error": None, key: value}
+        return cls(f"{name}:{text}{',tensor' if own else ''}", own=own, **share)
+
+    def choose(
+        self, pipeline: Pipeline, groups: Sequence[Group]
+    ) -> list[tuple[TensorChange, Addition]]:
+        levels = [_Levels(group) for group in groups]
+        if self.error is not None:
+            error = float(self.error)
+            return [pair for each in levels for pair in each.within(error)]
+        assert self.budget is not None
+        allowed = int(sum(group.nbytes for group in groups) * self.budget)
+        return _within_budget(pipeline, levels, allowed)
+
+
+class _Levels:
+    """A group's changes in equal steps. Sizes and errors are first estimated from counts.
+
+    The fineness of a step is log2 of how often it goes into the changes' root mean square.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        keys = np.flatnonzero(group.counts)
+        keys = keys[group.exponents(keys) > 0]
+        self.counts = group.counts[keys].astype(np.float64)
+        pattern, form = (f"<{c}{group.pattern_width}" for c in "uf")
+        lowest = keys << group.shift
+        middle = lowest | 1 << group.shift - 1
+        self.values = middle.astype(pattern).view(form).astype(np.float64)
+        self.squares = float(self.counts @ self.values**2)
+        self.deviation = float(np.sqrt(self.squares / max(group.entries, 1)))
+        # A step is not larger than the largest change, no subnormal change is a step long, and
+        # no change lies beyond the last level.
+        largest = float(np.abs(lowest.astype(pattern).view(form)).max(initial=0))
+        self.most = largest * (1 - 2.0**-20)  # the quotient is rounded
+        least = largest * (1 + 2.0**-group.finer) / _MOST_LEVEL
+        self.least = max(least, float(np.finfo(form).smallest_normal))
+
+    def step(self, fineness: float) -> float:
+        """The length of a step of a fineness."""
+        return max(min(self.deviation * float(2.0**-fineness), self.most), self.least)
+
+    def size(self, fineness: float) -> float:
+        """About the bytes of the symbols and their numbers."""
+        counts, _ = self._estimated(fineness)
+        counts[0] += self.group.entries - self.counts.sum()
+        bits = self_information(self.group.entries) - self_information(counts).sum()
+        width = 4 if self.group.kind.width == 8 else 2
+        return float(bits) / 8 + (width + _FREQUENCY) * int(np.count_nonzero(counts[1:]))
+
+    def _lost(self, fineness: float) -> float:
+        """About the relative error, squared."""
+        counts, sums = self._estimated(fineness)
+        explained = (sums[1:] ** 2 / np.maximum(counts[1:], 1)).sum()
+        return 1 - float(explained) / self.squares if self.squares else 0.0
+
+    def _estimated(self, fineness: float) -> tuple[NDArray[Any], NDArray[Any]]:
+        """About how many entries each level has, and their sums; those of zero are first."""
+        levels = np.trunc(self.values / self.step(fineness)).clip(-_MOST_LEVEL, _MOST_LEVEL)
+        found, place = np.unique(np.append(0, levels), return_inverse=True)
+        zero, place = int(place[0]), place[1:]
+        front = np.append(zero, np.delete(np.arange(len(found)), zero))
+        counts: NDArray[Any] = np.bincount(place, self.counts, len(found))
+        sums: NDArray[Any] = np.bincount(place, self.counts * self.values, len(found))
+        return counts[front], sums[front]
+
+    def within(self, error: float) -> list[tuple[TensorChange, Addition]]:
+        """Steps whose relative error is at most ``error``, or as small as it gets."""
+        allowed = error**2
+        coarse = _bisect(lambda c: self._lost(-c) <= allowed, -_FINEST, -_COARSEST)
+        rows, table, lost = self._made(-coarse, errors=True)
+        while lost > allowed and coarse > -_FINEST:
+            coarse -= _NARROWER
+            rows, table, lost = self._made(-coarse, errors=True)
+        return self.group.steps(rows, table)
+
+    def steps(self, fineness: float) -> list[tuple[TensorChange, Addition]]:
+        rows, table, _ = self._made(fineness, errors=False)
+        return self.group.steps(rows, table)
+
+    def _made(self, fineness: float, *, errors: bool) -> tuple[list[Symbols], Numbers, float]:
+        """Symbols, their numbers, and (with ``errors``) the relative error, squared.
+
+        The levels that occur are numbered outwards: 0, 1, -1, 2, -2, ...
+        """
+        kind, step = self.group.kind, self.step(fineness)
+        most = min(int(2 * self.most / step) + 1, _MOST_LEVEL)
+        sums = Representatives(2 * most + 1, kind, mean=True, errors=errors)
+        rows, scale = [], kind.number_type.type(1 / step)
+        counts = np.zeros(2 * most + 1, np.int64)
+        for change in self.group.changes:
+            row = np.empty(len(change), np.uint16)
+            for at, values, _ in change.blocks():
+                level = np.clip(np.trunc(values * scale), -most, most)
+                outwards = np.abs(level)
+                outwards += outwards
+                outwards -= level > 0
+                row[at : at + BLOCK] = outwards
+                sums.add(row[at : at + BLOCK], values)
+                counts += np.bincount(row[at : at + BLOCK], minlength=len(counts))
+            rows.append(row)
+        used = np.flatnonzero(counts)
+        used = used[used > 0]
+        symbols = np.zeros(2 * most + 1, symbol_type(len(used) + 1))
+        symbols[used] = np.arange(1, len(used) + 1)
+        numbers_of = np.zeros(len(symbols))
+        numbers_of[used] = _shortened(sums.sums[used] / counts[used], kind)
+        lost = sums.squares - sums.explained(numbers_of, counts[1:]).sum()
+        table = np.append(0, numbers_of[used])
+        made = [symbols.take(row) for row in rows]
+        return made, table, float(lost) / sums.squares if sums.squares else 0.0
+
+
+def _within_budget(
+    pipeline: Pipeline, levels: Sequence[_Levels], allowed: int
+) -> list[tuple[TensorChange, Addition]]:
+    """The finest steps that fit into ``allowed`` bytes, or the coarsest ones."""
+
+    def estimate(fineness: float) -> float:
+        return sum(each.size(fineness) for each in levels)
+
+    best, target = None, float(allowed)
+    low, high = _COARSEST, _FINEST  # low fits, or is taken whatever it costs
+    for _ in range(_TRIES):
+        fineness = _bisect(lambda f: estimate(f) <= target, low, high)  # noqa: B023
+        if best is not None and fineness - low < _NARROWER / 4:
+            break
+        attempt = [pair for each in levels for pair in each.steps(fineness)]
+        made = sum(map(len, encode_steps(pipeline, [step for _, step in attempt])))
+        if made <= allowed:
+            best, low = attempt, fineness
+            if made >= _NEAR * allowed or fineness == high:
+                break
+        elif fineness == _COARSEST:
+            return attempt
+        else:
+            high = fineness
+        target *= (_NEAR + 1) / 2 * allowed / made
+        if not estimate(low) <= target < estimate(high):
+            target = (estimate(low) + estimate(high)) / 2
+    return best or [pair for each in levels for pair in each.steps(_COARSEST)]
+
+
+def _bisect(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest number for which ``holds``, which is true up to it; ``low`` if for none."""
+    if holds(high):
+        return high
+    for _ in range(24):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def _shortened(values: NDArray[np.float64], kind: Format) -> NDArray[np.float64]:
+    """The nearest finite numbers that need only half the bytes of a float32 or float64.
+
+    No number of a float64 is so large (``quantise``) that it would be rounded to infinity.
+    """
+    if kind.name == "float64":
+        bits = values.view(np.uint64) + np.uint64(1 << 31)
+        return (bits >> np.uint64(32) << np.uint64(32)).view(np.float64)
+    if kind.name == "float32":
+        short = round_bfloat16(values.astype("<f4").view("<u4"))
+        short -= short & 0x7FFF == 0x7F80  # the largest number, in place of infinity
+        return (short << np.uint32(16)).view("<f4").astype(np.float64)
+    return values

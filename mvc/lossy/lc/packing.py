@@ -1,0 +1,96 @@
+"""What coders have in common: the type of symbols, their bound, several of them in a byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs.varint import Cursor
+from mvc.codecs.words import Bytes
+from mvc.errors import DamagedData
+
+__all__ = [
+    "check_below", "decode_constant", "index_of", "occurrences", "pack", "per_byte", "symbol_type",
+    "unpack",
+]  # fmt: skip
+
+_BLOCK = 1 << 16
+
+_FACTORS = {
+    4: np.uint32(1 << 24 | 1 << 18 | 1 << 12 | 1 << 6),
+    2: np.uint16(1 << 8 | 1 << 4),
+}
+
+
+def symbol_type(alphabet: int) -> Any:
+    """The type of symbols below ``alphabet``."""
+    return np.uint8 if alphabet <= 256 else np.uint16
+
+
+def check_below(most: int, alphabet: int) -> None:
+    """Raises DamagedData unless ``most``, the largest symbol of a row, is below ``alphabet``."""
+    if most >= alphabet:
+        raise DamagedData("a symbol that no number stands for")
+
+
+def decode_constant(cursor: Cursor, count: int, alphabet: int) -> NDArray[Any]:
+    """A row of one symbol, which is stored as a variable-length integer."""
+    symbol = cursor.varint()
+    check_below(symbol, alphabet)
+    return np.full(count, symbol, symbol_type(alphabet))
+
+
+def per_byte(alphabet: int) -> int:
+    """How many symbols below ``alphabet`` a byte holds: 8, 4, 2, 1, or 0 if not even one."""
+    return next((n for n in (8, 4, 2, 1) if alphabet <= 1 << 8 // n), 0)
+
+
+def index_of(symbols: Bytes, count: int) -> NDArray[Any]:
+    """``count`` symbols (2 or 4) of 8 / count bits to a number below 256, the first lowest.
+
+    ``symbols`` is contiguous and a multiple of ``count`` long. One multiplication moves all of
+    them into the highest byte.
+    """
+    words: NDArray[Any] = symbols.view(f"<u{count}") * _FACTORS[count]
+    words >>= words.dtype.type(8 * (count - 1))
+    return words
+
+
+def occurrences(symbols: NDArray[Any]) -> NDArray[np.int64]:
+    """How often each symbol occurs, up to the largest one; block by block, to stay in the cache."""
+    counts = np.zeros(int(symbols.max(initial=0)) + 1, np.int64)
+    for at in range(0, len(symbols), _BLOCK):
+        counts += np.bincount(symbols[at : at + _BLOCK], minlength=len(counts))
+    return counts
+
+
+def pack(symbols: Bytes, count: int) -> Bytes:
+    """Bytes of ``count`` symbols each (8, 4, 2 or 1); the last is filled with zeros."""
+    symbols = np.ascontiguousarray(symbols)
+    if count == 1:
+        return symbols
+    if count == 8:
+        return np.packbits(symbols, bitorder="little")
+    whole = len(symbols) // count * count
+    packed = np.empty(-(-len(symbols) // count), np.uint8)
+    packed[: whole // count] = index_of(symbols[:whole], count)
+    if whole < len(symbols):
+        last = np.zeros(count, np.uint8)
+        last[: len(symbols) - whole] = symbols[whole:]
+        packed[-1:] = index_of(last, count)
+    return packed
+
+
+def unpack(packed: Bytes, count: int, total: int) -> Bytes:
+    """``total`` symbols out of bytes of ``count`` each. What fills the last byte is left out."""
+    if count == 1:
+        return packed[:total]
+    if count == 8:
+        return np.unpackbits(packed, count=total, bitorder="little")
+    bits = 8 // count
+    places = np.arange(0, 8, bits)
+    rows = (np.arange(256)[:, np.newaxis] >> places & (1 << bits) - 1).astype(np.uint8)
+    symbols: Bytes = rows.view(f"<u{count}").ravel().take(packed).view(np.uint8)
+    return symbols[:total]

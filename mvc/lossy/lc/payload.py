@@ -1,0 +1,296 @@
+"""The bytes of the steps of many tensors, once or at several times.
+
+Members whose steps have the same dtype, scale and table form a *class*: its table is stored
+once, and the symbols of its members, one after the other, are one row for the coder.
+
+Stored: the number of classes; for each its dtype (bits 0-1: float32, float64, float16,
+bfloat16; bit 2: on the scale of the root), the number of its symbols but 0, if there are any
+how many bytes of a number are stored, and the numbers of symbols 1, 2, ..., each without its
+low bytes (these are zero); the classes of the members as runs (length, class); the symbols of
+each class as the coder writes them. Numbers without a width are variable-length integers.
+
+A *joint* payload (a super-step) holds several consecutive steps of the same tensors. Decoding
+gives every step back, so that the states between them are found by as many additions, bit for
+bit. It is smaller than the steps by themselves because a weight that moves far once does so
+again: the symbols of one weight at several times are one letter for the coder, which has a
+frequency of its own. The number of steps comes first; a class has the same tables at every time,
+which are stored time after time; before its letters stands its limit, one byte. A letter joins
+as many times as keep the product of their numbers of symbols within the limit (``_LIMITS``), the
+first time being the lowest digit; limit 0 joins none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mvc.codecs.floats import BY_CODE, FORMATS, Format
+from mvc.codecs.streams import Parts
+from mvc.codecs.varint import Cursor, varint
+from mvc.errors import DamagedData, WrongUsage
+from mvc.lossy.lc.coders import packed
+from mvc.lossy.lc.packing import symbol_type
+from mvc.lossy.lc.stages import SymbolCoding
+from mvc.lossy.lc.step import Addition, Symbols
+
+if TYPE_CHECKING:
+    from mvc.pipelines.pipeline import Pipeline
+
+__all__ = ["MAX_JOINT", "decode_joint", "decode_steps", "encode_joint", "encode_steps"]
+
+MAX_JOINT = 1024
+"""Steps in one payload."""
+
+_LIMITS = (0, 256, 4096)
+_ROOT = 4
+_MOST_SYMBOLS = 1 << 16
+
+
+def encode_steps(pipeline: Pipeline, steps: Sequence[Addition]) -> list[bytes | memoryview]:
+    """One payload of all steps: parts to be written one after the other.
+
+    The pipeline names the coder. The numbers of a table count in full: a step that uses few of
+    its table's symbols should come with a smaller table.
+    """
+    return _encode(_coding_of(pipeline), [steps], joint=False)
+
+
+def encode_joint(
+    pipeline: Pipeline, steps: Sequence[Sequence[Addition]]
+) -> list[bytes | memoryview]:
+    """One payload of consecutive steps: ``steps[t][i]`` is added to tensor i at time t.
+
+    Parts as of ``encode_steps``. WrongUsage unless all times have the same tensors, and there are
+    1 to ``MAX_JOINT`` of them.
+    """
+    shapes = [[(step.dtype, step.nbytes) for step in at] for at in steps]
+    if any(shape != shapes[0] for shape in shapes) or not 0 < len(steps) <= MAX_JOINT:
+        raise WrongUsage(
+            f"1 to {MAX_JOINT} steps are stored together, all of them of the same tensors"
+        )
+    return [varint(len(steps)), *_encode(_coding_of(pipeline), steps, joint=True)]
+
+
+def decode_steps(pipeline: Pipeline, data: memoryview, sizes: Sequence[int]) -> list[Addition]:
+    """The steps of a payload; ``sizes`` are the raw bytes of its members, in order.
+
+    Raises DamagedData unless every byte fits. No more than a fixed multiple of the members'
+    raw bytes and of the data is allocated.
+    """
+    (steps,) = _decode(_coding_of(pipeline), Cursor(data), sizes, times=1, joint=False)
+    return steps
+
+
+def decode_joint(
+    pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
+) -> list[list[Addition]]:
+    """The steps of a joint payload by time, as ``decode_steps``.
+
+    A step holds one or two bytes for each element.
+    """
+    cursor = Cursor(data)
+    times = cursor.varint()
+    if not 0 < times <= MAX_JOINT:
+        raise DamagedData(f"{times} steps are not stored together")
+    return _decode(_coding_of(pipeline), cursor, sizes, times=times, joint=True)
+
+
+def _coding_of(pipeline: Pipeline) -> SymbolCoding:
+    if pipeline.coder is None:
+        raise WrongUsage(f"pipeline {pipeline.text} has no coder of steps")
+    return pipeline.coder.coding
+
+
+def _encode(coding: SymbolCoding, steps: Sequence[Sequence[Addition]], *, joint: bool) -> Parts:
+    by_member = [tuple(map(Table.of, times)) for times in zip(*steps, strict=True)]
+    classes: dict[tuple[Table, ...], list[int]] = {}
+    for i, tables in enumerate(by_member):
+        classes.setdefault(tables, []).append(i)
+    place = {tables: i for i, tables in enumerate(classes)}
+    parts: Parts = [varint(len(classes))]
+    parts += [encode_table(table) for tables in classes for table in tables]
+    parts.append(encode_runs([place[tables] for tables in by_member]))
+    for tables, own in classes.items():
+        rows = [_row([at[i].symbols for i in own]) for at in steps]
+        if joint:
+            parts += _smallest(coding, rows, [len(table) for table in tables])
+        else:
+            parts += coding.encode(rows[0], len(tables[0]))
+    return parts
+
+
+def _decode(
+    coding: SymbolCoding, cursor: Cursor, sizes: Sequence[int], *, times: int, joint: bool
+) -> list[list[Addition]]:
+    count = cursor.varint()
+    if times * count > cursor.left:
+        raise DamagedData("more steps or tables than there is data")
+    classes = [[_decode_table(cursor) for _ in range(times)] for _ in range(count)]
+    members = _Members.decode(cursor, sizes, [tables[0] for tables in classes])
+    rows: list[list[Symbols]] = []
+    for total, tables in zip(members.totals, classes, strict=True):
+        if len({table.dtype for table in tables}) > 1:
+            raise DamagedData("a tensor changes its dtype between steps")
+        limit = cursor.byte() if joint else 0
+        if limit >= len(_LIMITS):
+            raise DamagedData("joint symbols of no known kind")
+        rows.append([])
+        for run in _letters([len(table) for table in tables], _LIMITS[limit]):
+            rows[-1] += _apart(coding.decode(cursor, total, prod(run)), run)
+    cursor.end()
+    steps: list[list[Addition]] = [[] for _ in range(times)]
+    for member, part in members.parts:
+        for at, table, row in zip(steps, classes[member], rows[member], strict=True):
+            at.append(table.step(row[part]))
+    return steps
+
+
+class Table(Struct, frozen=True):
+    """What the members of a class have in common: dtype, scale, and the bytes of the table."""
+
+    dtype: str
+    root: bool
+    data: bytes
+
+    @classmethod
+    def of(cls, step: Addition) -> Table:
+        return cls(step.dtype, step.root, step.table.tobytes())
+
+    @property
+    def format(self) -> Format:
+        return FORMATS[self.dtype]
+
+    def __len__(self) -> int:
+        return len(self.data) // self.format.width
+
+    def step(self, symbols: Symbols) -> Addition:
+        """A member of the class."""
+        table = np.frombuffer(self.data, self.format.table_type)
+        return Addition(symbols, table, self.dtype, self.root)
+
+
+def _row(rows: Sequence[Symbols]) -> Symbols:
+    """Rows of symbols as one, in the smallest type that all of them fit in."""
+    return np.ascontiguousarray(rows[0]) if len(rows) == 1 else np.concatenate(rows)
+
+
+def encode_table(table: Table) -> bytes:
+    width = table.format.width
+    if len(table) > _MOST_SYMBOLS or any(table.data[:width]):
+        raise WrongUsage("a table has up to 65,536 numbers, the first of them +0.0")
+    code = BY_CODE.index(table.format) | (_ROOT if table.root else 0)
+    if table.format.infinite(np.frombuffer(table.data, f"<u{width}")).any():
+        raise WrongUsage("a table has a number that is infinite or none")
+    head = bytes((code,)) + varint(len(table) - 1)
+    if len(table) == 1:
+        return head
+    rows = np.frombuffer(table.data, np.uint8).reshape(-1, width)[1:]
+    used = np.flatnonzero(rows.any(axis=0))
+    kept = width - int(used[0]) if len(used) else 1
+    return head + bytes((kept,)) + rows[:, width - kept :].tobytes()
+
+
+def _decode_table(cursor: Cursor) -> Table:
+    code, count = cursor.byte(), cursor.varint()
+    if code >= 2 * _ROOT or count >= _MOST_SYMBOLS:
+        raise DamagedData("a table of numbers of no known kind")
+    kind = BY_CODE[code % _ROOT]
+    kept = cursor.byte() if count else 1
+    if not 1 <= kept <= kind.width:
+        raise DamagedData(f"numbers of {kept} bytes are not {kind.name}")
+    stored = np.frombuffer(cursor.take(count * kept), np.uint8).reshape(count, kept)
+    rows: NDArray[np.uint8] = np.zeros((count + 1, kind.width), np.uint8)
+    rows[1:, kind.width - kept :] = stored
+    if kind.infinite(rows.view(f"<u{kind.width}")).any():
+        raise DamagedData("a table has a number that is infinite or none")
+    return Table(kind.name, code >= _ROOT, rows.tobytes())
+
+
+def encode_runs(members: Sequence[int]) -> bytes:
+    runs = ((len(list(run)), member) for member, run in groupby(members))
+    return b"".join(varint(length) + varint(member) for length, member in runs)
+
+
+class _Members(Struct, frozen=True):
+    """Which part of which class's row each member is, and how long the rows are."""
+
+    parts: list[tuple[int, slice]]
+    totals: list[int]
+
+    @classmethod
+    def decode(cls, cursor: Cursor, sizes: Sequence[int], classes: Sequence[Table]) -> _Members:
+        """``sizes``: the raw bytes of the members. Raises DamagedData unless they fit."""
+        made = cls([], [0] * len(classes))
+        while len(made.parts) < len(sizes):
+            length, member = cursor.varint(), cursor.varint()
+            if not 0 < length <= len(sizes) - len(made.parts) or member >= len(classes):
+                raise DamagedData("steps name more members or tables than there are")
+            kind = classes[member].format
+            at = len(made.parts)
+            for size in sizes[at : at + length]:
+                if size % kind.width:
+                    raise DamagedData(f"{size} bytes are not whole {kind.name} elements")
+                start = made.totals[member]
+                made.totals[member] += size // kind.width
+                made.parts.append((member, slice(start, made.totals[member])))
+        return made
+
+
+def _smallest(coding: SymbolCoding, rows: Sequence[Symbols], alphabets: Sequence[int]) -> Parts:
+    """The symbols of a class by time, with the limit that makes them smallest."""
+    best: Parts = []
+    known: list[list[list[int]]] = []
+    for place, limit in enumerate(_LIMITS):
+        runs = list(_letters(alphabets, limit))
+        if runs in known or (coding is packed and limit > 256):
+            continue
+        known.append(runs)
+        parts: Parts = [bytes((place,))]
+        at = 0
+        for run in runs:
+            parts += coding.encode(_together(rows[at : at + len(run)], run), prod(run))
+            at += len(run)
+        if not best or sum(map(len, parts)) < sum(map(len, best)):
+            best = parts
+    return best
+
+
+def _letters(alphabets: Sequence[int], limit: int) -> Iterator[list[int]]:
+    """The numbers of symbols of the times that share a letter, letter after letter."""
+    run: list[int] = []
+    for alphabet in alphabets:
+        if run and prod(run) * alphabet > limit:
+            yield run
+            run = []
+        run.append(alphabet)
+    if run:
+        yield run
+
+
+def _together(rows: Sequence[Symbols], run: Sequence[int]) -> Symbols:
+    """Letters whose digits are the symbols in ``rows``."""
+    if len(rows) == 1:
+        return rows[0]
+    letters: Symbols = rows[-1].astype(symbol_type(prod(run)))
+    for row, alphabet in zip(rows[-2::-1], run[-2::-1], strict=True):
+        letters *= letters.dtype.type(alphabet % 256 if letters.itemsize == 1 else alphabet)
+        letters += row.astype(letters.dtype, copy=False)
+    return letters
+
+
+def _apart(letters: Symbols, run: Sequence[int]) -> list[Symbols]:
+    """The digits of letters, the lowest first, by look-up."""
+    if len(run) == 1:
+        return [letters]
+    rows, rest = [], np.arange(prod(run))
+    for alphabet in run:
+        digit = (rest % alphabet).astype(symbol_type(alphabet))
+        rows.append(digit.take(letters))
+        rest //= alphabet
+    return rows

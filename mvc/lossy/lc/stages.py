@@ -1,0 +1,158 @@
+"""What the stages of LC-Checkpoint have in common, the coders, and the short form of a line.
+
+``expq`` (``buckets``) puts the changes into buckets by sign and exponent and gives each bucket
+one representative; ``promote`` keeps the buckets with the largest exponents and sets all others
+to zero; a coder stores which bucket each entry is in. ``uniform`` (``levels``) is a quantiser of
+equal steps in place of the first two.
+
+A delta like this leads from a state to a later one and never back, and what is stored is the
+state that the encoder has after adding it, not the one that it was given.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from mvc.codecs.stage import LC, Kind, Stage, number, plain, read_options, whole
+from mvc.codecs.stages import Planes, Zstd
+from mvc.codecs.streams import Parts
+from mvc.codecs.varint import Cursor
+from mvc.errors import InvalidPipeline
+from mvc.lossy.lc.coders import ans, huffman, packed
+from mvc.lossy.lc.quantise import Group, TensorChange
+from mvc.lossy.lc.step import Addition, Symbols
+
+if TYPE_CHECKING:
+    from mvc.pipelines.pipeline import Pipeline
+
+__all__ = ["PREFIX", "Ans", "Coder", "Huffman", "Packed", "Quantiser", "SymbolCoding", "expand"]
+
+PREFIX = "lc:"
+MAX_BITS = 8
+"""Of ``promote:X``: 255 buckets, about all that a training ever has."""
+
+_LEAST_SHARE = "0.0001"
+
+
+class Quantiser(Stage, frozen=True):
+    """Makes symbols of a model's changes. ``own`` says that every tensor has its own table."""
+
+    takes = frozenset({Kind.PAIR})
+    needs = "to stand first"
+    scope = "group"
+    operator = "add"
+    delta = True
+    lossy = True
+    feature = LC
+    own: bool
+
+    def full(self) -> Stage:
+        """Full records are exact: byte planes."""
+        return Planes("planes")
+
+    @abstractmethod
+    def choose(
+        self, pipeline: Pipeline, groups: Sequence[Group]
+    ) -> list[tuple[TensorChange, Addition]]:
+        """A step for each change of ``groups``, within what the stages of ``pipeline`` allow."""
+
+
+class SymbolCoding(Protocol):
+    """A module of ``mvc.lossy.lc.coders``."""
+
+    def encode(self, symbols: Symbols, alphabet: int) -> Parts: ...
+
+    def decode(self, cursor: Cursor, count: int, alphabet: int) -> Symbols: ...
+
+
+class Coder(Stage, frozen=True):
+    """Stores the symbols of all tensors of a record."""
+
+    takes = frozenset({Kind.BUCKETS, Kind.SYMBOLS})
+    gives = Kind.BYTES
+    needs = "the symbols of expq, promote or uniform before it"
+    scope = "group"
+    feature = LC
+    coding: ClassVar[SymbolCoding]
+
+    def full(self) -> Stage:
+        """What codes the planes of full records."""
+        return Zstd("zstd:huff")
+
+
+class Huffman(Coder, frozen=True):
+    """codes symbols: a canonical Huffman code"""
+
+    usage = "huffman"
+    coding: ClassVar[SymbolCoding] = huffman
+
+
+class Packed(Coder, frozen=True):
+    """codes symbols: several to a byte, then Huffman codes of zlib or zstd (fast)"""
+
+    usage = "packed"
+    coding: ClassVar[SymbolCoding] = packed
+
+
+class Ans(Coder, frozen=True):
+    """codes symbols: asymmetric numeral systems (smallest)"""
+
+    usage = "ans"
+    coding: ClassVar[SymbolCoding] = ans
+
+
+def expand(text: str) -> str:
+    """The line that a short form ``lc:...`` means; InvalidPipeline names what it does not know.
+
+    >>> expand("lc:x=2")
+    'expq | promote:2 | packed'
+    >>> expand("lc:uniform,budget=0.02")
+    'uniform:budget=0.02 | ans'
+    """
+    known = [coder.usage for coder in (Huffman, Packed, Ans)]
+    words = [word.strip() for word in text.removeprefix(PREFIX).split(",")]
+    _, options = read_options(
+        PREFIX.rstrip(":"), ",".join(("", *words)), ("x", "budget", "error"),
+        ("uniform", "mean", "tensor", *known),
+    )  # fmt: skip
+    bounds = [name for name in ("x", "budget", "error") if name in options]
+    coders = [name for name in known if name in options]
+    if len(bounds) != 1 or len(coders) > 1:
+        raise InvalidPipeline(
+            f"{text!r} does not say one bound and at most one coder",
+            hint=f"such as lc:x=2, lc:budget=0.05 or lc:uniform,budget=0.02; coders: "
+            f"{', '.join(known)}",
+        )
+    (bound,) = bounds
+    if bound == "x":
+        whole(text, "X", options["x"], low=1, high=MAX_BITS)
+    coder = coders[0] if coders else "packed" if bound == "x" else "ans"
+    wrong = next((name for name in ("mean", "x") if name in options), None)
+    if "uniform" in options and wrong is not None:
+        raise InvalidPipeline(
+            f"{text!r}: uniform takes no {wrong}", hint="it takes budget=B or error=E"
+        )
+    flags = [name for name in ("mean", "tensor") if name in options]
+    if "uniform" in options:
+        return f"uniform:{','.join([f'{bound}={options[bound]}', *flags])} | {coder}"
+    kept = options[bound] if bound == "x" else f"{bound}={options[bound]}"
+    return f"{with_flags('expq', flags)} | promote:{kept} | {coder}"
+
+
+def with_flags(stage: str, flags: Sequence[str]) -> str:
+    """The text of a stage with flags."""
+    return stage + (":" + ",".join(flags) if flags else "")
+
+
+def bound_of(name: str, parameter: str) -> tuple[str, Decimal, str]:
+    """``budget=B`` or ``error=E``: its name, its value, and both as text."""
+    key, _, value = (part.strip() for part in parameter.partition("="))
+    if key not in ("budget", "error"):
+        raise InvalidPipeline(
+            f"stage {name} does not know {parameter!r}", hint="it knows budget=B and error=E"
+        )
+    found = number(name, key, value, low=_LEAST_SHARE, high="1")
+    return key, found, f"{key}={plain(found)}"

@@ -1,0 +1,132 @@
+"""One tensor's step: for each element a symbol, for each symbol the number that is added.
+
+Every element is added to, also where the number is zero: -0.0 + 0.0 is +0.0, and a decoder
+that leaves out the zeros ends with other bits than an encoder that does not. Sums are rounded
+once, to nearest with ties to even: in the tensor's own type for float64 and float32, and from
+a float32 sum for float16 and bfloat16 (for float16 that is what numpy's own addition gives).
+
+A step with ``root`` adds on the scale of the square root: an element v becomes
+max(sqrt(v) + q, 0)^2. Adam's second moment spans many orders of magnitude and must not become
+negative; its root is what the optimizer divides by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mvc.codecs.floats import FORMATS, Format, Numbers, values_of, words_of_values
+from mvc.codecs.words import scratch_bytes
+from mvc.errors import MvcError, WrongUsage
+from mvc.lossy.lc.packing import check_below, index_of
+
+__all__ = ["BLOCK", "Addition", "Symbols", "flushes"]
+
+Symbols = NDArray[Any]  # uint8 or uint16
+
+BLOCK = 1 << 16  # elements that are worked on at once, to stay in the processor's cache
+
+
+class Addition(Struct, frozen=True):
+    """What is added to one tensor.
+
+    ``symbols`` has one uint8 or uint16 for each element, in flat order. ``table[s]`` is what
+    symbol s adds: in the tensor's dtype, for bfloat16 its bits as uint16. Symbol 0 adds +0.0.
+    ``dtype`` is float64, float32, float16 or bfloat16. ``root``: the addition is done on the
+    scale of the square root.
+    """
+
+    symbols: Symbols
+    table: NDArray[Any]
+    dtype: str
+    root: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Raw bytes of the tensor."""
+        return len(self.symbols) * FORMATS[self.dtype].width
+
+    def apply(self, state: memoryview) -> None:
+        """Adds the step to a tensor's raw bytes, in place, in every element.
+
+        Encoder and decoder call this on equal states and get equal bits. WrongUsage if the
+        state has another length; DamagedData if a symbol has no number; MvcError where this
+        thread ``flushes``, because it would get other bits.
+        """
+        if flushes():
+            raise MvcError(
+                "this thread rounds subnormal numbers to zero (torch.set_flush_denormal), and so "
+                "cannot read approximated versions: call torch.set_flush_denormal(False) before "
+                "mvc is used"
+            )
+        kind = FORMATS[self.dtype]
+        if state.nbytes != self.nbytes:
+            raise WrongUsage(f"a step for {self.nbytes} bytes does not fit {state.nbytes}")
+        known = len(self.table) > 255 and self.symbols.itemsize == 1
+        if not known:
+            check_below(int(self.symbols.max(initial=0)), len(self.table))
+        words = np.frombuffer(state, f"<u{kind.width}")
+        look_up = _LookUp(values_of(self.table, kind))
+        with np.errstate(all="ignore"):
+            for at in range(0, len(words), BLOCK):
+                symbols = self.symbols[at : at + BLOCK]
+                _add(words[at : at + BLOCK], look_up.values(symbols), kind, root=self.root)
+
+
+def flushes() -> bool:
+    """Whether this thread's processor rounds subnormal numbers to zero.
+
+    ``torch.set_flush_denormal(True)`` makes it do so; new threads do as the one that begins them.
+    """
+    with np.errstate(all="ignore"):
+        return bool(np.float32(2.0**-126) * np.float32(0.5) == 0)
+
+
+def _add(words: NDArray[Any], values: Numbers, kind: Format, *, root: bool) -> None:
+    state = values_of(words, kind)
+    if root:
+        values = np.sqrt(state) + values
+        np.maximum(values, 0, out=values)
+        np.multiply(values, values, out=state)
+    else:
+        np.add(state, values, out=state)
+    if kind.width < 4:  # else the numbers are the words
+        words[:] = words_of_values(state, kind)
+
+
+class _LookUp:
+    """From symbols to their numbers, two or four at a time where the table is small."""
+
+    def __init__(self, table: Numbers) -> None:
+        self.table, self.width = table, table.itemsize
+        self.together = 4 if len(table) <= 4 else 2 if len(table) <= 16 else 1
+        if self.together * self.width > 16:
+            self.together = 16 // self.width
+        if self.together > 1:
+            self.rows = _combinations(table, self.together)
+
+    def values(self, symbols: Symbols) -> Numbers:
+        """One number for each symbol, in scratch memory."""
+        out = scratch_bytes("lc values", len(symbols) * self.width).view(self.table.dtype)
+        whole = len(symbols) // self.together * self.together if self.together > 1 else 0
+        if symbols.itemsize > 1 or not symbols.flags.c_contiguous:
+            whole = 0
+        if whole:
+            index = index_of(symbols[:whole], self.together)
+            self.rows.take(index, out=out[:whole].view(self.rows.dtype), mode="clip")
+        self.table.take(symbols[whole:], out=out[whole:], mode="clip")
+        return out
+
+
+def _combinations(table: Numbers, count: int) -> NDArray[Any]:
+    """Row i has the numbers of the ``count`` symbols whose bits make up i, as one wide item."""
+    bits = 8 // count if count == 4 else 4
+    full = np.zeros(1 << bits, table.dtype)
+    full[: len(table)] = table
+    index = np.arange(1 << bits * count)
+    rows = np.stack([full[index >> bits * i & (1 << bits) - 1] for i in range(count)], axis=1)
+    wide = {8: "<u8", 16: "<c16"}[count * table.itemsize]
+    return np.ascontiguousarray(rows).view(wide).ravel()

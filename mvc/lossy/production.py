@@ -1,0 +1,189 @@
+"""Production: the lossy stages and decisions of a pipeline, version by version.
+
+The training weights are not changed. What is deployed and stored are production weights, which a
+lossy pipeline makes of the training weights and the previous production weights (thesis §3.2). A
+version that is skipped is rolled back: the next one builds on the deployed version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from mvc.errors import WrongUsage
+from mvc.lossy.decisions import (
+    DriftDetector,
+    DriftStage,
+    Dsed,
+    ErrorDecay,
+    Evaluate,
+    Every,
+    Monitor,
+)
+from mvc.lossy.reducer import Arrays, Reducer
+from mvc.lossy.topk import TopKOfEach
+
+if TYPE_CHECKING:
+    from mvc.pipelines.pipeline import Pipeline
+
+__all__ = ["Decision", "Production"]
+
+
+class Decision(Struct, frozen=True):
+    """The result of an offer.
+
+    ``production`` are the weights to be live from now on: the new ones if they are to be
+    ``saved``, else those that are live already. Do not write to its arrays. ``reason`` is text
+    for people.
+    """
+
+    saved: bool
+    production: Arrays
+    reason: str
+
+
+class Production:
+    """Holds the production weights and decides about each offer of training weights.
+
+    ``evaluate(weights, data)`` returns the accuracy of weights on labelled data, from 0 to 1, or
+    (accuracy, number of samples); ``dsed`` needs it. ``monitor(data)`` returns what ``drift``
+    watches: a number, or one for each sample; by default the mean of each input. ``previous``
+    are production weights that are live already. ``exact`` names tensors that must not change,
+    such as buffers. ``dtypes`` names the dtype of arrays that hold words of another one
+    (``bfloat16`` as uint16). Raises WrongUsage without a needed ``evaluate``, and NotInstalled
+    without river.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        evaluate: Evaluate | None = None,
+        monitor: Monitor | None = None,
+        previous: Arrays | None = None,
+        exact: Collection[str] = (),
+        dtypes: Mapping[str, str] | None = None,
+    ) -> None:
+        self.pipeline = pipeline
+        self.live = previous
+        self.dtypes = dtypes
+        self._reducer = Reducer(pipeline, exact)
+        self._every: Every | None = None
+        self._drift: DriftDetector | None = None
+        self._decay: ErrorDecay | None = None
+        for stage in self.pipeline.decisions:
+            if isinstance(stage, Every):
+                self._every = stage
+            elif isinstance(stage, DriftStage):
+                self._drift = DriftDetector(stage, monitor)
+            elif isinstance(stage, Dsed):
+                self._decay = ErrorDecay(stage, evaluate)
+        adaptive = [
+            s for s in self.pipeline.lossy if isinstance(s, TopKOfEach) and s.curve is not None
+        ]
+        self._needs_loss = next((s.text for s in adaptive), None)
+        self._carries = any(s.carry for s in adaptive)
+        self._carried = 0.0
+        self._offers = 0
+        self._drifted = False
+        # Before the last save: live weights, loss, whether a drift was seen, batches.
+        self._undo: tuple[Arrays | None, float, bool, ErrorDecay | None] | None = None
+
+    def check(self, *, loss: float | None, data: Any) -> None:
+        """Raises WrongUsage if the pipeline needs a loss or data and there is none."""
+        if self._needs_loss is not None and loss is None:
+            raise WrongUsage(
+                f"stage {self._needs_loss} goes by the loss of the batch", hint="pass loss="
+            )
+        stage = self._drift or self._decay
+        if stage is not None and data is None and (self._drift or self.live is not None):
+            raise WrongUsage(f"stage {stage.text} goes by the data of the batch", hint="pass data=")
+
+    def offer(self, training: Arrays, *, loss: float | None = None, data: Any = None) -> Decision:
+        """Decides whether the training weights after a batch become a version.
+
+        ``training`` may be written to afterwards, ``data`` must not. ``data`` are the labelled
+        samples of the batch as ``evaluate`` takes them: a pair (inputs, labels), unless
+        ``evaluate`` returns the number of samples and ``monitor`` is given. The first version is
+        always saved, and only ``grid`` changes it. Raises WrongUsage as ``check`` does, and for
+        bad callback results.
+        """
+        self.check(loss=loss, data=data)
+        live = self.live
+        reason = self._before(data)
+        if self._decay is not None and live is not None:
+            self._decay.saw(live, data)
+        if live is not None and reason is not None:
+            return self._skipped(live, reason, loss)
+        spent = None if loss is None else loss + self._carried
+        made = self._reducer.produce(live, training, loss=spent, dtypes=self.dtypes)
+        if self._decay is not None and live is not None:
+            good = self._decay.good_enough(made)
+            if good is not None:
+                return self._skipped(live, good, loss)
+        self._undo = live, spent or 0.0, self._drifted, copy(self._decay)
+        self.live = made
+        self._carried = 0.0
+        self._drifted = False
+        if self._decay is not None:
+            self._decay.saved()
+        return Decision(True, made, "the first version" if live is None else "saved")
+
+    def take_back(self) -> None:
+        """Undoes the last save, whose version could not be committed."""
+        if self._undo is not None:
+            self.live, carried, self._drifted, self._decay = self._undo
+            self._carried = carried if self._carries else 0.0
+            self._undo = None
+
+    def memory(self) -> dict[str, Any]:
+        """What the decisions on later versions depend on, beside the weights; often nothing."""
+        if not self.pipeline.decisions and not self._carries:
+            return {}
+        told: dict[str, Any] = {
+            "pipeline": self.pipeline.text, "offers": self._offers, "carried": self._carried,
+            "drifted": self._drifted,
+        }  # fmt: skip
+        for decision in (self._drift, self._decay):
+            told |= decision.memory() if decision is not None else {}
+        return told
+
+    def restore(self, told: Mapping[str, Any]) -> None:
+        """Goes on from what ``memory`` returned; ignores the memory of another pipeline."""
+        if told.get("pipeline") != self.pipeline.text:
+            return
+        offers, drifted, carried = map(told.get, ("offers", "drifted", "carried"))
+        if type(offers) is not int or offers < 0 or type(drifted) is not bool:
+            return  # nothing that ``memory`` has made
+        if not isinstance(carried, float):
+            return
+        self._offers, self._drifted, self._carried = offers, drifted, carried
+        for decision in (self._drift, self._decay):
+            if decision is not None:
+                decision.restore(told)
+
+    def _before(self, data: Any) -> str | None:
+        """The reason to skip the version before it is made; None if there is none.
+
+        Every decision is evaluated, because detectors must see all data.
+        """
+        reasons = []
+        if self._every is not None:
+            save, skip = self._every.save, self._every.skip
+            if self._offers % (save + skip) >= save:
+                reasons.append(f"{self._every.text} skips it")
+        self._offers += 1
+        if self._drift is not None:
+            # A drift counts until a version is saved, which another decision may delay.
+            self._drifted = self._drift.drifted(data) or self._drifted
+            if not self._drifted:
+                reasons.append(f"{self._drift.text} saw no drift")
+        return reasons[0] if reasons else None
+
+    def _skipped(self, live: Arrays, reason: str, loss: float | None) -> Decision:
+        if self._carries and loss is not None:
+            self._carried += loss
+        return Decision(False, live, reason)

@@ -1,0 +1,195 @@
+"""Top-K: only the entries that changed most, of every tensor or of all together (thesis §3.2.2).
+
+A tensor takes over k entries of the training weights, those with the largest
+|production - training|, and keeps its production weights elsewhere. Equal distances go to
+the lower flat index, so that a run can be repeated.
+
+The share of entries may follow a curve over the loss (Eq. 3.2 and 3.3). The thesis's printed
+Eq. 3.3 does not pass through (0, 0) and (1, 1). With b = |l| and m the positive root of
+b m (1 + m) = 1,
+
+    g(x) = 1 / (b (x + m)) - m = m (1 - x) / (x + m)
+
+falls from 1 to 0; the second form has no difference of near-equal numbers. Then f(x) = x is
+the linear curve, 1 - g(x) for l < 0 lies above it, g(1 - x) for l > 0 below. l = 0 is the
+limit of both: linear.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.codecs.stage import Stage, number, plain, read_options
+from mvc.errors import InvalidPipeline, WrongUsage
+from mvc.lossy.weights import ChoosingStage, Moving
+
+__all__ = ["HIGHEST_LOSS", "TopKOfAll", "TopKOfEach"]
+
+HIGHEST_LOSS = 0.5
+"""The loss from which on the whole share is kept."""
+
+_SAMPLE = 1 << 13
+_MARGIN = 5  # standard deviations of the sample's quantile
+
+
+class TopKOfEach(ChoosingStage, frozen=True):
+    """lossy: per tensor, takes over the share P of entries that changed most
+
+    ``share`` and ``least`` are shares of entries; ``curve`` is None without adaptation to
+    the loss, else the l of the curve (0 for linear). ``carry``: the loss is the sum over
+    the saves that were skipped.
+    """
+
+    share: Decimal
+    least: Decimal
+    curve: Decimal | None
+    carry: bool
+    usage = "topk:P[,min=M][,loss=linear|L][,carry]"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, options = read_options(name, parameter, ("min", "loss"), ("carry",))
+        share, least, text = _shares(name, first, options)
+        curve = None
+        if "loss" in options:
+            linear = options["loss"] == "linear"
+            curve = number(
+                name, "loss", "0" if linear else options["loss"], low="-1000", high="1000"
+            )
+            text += f",loss={plain(curve) if curve else 'linear'}"
+        carry = "carry" in options
+        if carry and curve is None:
+            raise InvalidPipeline(
+                f"stage {name}: carry adds up losses, and needs loss=linear or loss=L"
+            )
+        text += ",carry" if carry else ""
+        return cls(text, share, least, curve=curve, carry=carry)
+
+    def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:
+        share: Decimal | Fraction = self.share
+        if self.curve is not None:
+            if loss is None:
+                raise WrongUsage(
+                    f"stage {self.text} needs the loss of the batch",
+                    hint="pass it: loss=X to a Recorder's step, metrics={'loss': X} to commit, "
+                    "--metric loss=X to 'mvc commit'",
+                )
+            share = share_at(loss, self.share, self.least, self.curve)
+        sizes = [len(tensor.after) for tensor in weights]
+        for tensor, k in zip(weights, counts(sizes, share, self.least), strict=True):
+            tensor.take_only(largest(tensor.distance(), k))
+
+
+class TopKOfAll(ChoosingStage, frozen=True):
+    """lossy: of all tensors together, takes over the share P that changed most
+
+    Every tensor changes at least ``least`` times the largest tensor's size, taken from its own
+    largest changes, so that small tensors are not left behind. Equal distances go to the earlier
+    tensor and index.
+    """
+
+    share: Decimal
+    least: Decimal
+    usage = "topk-all:P[,min=M]"
+    scope = "group"
+
+    @classmethod
+    def read(cls, name: str, parameter: str) -> Stage:
+        first, options = read_options(name, parameter, ("min",), ())
+        share, least, text = _shares(name, first, options)
+        return cls(text, share, least)
+
+    def reduce(self, weights: Sequence[Moving], loss: float | None) -> None:  # noqa: ARG002
+        if not weights:
+            return
+        sizes = [len(tensor.after) for tensor in weights]
+        floor = math.floor(Fraction(self.least) * max(sizes))
+        distances = [tensor.distance() for tensor in weights]
+        chosen = largest(np.concatenate(distances), math.ceil(Fraction(self.share) * sum(sizes)))
+        parts = np.split(chosen, np.cumsum(sizes)[:-1])
+        for tensor, distance, own in zip(weights, distances, parts, strict=True):
+            if int(np.count_nonzero(own)) < floor:
+                own |= largest(distance, floor)
+            tensor.take_only(own)
+
+
+def _shares(name: str, first: str, options: dict[str, str]) -> tuple[Decimal, Decimal, str]:
+    """The share P, the least share ``min``, and the text of the stage so far."""
+    share = number(name, "P", first, low="0", high="1")
+    least = number(name, "min", options.get("min", "0"), low="0", high="1")
+    return share, least, f"{name}:{plain(share)}" + (f",min={plain(least)}" if least else "")
+
+
+def counts(sizes: Sequence[int], share: Decimal | Fraction, least: Decimal | Fraction) -> list[int]:
+    """How many entries of every tensor are taken over:
+
+    min(size, max(ceil(share * size), floor(largest size * least))), where Eq. 3.1 prints
+    min for the max. Shares are exact numbers: 0.1 of 10 is 1, not 2.
+    """
+    floor = math.floor(Fraction(least) * max(sizes, default=0))
+    exact = Fraction(share)
+    return [min(size, max(math.ceil(exact * size), floor)) for size in sizes]
+
+
+def largest(distance: NDArray[Any], k: int) -> NDArray[np.bool_]:
+    """Marks the ``k`` largest of ``distance``; equal ones in order of index."""
+    if not 0 < k < len(distance):
+        return np.full(len(distance), k > 0)
+    bound = _bound(distance, k)
+    marked: NDArray[np.bool_] = distance > bound
+    missing = k - int(np.count_nonzero(marked))
+    marked[np.flatnonzero(distance == bound)[:missing]] = True
+    return marked
+
+
+def _bound(distance: NDArray[Any], k: int) -> Any:
+    """The k-th largest. A sample tells nearly where it lies, and the rest need not be sorted."""
+    if len(distance) > 4 * _SAMPLE:
+        sample = np.sort(distance[:: len(distance) // _SAMPLE])
+        below = len(sample) * (1 - k / len(distance))
+        spread = _MARGIN * math.sqrt(below * k / len(distance))
+        upper = distance[distance >= sample[max(0, int(below - spread))]]
+        if len(upper) >= k:
+            distance = upper
+    return np.partition(distance, len(distance) - k)[len(distance) - k]
+
+
+def offset(bend: float) -> float:
+    """m, the root of |bend| m (1 + m) = 1; ``bend`` is not 0."""
+    b = abs(bend)
+    return 2 / (b * (math.sqrt(1 + 4 / b) + 1))
+
+
+def curve(x: float, bend: float) -> float:
+    """f(x) for x from 0 to 1: 0 at 0, 1 at 1, increasing."""
+    if bend == 0:
+        return x
+    m = offset(bend)
+    if bend < 0:
+        return x * (1 + m) / (x + m)
+    return x * m / (1 - x + m)
+
+
+def share_at(loss: float, share: Decimal, least: Decimal, bend: Decimal) -> Fraction:
+    """p: ``least`` at a loss of 0, ``share`` from ``HIGHEST_LOSS`` on.
+
+    A loss that is no number counts as high: the weights moved by more than can be said.
+    Seven digits of the loss and of the curve count, as many as a float32 has: a loss of 0.1
+    is a tenth, although no binary number is.
+    """
+    known = HIGHEST_LOSS if math.isnan(loss) else min(max(loss, 0.0), HIGHEST_LOSS)
+    x = _decimal(known) / Fraction(HIGHEST_LOSS)
+    y = _decimal(curve(float(x), float(bend))) if bend else x
+    low = Fraction(least)
+    return y * (Fraction(share) - low) + low
+
+
+def _decimal(number: float) -> Fraction:
+    return Fraction(f"{number:.7g}")

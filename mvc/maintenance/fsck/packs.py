@@ -1,0 +1,148 @@
+"""fsck, packs: every header and payload, bytes that two entries claim, bytes that none names."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from mvc.errors import IoFailed, MvcError
+from mvc.maintenance.inventory import claimed_twice, damaged_payloads, records_and_gaps
+from mvc.maintenance.report import Problem
+from mvc.maintenance.storage_graph import StorageGraph
+from mvc.store.graph.search import Speed
+from mvc.store.journal.entries import Region
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.reader import PACK_HEADER, Placed, pack_numbers, pack_path
+from mvc.store.packs.records import Member
+from mvc.store.snapshot import PACKS, Snapshot
+
+__all__ = ["PackCheck"]
+
+
+class PackCheck(Struct):
+    """Reads every region that the journal names. Sound payloads go to ``objects``.
+
+    ``found_keys``: by journal offset, the first bytes of the ids in the entry's records, which
+    the index must have.
+    """
+
+    snapshot: Snapshot
+    objects: StorageGraph = field(default_factory=StorageGraph)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    records: int = 0
+    found_keys: dict[int, set[bytes]] = field(default_factory=dict)
+    _speed: Speed = field(default_factory=Speed)
+    _claims: dict[int, list[tuple[Region, Recorded]]] = field(default_factory=dict)
+    _sizes: dict[int, int | None] = field(default_factory=dict)
+    _missing: dict[int, int] = field(default_factory=dict)  # bytes of records by pack
+
+    def claim(self, region: Region, recorded: Recorded) -> None:
+        """Notes that an operation names these bytes."""
+        self._claims.setdefault(region.pack, []).append((region, recorded))
+
+    def entry(self, recorded: Recorded) -> int:
+        """Checks the records of one operation; returns the bytes read.
+
+        Sound records after a damaged one are found.
+        """
+        sound: list[Member] = []
+        found: set[bytes] = set()
+        whole, checked = True, 0
+        for region in filter(lambda region: region.length, recorded.entry.regions):
+            self.claim(region, recorded)
+            size = self._size(region.pack)
+            if size is None:
+                self._missing[region.pack] = self._missing.get(region.pack, 0) + region.length
+                whole = False
+                continue
+            for at, _, header, why in records_and_gaps(self.snapshot.packs, region):
+                if header is None:
+                    self._damaged("record", region.pack, f"byte {at}", why)
+                    whole = False
+                    continue
+                found.update(id_[:8] for id_ in header.by_id)
+                sound += self._payloads((region.pack, at, header))
+            checked += max(0, min(region.length, size - region.start))
+        if whole:
+            self.found_keys[recorded.offset] = found
+        for member in sound:
+            self.objects.add(member, self._speed.seconds(member))
+        return checked
+
+    def _payloads(self, record: Placed) -> list[Member]:
+        """Reads the payloads of a record; returns the members with sound ones."""
+        self.records += 1
+        pack, at, header = record
+        members, wrong = header.members, set[int]()
+        for hit, error in damaged_payloads(self.snapshot.packs, record, MvcError):
+            wrong.update(hit)
+            name, where = members[hit[0]].id.hex(), f"pack {pack}, byte {at}"
+            ids = tuple(member.id for member in members) if header.group else ()
+            self.problems.append(Problem("payload", name, where, error.message, also=ids))
+        for i in wrong:
+            self.objects.name(members[i].id)
+        return [member for i, member in enumerate(members) if i not in wrong]
+
+    def _damaged(self, kind: str, pack: int, where: str, why: str) -> None:
+        name = pack_path(self.snapshot.folder / PACKS, pack).name
+        self.problems.append(Problem(kind, name, where, why))
+
+    def _size(self, pack: int) -> int | None:
+        """Bytes of a pack; None if it is missing."""
+        if pack not in self._sizes:
+            identity = self.snapshot.fs.stat(pack_path(self.snapshot.folder / PACKS, pack))
+            self._sizes[pack] = None if identity is None else identity.size
+        return self._sizes[pack]
+
+    def rest(self) -> None:
+        """Checks missing packs, bytes claimed twice, the first bytes of packs, unused bytes."""
+        folder = self.snapshot.folder / PACKS
+        if self.snapshot.fs.stat(folder) is None:
+            why = "the folder with all packs is missing"
+            self.problems.insert(0, Problem("pack", PACKS, str(folder), why))
+            self.notes.append(f"restore the folder {PACKS} from a copy: it holds every tensor")
+            return
+        found, self.problems = self.problems, []
+        for pack, held in sorted(self._missing.items()):
+            self._damaged("pack", pack, "", f"the file is missing, with {held:,} bytes of records")
+        self.problems += found
+        self._claimed_twice()
+        unused = sum(map(self._unused, pack_numbers(self.snapshot.fs, folder)))
+        if unused:
+            self.notes.append(
+                f"{unused:,} bytes in packs belong to no version: interrupted or running commits, "
+                "or what was collected; gc rewrites a pack once 5 % of it would go"
+            )
+
+    def _unused(self, pack: int) -> int:
+        """Bytes of a pack that no entry names; checks the pack's first bytes."""
+        fs, path = self.snapshot.fs, pack_path(self.snapshot.folder / PACKS, pack)
+        claims = self._claims.get(pack, ())
+        try:
+            with fs.open_read(path) as file:
+                size, head = file.size(), file.read(0, len(PACK_HEADER))
+        except IoFailed:
+            if fs.stat(path) is not None:
+                raise
+            if claims:  # maintenance has moved them: then the check looks again
+                self._damaged("pack", pack, "", f"{path.name} is gone")
+            return 0
+        if claims and head != PACK_HEADER:
+            self._damaged("pack", pack, "byte 0", f"{path.name} does not begin as a pack")
+        used = sum(region.length for region, _ in claims) + (len(PACK_HEADER) if claims else 0)
+        return max(0, size - used)
+
+    def _claimed_twice(self) -> None:
+        """Bytes that two regions claim: one of the two operations lost what it wrote."""
+        claims = (claim for claims in self._claims.values() for claim in claims)
+        for part, first, second in claimed_twice(claims):
+            ids = dict.fromkeys(c.id for each in (first, second) for c in each.entry.commits)
+            self.problems.append(
+                Problem(
+                    "region",
+                    pack_path(self.snapshot.folder / PACKS, part.pack).name,
+                    f"bytes {part.start} to {part.start + part.length}",
+                    f"operations {first.sequence} and {second.sequence} claim the same bytes",
+                    versions=tuple(ids),
+                )
+            )

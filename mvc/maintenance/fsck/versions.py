@@ -1,0 +1,243 @@
+"""fsck, versions: every manifest, every object that it names; ``full``: recovered and hashed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from contextlib import suppress
+
+import numpy as np
+from msgspec import Struct, field
+
+from mvc.adapters.views import extract
+from mvc.errors import DamagedData
+from mvc.ids import BlobId, CommitId, ManifestId
+from mvc.limits import PIECE
+from mvc.maintenance.report import Problem
+from mvc.maintenance.storage_graph import StorageGraph
+from mvc.model.commit import Commit
+from mvc.model.hashing import blob_id, pieces, verify_pieces
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
+from mvc.model.tensor import TensorSpec
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.store.recovery.recover import Recovery, Request
+from mvc.store.recovery.sequential import fill_where_sound
+
+__all__ = ["ObjectCheck", "VersionCheck", "named_blobs"]
+
+_HELD = 512 << 20  # bytes of the last versions in memory, and as many of the next one
+_MOST_NAMED = 1000  # versions or tensors listed with one problem
+_NO_RECORD = "no sound record leads to it"
+
+
+class ObjectCheck(Struct):
+    """Whether objects can be recovered; with ``full`` they are, and compared with their hashes.
+
+    ``sound``: the graph of sound payloads. ``suspects``: objects with a damaged payload, from
+    which the right bytes may still come. ``verdicts``: by object what is wrong, or "".
+    """
+
+    recovery: Recovery
+    sound: StorageGraph
+    suspects: Set[bytes]
+    full: bool
+    tell: Callable[[int, str], None]  # bytes that were recovered, and of what
+    verdicts: dict[bytes, str] = field(default_factory=dict)
+    _buffer: memoryview = field(default_factory=lambda: memoryview(bytearray()))
+    _held: dict[bytes, memoryview] = field(default_factory=dict)  # verified; the last used is last
+
+    def verdict(self, id_: BlobId, spec: TensorSpec, name: str) -> str:
+        """What is wrong with an object; empty if it is sound. It is looked at but once."""
+        if id_ not in self.verdicts:
+            self.verdicts[id_] = self._look(id_, spec, name)
+        return self.verdicts[id_]
+
+    def _look(self, id_: BlobId, spec: TensorSpec, name: str, out: memoryview | None = None) -> str:
+        """As ``verdict``; with ``full`` the bytes are in ``out`` then, if all are reached."""
+        if not self._is_reached(id_, spec) and not self.sound.is_whole(id_, spec.nbytes):
+            return "" if self._proves_itself(id_, spec) else _NO_RECORD
+        if not self.full:
+            return ""
+        if out is None and len(self._buffer) < min(PIECE, spec.nbytes):
+            self._buffer = memoryview(bytearray(min(PIECE, spec.nbytes)))
+
+        def read(start: int, length: int) -> memoryview:
+            part = self._buffer[:length] if out is None else out[start : start + length]
+            self.recovery.piece(id_, start, part)
+            return part
+
+        wrong = DamagedData("it decodes to other bytes than its name says")
+        try:
+            for _, part in verify_pieces(id_, spec, read, wrong):
+                self.tell(len(part), name)
+        except DamagedData as error:
+            return error.message
+        return ""
+
+    def _is_reached(self, id_: BlobId, spec: TensorSpec) -> bool:
+        """Whether sound payloads lead to every piece of an object."""
+        return all(self.sound.reach(id_, start) is not None for start, _ in pieces(spec))
+
+    def _proves_itself(self, id_: BlobId, spec: TensorSpec) -> bool:
+        """Whether checkout recovers the object from damaged payloads, as its hash proves."""
+        if not self.suspects or spec.nbytes > PIECE:
+            return False
+        with suppress(DamagedData):
+            self.recovery.blob(id_, spec)
+            return True
+        return False
+
+    def recover(self, entry: FileEntry) -> None:
+        """Recovers the contents of a file from those of earlier versions, and holds them.
+
+        Long chains cost one delta a version this way. For what fails its hash, ``_look`` finds
+        another path or says what is wrong.
+        """
+        fresh: list[Request] = []
+        names: dict[bytes, str] = {}
+        room = _HELD
+        for id_, spec, name in named_blobs(entry):
+            room -= spec.nbytes
+            if room < 0:
+                break
+            if id_ in self._held:
+                self._held[id_] = self._held.pop(id_)
+            elif id_ not in self.verdicts and id_ not in names and self._is_reached(id_, spec):
+                fresh.append(Request(id_, spec, np.empty(spec.nbytes, np.uint8).data))
+                names[id_] = name
+        missed = {each.id for each in fill_where_sound(self.recovery, fresh, self._held)}
+        for each in fresh:
+            verdict = ""
+            if each.id in missed:
+                verdict = self._look(BlobId(each.id), each.spec, names[each.id], each.out)
+            else:
+                self.tell(each.spec.nbytes, names[each.id])
+            self.verdicts[each.id] = verdict
+            if not verdict:
+                self._held[each.id] = each.out
+        size = sum(map(len, self._held.values()))
+        while size > _HELD:
+            size -= len(self._held.pop(next(iter(self._held))))
+
+    def wrong_views(self, entry: FileEntry) -> Iterator[LogicalTensor]:
+        """Tensors that are views into a larger storage, and are no views of what it holds."""
+        viewed: dict[int, list[tuple[LogicalTensor, View]]] = {}
+        for tensor in entry.tensors:
+            if tensor.view is not None and tensor.id not in self.verdicts:
+                viewed.setdefault(tensor.content, []).append((tensor, tensor.view))
+        for i, views in sorted(viewed.items()):
+            content = entry.contents[i]
+            if self.verdicts[content.id]:
+                continue
+            held = self._held.get(content.id)
+            whole = held or memoryview(self.recovery.blob(content.id, content.spec))
+            for tensor, view in views:
+                sound = blob_id(tensor.spec, extract(whole, tensor.spec, view)) == tensor.id
+                self.verdicts[tensor.id] = "" if sound else "its storage holds other bytes"
+                if not sound:
+                    yield tensor
+
+
+class VersionCheck(Struct):
+    """Checks for every version that all its objects can be recovered.
+
+    ``lost``: versions with an object that cannot.
+    """
+
+    objects: ObjectCheck
+    stream: ManifestStream
+    problems: list[Problem] = field(default_factory=list)
+    lost: set[CommitId] = field(default_factory=set)
+    # By object the versions and the tensors that name it, if something is wrong with it.
+    _uses: dict[bytes, tuple[dict[CommitId, None], dict[str, None]]] = field(default_factory=dict)
+
+    def check(
+        self, commits: Iterable[Commit], given_up: Mapping[ManifestId, Container[str]]
+    ) -> None:
+        """Checks the manifests and objects of all commits.
+
+        ``given_up``: by manifest the paths of which only the skeletons are stored.
+        """
+        holders: dict[ManifestId, list[Commit]] = {}
+        for commit in commits:
+            holders.setdefault(commit.manifest, []).append(commit)
+        for id_, versions in holders.items():
+            manifest = self._manifest(id_, versions)
+            for entry in () if manifest is None else manifest.all_entries:
+                self._file(entry, versions, given_up=entry.path in given_up.get(id_, ()))
+        for object_, verdict in self.objects.verdicts.items():
+            if verdict:
+                kind = "lost" if verdict == _NO_RECORD else "content"
+                touched, tensors = self.uses([object_])
+                self.problems.append(
+                    Problem(kind, object_.hex(), "", verdict, versions=touched, tensors=tensors)
+                )
+
+    def uses(self, ids: Iterable[bytes]) -> tuple[tuple[CommitId, ...], tuple[str, ...]]:
+        """The versions and the tensors that name damaged objects; at most a thousand of each."""
+        uses = [self._uses[id_] for id_ in ids if id_ in self._uses]
+        versions = dict.fromkeys(version for use in uses for version in use[0])
+        tensors = dict.fromkeys(tensor for use in uses for tensor in use[1])
+        return tuple(versions), tuple(tensors)
+
+    def _use(self, id_: bytes, tensor: str, holders: list[Commit]) -> None:
+        versions, tensors = self._uses.setdefault(id_, ({}, {}))
+        for commit in holders:
+            if len(versions) < _MOST_NAMED:
+                versions[commit.id] = None
+        if len(tensors) < _MOST_NAMED:
+            tensors[tensor] = None
+
+    def _manifest(self, id_: ManifestId, holders: list[Commit]) -> Manifest | None:
+        """A manifest, compared with the Merkle roots of its versions; None if it is lost."""
+        if id_ in self.objects.suspects:
+            self._use(id_, "its list of files", holders)
+        try:
+            manifest = self._load(id_)
+        except DamagedData as error:
+            self.lost.update(commit.id for commit in holders)
+            ids = tuple(commit.id for commit in holders[:_MOST_NAMED])
+            self.problems.append(Problem("manifest", str(id_), "", error.message, versions=ids))
+            return None
+        for commit in holders:
+            if commit.root != manifest.root:
+                why = f"commit {commit.id.short} has another Merkle root than its files"
+                name = str(commit.id)
+                self.problems.append(Problem("manifest", name, "", why, versions=(commit.id,)))
+        return manifest
+
+    def _load(self, id_: ManifestId) -> Manifest:
+        if self.objects.sound.reach(id_) is not None:
+            return self.stream.load(id_)
+        with suppress(DamagedData):
+            if self.objects.suspects:  # a damaged payload may still decode to the right bytes
+                return self.stream.load(id_)
+        raise DamagedData(_NO_RECORD)
+
+    def _file(self, entry: FileEntry, holders: list[Commit], *, given_up: bool) -> None:
+        """Checks the objects of a file; of one that was given up only the skeleton."""
+        look_inside = self.objects.full and not given_up
+        if look_inside:
+            self.objects.recover(entry)
+        for id_, spec, name in named_blobs(entry):
+            if given_up and id_ != entry.skeleton:
+                continue
+            verdict = self.objects.verdict(id_, spec, name)
+            if verdict:
+                self.lost.update(commit.id for commit in holders)
+            if verdict or id_ in self.objects.suspects:
+                self._use(id_, name, holders)
+        for tensor in self.objects.wrong_views(entry) if look_inside else ():
+            self.lost.update(commit.id for commit in holders)
+            self._use(tensor.id, f"{entry.path}: {tensor.key}", holders)
+
+
+def named_blobs(entry: FileEntry) -> Iterator[tuple[BlobId, TensorSpec, str]]:
+    """Every object of a file with a readable name: ``path: key``."""
+    keys: dict[int, str] = {}
+    for tensor in entry.tensors:
+        keys.setdefault(tensor.content, tensor.key)
+    for i, content in enumerate(entry.contents):
+        yield content.id, content.spec, f"{entry.path}: {keys.get(i, 'other bytes')}"
+    if entry.skeleton is not None:
+        skeleton = TensorSpec("raw", (entry.skeleton_size,))
+        yield entry.skeleton, skeleton, f"{entry.path}: its skeleton"

@@ -1,0 +1,128 @@
+"""Group scope: the words of all tensors of a record, coded together.
+
+Either as byte planes, VSOL's ``ByByteSegments`` (thesis §3.2.6, form 2): plane i of every
+tensor, one tensor after the other, for each i. It equals splitting the concatenation of
+all tensors (form 3). Or as positions and values over that concatenation (``sparse``).
+Tensors of unequal element width make a class each.
+
+Stored: the widths of the members as runs (log2 of the width in bits 0-1, the
+run's length above), then for each width that occurs, narrowest first, its
+planes, lowest first, cut in segments of at most 4 MiB, or its positions and values;
+last the bytes of all members that fill no word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TypeAlias
+
+import numpy as np
+
+from mvc.codecs.stages import BLOCK
+from mvc.codecs.varint import Cursor, varint
+from mvc.codecs.words import Words, difference, unzigzag, word_type, words_of, zigzag
+from mvc.errors import DamagedData, WrongUsage
+from mvc.pipelines.pipeline import Pipeline
+
+__all__ = ["Member", "decode_group", "encode_group"]
+
+Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
+
+
+def encode_group(pipeline: Pipeline, members: Sequence[Member]) -> list[bytes | memoryview]:
+    """Parts to be written one after the other.
+
+    A member is its new bytes, its base of equal length (None if and only if the
+    pipeline has no operator) and the width of its elements.
+    """
+    _check_scope(pipeline)
+    widths = [width for _, _, width in members]
+    runs = ((len(list(run)), width) for width, run in groupby(widths))
+    parts: list[bytes | memoryview] = [
+        b"".join(varint(length << 2 | width.bit_length() - 1) for length, width in runs)
+    ]
+    for width in sorted(set(widths)):
+        words = _joined(pipeline, [m for m in members if m[2] == width], width)
+        parts += pipeline.layout.encode_joined(words, pipeline.method)
+    parts.append(b"".join(_tail(pipeline, m) for m in members if len(m[0]) % m[2]))
+    return parts
+
+
+def decode_group(
+    pipeline: Pipeline, data: memoryview, sizes: Sequence[int]
+) -> list[tuple[memoryview, int]]:
+    """Each member's bytes, raw or those of its delta, and the width of its elements.
+
+    A delta is applied with ``words.combine``. ``sizes`` are the members' raw lengths. Raises
+    DamagedData.
+    """
+    _check_scope(pipeline)
+    cursor = Cursor(data)
+    widths = _read_widths(cursor, len(sizes))
+    counts = dict.fromkeys(sorted(widths), 0)
+    for size, width in zip(sizes, widths, strict=True):
+        counts[width] += size // width
+    words = {w: _read_words(pipeline, cursor, count, w) for w, count in counts.items()}
+    out = []
+    for size, width in zip(sizes, widths, strict=True):
+        count, rest = size // width, words[width]
+        member, words[width] = rest[:count].view(np.uint8).data, rest[count:]
+        if tail := size % width:
+            member = memoryview(bytes(member) + cursor.take(tail))
+        out.append((member, width))
+    cursor.end()
+    return out
+
+
+def _check_scope(pipeline: Pipeline) -> None:
+    if pipeline.scope != "group":
+        raise WrongUsage(f"pipeline {pipeline.text} codes tensors one by one, not groups")
+
+
+def _joined(pipeline: Pipeline, members: Sequence[Member], width: int) -> Words:
+    """The words to be coded of one width's members, member after member."""
+    joined = np.empty(sum(len(new) // width for new, _, _ in members), word_type(width))
+    at = 0
+    for new, base, _ in members:
+        old = new if base is None else base
+        if (base is None) != (pipeline.operator == "none") or len(old) != len(new):
+            raise WrongUsage(f"pipeline {pipeline.text} and the base of a member do not fit")
+        words = words_of(new, width)
+        part = joined[at : at + len(words)]
+        at += len(words)
+        if base is None:
+            part[:] = words
+        else:
+            difference(pipeline.operator, words, words_of(old, width), part)
+    if pipeline.folded:
+        for start in range(0, len(joined), BLOCK):
+            zigzag(joined[start : start + BLOCK])
+    return joined
+
+
+def _tail(pipeline: Pipeline, member: Member) -> bytes | memoryview:
+    new, base, width = member
+    end = len(new) // width * width
+    return pipeline.delta(new[end:], None if base is None else base[end:], width)[1]
+
+
+def _read_widths(cursor: Cursor, count: int) -> list[int]:
+    widths: list[int] = []
+    while len(widths) < count:
+        run = cursor.varint()
+        length = run >> 2
+        if not 0 < length <= count - len(widths):
+            raise DamagedData("a group names more members than it has")
+        widths += [1 << (run & 3)] * length
+    return widths
+
+
+def _read_words(pipeline: Pipeline, cursor: Cursor, count: int, width: int) -> Words:
+    """The words of all members of one width, joined."""
+    words = np.zeros(count, word_type(width))
+    pipeline.layout.decode_joined(cursor, words, pipeline.method)
+    if pipeline.folded:
+        for start in range(0, count, BLOCK):
+            unzigzag(words[start : start + BLOCK])
+    return words

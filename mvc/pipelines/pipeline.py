@@ -1,0 +1,343 @@
+"""Pipelines: a line of text names the stages that encode and decode tensors, chunk by chunk.
+
+``sub | zigzag | elide | planes | zstd:huff`` codes the delta to a base; the
+same line without its delta stages codes full records. The line and the stored bytes are enough
+to decode.
+
+A line may also contain decisions (whether a version is saved) and lossy stages (which reduce
+training weights to production weights). Both act before storage; records name ``coding()``, the
+line without them.
+
+A chunk begins with its shape, one byte:
+
+    RAW       the words as the operator left them, then the tail
+    ZERO      nothing: every word and the tail are zero
+    CONSTANT  one word, then the tail
+    CODED     the streams (with sparse: positions and values), then the tail
+    ELIDED    the bitmap of the changed words, their streams, then the tail
+    GRID      what mvc.codecs.steps makes of words on a grid, then the tail
+
+The tail is the bytes at the end that fill no word. A chunk with a byte too many or too few is
+damaged.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from mvc.codecs import steps
+from mvc.codecs.stage import Stage
+from mvc.codecs.stages import Compressor, Elide, Raw, StreamLayout, Zigzag
+from mvc.codecs.streams import Parts, decode_bitmap, encode_stream
+from mvc.codecs.varint import Cursor
+from mvc.codecs.words import (
+    Bytes,
+    Words,
+    difference,
+    move,
+    move_at,
+    move_marked,
+    scratch_words,
+    word_type,
+    words_of,
+)
+from mvc.errors import DamagedData, InvalidPipeline, WrongUsage
+from mvc.limits import MAX_PIPELINE_TEXT
+from mvc.lossy.lc.buckets import Promote
+from mvc.lossy.lc.stages import Coder, Quantiser
+from mvc.lossy.weights import LossyStage
+from mvc.pipelines.table import check_order, read_stages
+
+__all__ = ["CODED", "ELIDED", "Pipeline"]
+
+RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
+
+_ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves
+_ELIDE_METHOD = "1"  # of the bitmap
+# Of changed words; above it those of one byte are not elided: as small, and decoded twice as fast.
+_DENSE_SHARE, _WIDE_SHARE = 0.6, 1 / 64
+_SAMPLES, _SAMPLE = 4, 1 << 15  # blocks from which a size is estimated, and their bytes
+_WHOLE = 2 * _SAMPLES * _SAMPLE  # bytes up to which all is encoded: the chunk is used
+
+_UNSPLIT = StreamLayout("")  # of pipelines without a stage for it
+
+
+class Pipeline(Struct, frozen=True, dict=True):
+    """A checked order of stages. Equal texts are equal pipelines.
+
+    ``stages`` encode; ``decisions`` and ``lossy`` act before them. ``method`` is what
+    ``mvc.codecs.compressors`` calls the compressor of the streams. ``folded``: signs are folded;
+    ``elides``: unchanged words may be left out. ``quantiser``, ``promote`` and ``coder`` make and
+    store the steps of a pipeline that is ``forward_only``.
+    """
+
+    text: str
+    scope: Literal["tensor", "group"]
+    operator: Literal["none", "sub", "xor", "add"]
+    stages: tuple[Stage, ...]
+    decisions: tuple[Stage, ...]
+    lossy: tuple[LossyStage, ...]
+    folded: bool
+    elides: bool
+    layout: StreamLayout
+    method: str | None
+    quantiser: Quantiser | None
+    promote: Promote | None
+    coder: Coder | None
+
+    @staticmethod
+    @lru_cache(maxsize=256)
+    def parse(text_or_preset: str) -> Pipeline:
+        """The pipeline of a line or preset; InvalidPipeline names the stage that does not fit."""
+        if len(text_or_preset) > MAX_PIPELINE_TEXT:
+            raise InvalidPipeline(f"a pipeline has at most {MAX_PIPELINE_TEXT} characters")
+        return _build(read_stages(text_or_preset))
+
+    def coding(self) -> Pipeline:
+        """The lossless rest of the line, without decisions and lossy stages: itself if it has none.
+
+        Records name this, and only this encodes and decodes.
+        """
+        return _build(self.stages) if self.decisions or self.lossy else self
+
+    def full(self) -> Pipeline:
+        """The coding without its delta stages: how records without a base are coded."""
+        return self._full
+
+    @cached_property
+    def _full(self) -> Pipeline:
+        stages = (stage.full() for stage in self.stages)
+        return _build(tuple(stage for stage in stages if stage) or (Raw("raw"),))
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What a reader of the repository's format must know beyond its first version."""
+        return frozenset(stage.feature for stage in self.stages if stage.feature)
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether its deltas are added to a state, and cannot be undone (``mvc.lossy.lc``).
+
+        They are lossy: the version that is stored is the state after the addition. They are
+        encoded by ``mvc.lossy.lc.payload``, not chunk by chunk.
+        """
+        return self.operator == "add"
+
+    def encode_chunk(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
+        """One chunk of a tensor; a base of equal length if and only if this is a delta pipeline.
+
+        ``width`` is the size of an element: 1, 2, 4 or 8 bytes.
+        """
+        if len(new) <= width and self._keeps_single_words:
+            return self._encode_single(new, base, width)
+        data, tail = self.delta(new, base, width)
+        changed = np.not_equal(data, 0, out=scratch_words("changed", len(data), 1).view(np.bool_))
+        count = int(np.count_nonzero(changed))
+        if not count and not any(tail):
+            return bytes((ZERO,))
+        if count in (0, len(data)) and len(data) > 1 and bool((data == data[0]).all()):
+            return b"".join((bytes((CONSTANT,)), data[:1].tobytes(), tail))
+        stored = 1 + data.nbytes
+        if not self._coded or not len(data):
+            return b"".join((bytes((RAW,)), data.tobytes(), tail))
+        grid = None
+        if self.layout.on_grid:
+            words, old = words_of(new, width), None if base is None else words_of(base, width)
+            grid = steps.encode(words, old, changed, self.method)
+        parts: Parts = [bytes((GRID,)), *grid] if grid else self._encode_words(data, changed, count)
+        if sum(map(len, parts)) >= stored:
+            # The stages work in place, so the words are formed once more.
+            data = self.delta(new, base, width)[0]
+            return b"".join((bytes((RAW,)), data.tobytes(), tail))
+        return b"".join((*parts, tail))
+
+    def estimate(
+        self, new: memoryview, base: memoryview | None, width: int
+    ) -> tuple[float, bytes | None]:
+        """Estimated stored bytes per raw byte of ``new``: 0.0 for nothing, about 1.0 for no gain.
+
+        Up to 256 KiB are encoded whole, of more than that 128 KiB in blocks spread evenly: encoding
+        a tensor twice to choose between delta and full record would double the work of a commit.
+        Without a base a delta pipeline is estimated as its full form. Also the chunk, where all of
+        ``new`` was encoded.
+        """
+        total = len(new)
+        if not total:
+            return 0.0, None
+        form = self if base is not None else self.full()
+        if total <= _WHOLE:
+            encoded = form.encode_chunk(new, base, width)
+            return len(encoded) / total, encoded
+        step = (total - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
+
+        def blocks(data: memoryview) -> memoryview:
+            starts = range(0, _SAMPLES * step, step)
+            return memoryview(b"".join(data[at : at + _SAMPLE] for at in starts))
+
+        sample, old = blocks(new), None if base is None else blocks(base)
+        return len(form.encode_chunk(sample, old, width)) / len(sample), None
+
+    def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
+        """Write a full record's chunk into ``out``, which is as long as the raw chunk."""
+        if self.operator != "none":
+            raise WrongUsage(f"pipeline {self.text} codes deltas, not full records")
+        target = words_of(out, width)
+        words, _, _, tail = self._decode(Cursor(data), len(out), target, target)
+        if words is not target:
+            np.copyto(target, words)
+        out[len(out) - len(tail) :] = tail
+
+    def apply_chunk(
+        self, data: memoryview, state: memoryview, width: int, *, reverse: bool
+    ) -> None:
+        """Move ``state`` along a delta's chunk in place: base to new, or back if ``reverse``.
+
+        On DamagedData ``state`` is unchanged.
+        """
+        if self.operator == "none":
+            raise WrongUsage(f"pipeline {self.text} codes full records, not deltas")
+        if self.forward_only:
+            raise WrongUsage(f"pipeline {self.text} codes whole models, not chunks")
+        target = words_of(state, width)
+        words, marks, at, tail = self._decode(
+            Cursor(data), len(state), target, None, reverse=reverse
+        )
+        if marks is not None:
+            move_marked(self.operator, target, marks, words, reverse=reverse)
+        elif at is not None:
+            move_at(self.operator, target, at, words, reverse=reverse)
+        else:
+            move(self.operator, target, words, reverse=reverse)
+        if tail:
+            end = words_of(state[len(state) - len(tail) :], 1)
+            move(self.operator, end, np.frombuffer(tail, np.uint8), reverse=reverse)
+
+    @cached_property
+    def _coded(self) -> bool:
+        return not isinstance(self.stages[-1], Raw) and len(self.stages) > (self.operator != "none")
+
+    @cached_property
+    def _keeps_single_words(self) -> bool:
+        """Whether no stage makes one word smaller: each plane of it takes two bytes."""
+        layout = self.layout
+        planes = self.method is not None and layout.splits and not layout.on_grid
+        return planes or not self._coded
+
+    def _encode_single(self, new: memoryview, base: memoryview | None, width: int) -> bytes:
+        """A chunk of one word or less, in the form that the stages would leave it in.
+
+        A model may have 100,000 such tensors: arrays would cost more than the work.
+        """
+        word_type(width)  # raises for a width that does not exist
+        if self.operator == "none" and base is None and not (self.lossy or self.decisions):
+            data = bytes(new)
+        else:
+            words, tail = self.delta(new, base, width)
+            data = words.tobytes() + bytes(tail)
+        return bytes((RAW,)) + data if any(data) else bytes((ZERO,))
+
+    def delta(
+        self, new: memoryview, base: memoryview | None, width: int
+    ) -> tuple[Words, bytes | memoryview]:
+        """Words to be coded, and the tail. For a delta the words lie in scratch."""
+        words = words_of(new, width)
+        end = words.nbytes
+        if self.lossy or self.decisions:
+            raise WrongUsage(f"pipeline {self.text} says more than a coding: use its coding()")
+        if self.forward_only:
+            raise WrongUsage(f"pipeline {self.text} codes whole models, not chunks")
+        if self.operator == "none":
+            if base is not None:
+                raise WrongUsage(f"pipeline {self.text} takes no base")
+            return words, new[end:]
+        if base is None or len(base) != len(new):
+            raise WrongUsage(f"pipeline {self.text} takes a base of {len(new)} bytes")
+        out = scratch_words("delta", len(words), width)
+        difference(self.operator, words, words_of(base, width), out)
+        tail = np.empty(len(new) - end, np.uint8)
+        difference(self.operator, words_of(new[end:], 1), words_of(base[end:], 1), tail)
+        return out, tail.tobytes()
+
+    def _encode_words(self, data: Words, changed: Words, count: int) -> Parts:
+        parts: Parts = [bytes((CODED,))]
+        marks = None
+        if self.elides and self._gains_by_eliding(data, count):
+            marks = np.packbits(changed)
+            # Idle units leave the bitmap repeating at the length of a row.
+            parts = [bytes((ELIDED,)), *encode_stream(marks, _ELIDE_METHOD, repeats=True)]
+        return parts + self.layout.encode(data, self.method, folded=self.folded, marks=marks)
+
+    def _gains_by_eliding(self, data: Words, count: int) -> bool:
+        """Whether ``count`` changed words of ``data`` and a bitmap are better than all words."""
+        if not _DENSE_SHARE * len(data) < count <= _ELIDE_SHARE * len(data):
+            return count <= _ELIDE_SHARE * len(data)
+        if not (self.folded and self.layout.splits):
+            return True
+        folded = scratch_words("zigzag", len(data), data.itemsize)
+        np.add(data, 0x80, out=folded)
+        return bool(np.count_nonzero(folded > 0xFF) > _WIDE_SHARE * len(data))
+
+    def _decode(
+        self, cursor: Cursor, size: int, state: Words, out: Words | None, *, reverse: bool = False
+    ) -> tuple[Words, Bytes | None, Words | None, memoryview]:
+        """The words of a chunk of ``size`` raw bytes (in ``out`` or scratch), and its tail.
+
+        Between them, where not all words are there, a bitmap that marks them, or their positions.
+        ``state`` is what they will be combined with, or as long and wide as they are.
+        """
+        marks: Bytes | None = None
+        at: Words | None = None
+        width, count, shape = state.itemsize, len(state), cursor.byte()
+        if shape in (CODED, ELIDED) and self._coded:
+            if shape == ELIDED:
+                marks, count = self._decode_marks(cursor, count)
+            words = scratch_words("kept", count, width) if out is None else out
+            words, at = self.layout.decode(cursor, words, self.method, folded=self.folded)
+        elif shape == RAW:
+            words = np.frombuffer(cursor.take(count * width), word_type(width))
+        elif shape == GRID and self.layout.on_grid:
+            full = self.operator == "none"
+            words = steps.decode(cursor, state, self.method, full=full, reverse=reverse)
+        elif shape in (CONSTANT, ZERO):
+            words = scratch_words("delta", count, width) if out is None else out
+            value = cursor.take(width) if shape == CONSTANT else bytes(width)
+            words.fill(int.from_bytes(value, "little"))
+        else:
+            raise DamagedData(f"a chunk of unknown shape {shape}")
+        tail = memoryview(bytes(size % width)) if shape == ZERO else cursor.take(size % width)
+        cursor.end()
+        return words, marks, at, tail
+
+    def _decode_marks(self, cursor: Cursor, count: int) -> tuple[Bytes, int]:
+        """A bitmap of the words among ``count`` that are there, and how many these are."""
+        if not self.elides:
+            raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
+        return decode_bitmap(cursor, count, _ELIDE_METHOD, "mask")
+
+
+def _build(stages: tuple[Stage, ...]) -> Pipeline:
+    """A pipeline of stages in an order that was checked, or InvalidPipeline."""
+    check_order(stages)
+    lossy = tuple(s for s in stages if isinstance(s, LossyStage))
+    decisions = tuple(s for s in stages if s.decides)
+    coding = tuple(s for s in stages if s not in lossy and s not in decisions)
+    compressor = next((s for s in coding if isinstance(s, Compressor)), None)
+    return Pipeline(
+        text=" | ".join(s.text for s in stages),
+        scope="group" if any(s.scope == "group" for s in coding) else "tensor",
+        operator=coding[0].operator,
+        stages=coding,
+        decisions=decisions,
+        lossy=lossy,
+        folded=any(isinstance(s, Zigzag) for s in coding),
+        elides=any(isinstance(s, Elide) for s in coding),
+        layout=next((s for s in coding if isinstance(s, StreamLayout)), _UNSPLIT),
+        method=None if compressor is None else compressor.method,
+        quantiser=next((s for s in coding if isinstance(s, Quantiser)), None),
+        promote=next((s for s in coding if isinstance(s, Promote)), None),
+        coder=next((s for s in coding if isinstance(s, Coder)), None),
+    )

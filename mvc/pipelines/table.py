@@ -1,0 +1,154 @@
+"""The closed table of stages, the presets, and reading a line.
+
+Stored data names a stage by its text; only what is in the table can be named. The order of
+stages is checked by what each takes and gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from mvc.codecs import stages as lossless
+from mvc.codecs.stage import Kind, Stage
+from mvc.errors import InvalidPipeline
+from mvc.lossy.bits import ResetBits
+from mvc.lossy.decisions import DriftStage, Dsed, Every
+from mvc.lossy.grid import Grid
+from mvc.lossy.lc import stages as lc
+from mvc.lossy.lc.buckets import ExpQ, Promote
+from mvc.lossy.lc.levels import Uniform
+from mvc.lossy.topk import TopKOfAll, TopKOfEach
+
+__all__ = ["PRESETS", "STAGES", "check_order", "read_stages"]
+
+
+STAGES: dict[str, type[Stage]] = {
+    "every": Every,
+    "drift": DriftStage,
+    "topk": TopKOfEach,
+    "topk-all": TopKOfAll,
+    "grid": Grid,
+    "sub": lossless.Sub,
+    "xor": lossless.Xor,
+    "steps": lossless.WholeSteps,
+    "lsb": ResetBits,
+    "dsed": Dsed,
+    "zigzag": lossless.Zigzag,
+    "elide": lossless.Elide,
+    "planes": lossless.Planes,
+    "sparse": lossless.Sparse,
+    "gaps": lossless.Gaps,
+    "lattice": lossless.Lattice,
+    "zstd": lossless.Zstd,
+    **lossless.GENERAL,
+    "raw": lossless.Raw,
+    "expq": ExpQ,
+    "promote": Promote,
+    "uniform": Uniform,
+    "huffman": lc.Huffman,
+    "packed": lc.Packed,
+    "ans": lc.Ans,
+}
+"""By name, in the order in which they may stand."""
+
+_STEPS = "steps | gaps | zstd:huff"
+_TOP_LINEAR = "topk:0.075,min=0.001,loss=linear"
+_TOP_ABOVE = "topk:0.075,min=0.001,loss=-0.5"
+
+PRESETS = {
+    "lossless": "sub | zigzag | elide | planes | zstd:huff",
+    "vsol": "xor | planes:all | zstd:1",
+    "vsol-0-fast": "xor | lsb:20 | planes:all | zstd:1",
+    "vsol-0-slow": "xor | lsb:20 | dsed:0 | planes:all | zstd:1",
+    "vsol-0.1-fast": f"{_TOP_LINEAR} | xor | lsb:18 | sparse | zstd:1",
+    "vsol-0.1-slow": "xor | lsb:20 | dsed:0.01 | planes:all | zstd:1",
+    "vsol-1-fast": f"{_TOP_ABOVE} | xor | lsb:20 | sparse | zstd:1",
+    "vsol-1-slow": f"{_TOP_ABOVE} | xor | lsb:20 | dsed:0.01 | sparse | zstd:1",
+    "frontier-0": f"grid:0.25 | {_STEPS}",
+    "frontier-0.1": f"grid:1 | {_STEPS}",
+    "frontier-1": f"grid:2 | {_STEPS}",
+    "frontier-1-slow": "grid:2 | steps | dsed:0 | gaps | zstd:huff",
+    "lc": lc.expand("lc:mean,budget=0.05"),
+    "none": "raw",
+}
+"""Names for lines. ``vsol`` and ``vsol-BOUND-SPEED`` are the thesis's presets (§4.8.5, §5.1), by
+accuracy lost in per cent and by speed; ``lossless`` was found by measurement and is the default.
+"""
+
+_ENDS = {
+    Kind.STEPS: "gaps belongs after it",
+    Kind.BUCKETS: "huffman, packed or ans belongs after it",
+    Kind.SYMBOLS: "huffman, packed or ans belongs after it",
+    Kind.PAIR: "a delta (sub or xor) belongs after it",
+    Kind.CHOSEN: "a delta (sub or xor) belongs after it",
+}
+"""What no line may end with, and the hint."""
+
+
+def read_stages(text: str) -> tuple[Stage, ...]:
+    """The stages of a line or preset, in an order that may not be allowed.
+
+    InvalidPipeline names what is no stage.
+    """
+    line = PRESETS.get(text.strip(), text)
+    if line.strip().startswith(lc.PREFIX):
+        line = lc.expand(line.strip())
+    stages = []
+    for word in line.split("|"):
+        name, colon, parameter = (part.strip() for part in word.partition(":"))
+        if name not in STAGES or (colon and not parameter):
+            raise _unknown(line, word.strip())
+        stages.append(STAGES[name].read(name, parameter))
+    return tuple(stages)
+
+
+def _unknown(text: str, word: str) -> InvalidPipeline:
+    """What is wrong with a word of a line that is no stage."""
+    if word in PRESETS:
+        return InvalidPipeline(
+            f"{word} is a preset, and a preset stands alone",
+            hint=f"'mvc pipeline {word}' prints the stages to write in its place",
+        )
+    name = word.partition(":")[0].strip()
+    why = ""
+    if not word:
+        why = ": nothing is named" + (f" between the bars of {text!r}" if "|" in text else "")
+        hint = "'mvc pipeline' lists stages and presets"
+    elif name in STAGES:
+        why, hint = ": nothing stands after the colon", f"a stage is written {STAGES[name].usage}"
+    elif close := get_close_matches(name.lower(), [*STAGES, *PRESETS], n=3):
+        hint = f"did you mean {' or '.join(close)}?"
+    else:
+        hint = f"stages: {', '.join(STAGES)}; presets: {', '.join(PRESETS)}"
+    return InvalidPipeline(f"{word!r} is neither a stage nor a preset{why}", hint=hint)
+
+
+def check_order(stages: Sequence[Stage]) -> None:
+    """Raise InvalidPipeline, naming the stage and what it needs, unless every stage fits."""
+    text = " | ".join(stage.text for stage in stages)
+    first = next((s for s in stages if not s.decides), None)
+    kind = Kind.PAIR if first and Kind.PAIR in first.takes else Kind.TENSOR
+    for stage in stages:
+        if kind is Kind.CHOSEN and stage.gives is kind:
+            chosen = " and ".join(s.text for s in stages if s.gives is kind)
+            raise InvalidPipeline(f"{text!r} chooses changes more than once: {chosen}")
+        if kind not in stage.takes:
+            raise InvalidPipeline(
+                f"stage {stage.text} in {text!r} gets {kind.value}; it needs {stage.needs}"
+            )
+        kind = stage.gives or kind
+    names = [stage.text.partition(":")[0] for stage in stages]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidPipeline(f"stage {twice} stands more than once in {text!r}")
+    if kind in _ENDS:
+        raise InvalidPipeline(f"{text!r} ends with {kind.value}", hint=_ENDS[kind])
+    if first is None:
+        raise InvalidPipeline(
+            f"{text!r} only decides what is saved", hint="say how: a coding belongs after it"
+        )
+    group = next((s for s in stages if s.scope == "group" and s.gives is not Kind.CHOSEN), None)
+    if group and any(isinstance(s, lossless.Elide) for s in stages):
+        raise InvalidPipeline(
+            f"{text!r}: elide works on one tensor, {group.text} on a whole record"
+        )

@@ -1,0 +1,113 @@
+"""Approximates the states that a Recorder stores, each by the newest version plus a step.
+
+The training is not changed. What it resumes from is the approximated state.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mvc.adapters.hashing import hash_file
+from mvc.adapters.python.state import from_state, to_state
+from mvc.errors import MvcError
+from mvc.ids import BlobId
+from mvc.lossy.reducer import Reducer
+from mvc.maintenance.repack.repack import join
+from mvc.maintenance.repack.super_steps import STEP
+from mvc.model.manifest import FileEntry
+from mvc.pipelines.pipeline import Pipeline
+from mvc.repo.commit.reduced_file import ReducedFile, reduced
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import tip
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
+
+__all__ = ["Approximated", "Approximator"]
+
+DUE = 64
+_SHARE = 8
+"""Joining steps reads the whole history, so an eighth of it is new each time."""
+
+
+class Approximated:
+    """An approximated state: ``made`` for a commit, ``entry`` with ids and Merkle root."""
+
+    def __init__(self, made: ReducedFile, path: str) -> None:
+        self.made = made
+        self.entry: FileEntry = hash_file(made, path)
+        made.ids = [content.id for content in self.entry.contents]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether nothing was approximated: there was no earlier version."""
+        return not self.made.steps
+
+    def contents(self) -> dict[BlobId, memoryview]:
+        """The approximated contents by id."""
+        assert self.made.ids is not None
+        return {self.made.ids[i]: self.made.copied(i) for i in self.made.steps or {}}
+
+    def copy(self) -> Any:
+        """The state as it will be checked out, in memory of its own."""
+        made = self.made
+
+        def content(i: int) -> memoryview:
+            return memoryview(bytearray(made.copied(i)))
+
+        return to_state(self.entry, made.skeleton(), content)
+
+
+class Approximator:
+    """Holds what it approximated last, by path, so that no version has to be recovered for it."""
+
+    def __init__(self, repo: Repository, pipeline: Pipeline, branch: str | None) -> None:
+        self._context = repo.context
+        self._pipeline = pipeline
+        self._branch = branch
+        self._held: dict[str, dict[BlobId, memoryview]] = {}
+        self._waiting = 0  # versions since steps were last joined
+        self._considered = 0  # the operation before which runs were considered already
+        self._told = False  # of a failure to join
+
+    def committed(self) -> None:
+        """Counts a version; joins steps to super-steps once many are new (``DUE``).
+
+        An error is no reason to stop recording: all versions are stored already. The first one
+        is told as a warning.
+        """
+        self._waiting += 1
+        if self._waiting < max(DUE, self._context.store.snapshot.position.sequence // _SHARE):
+            return
+        self._waiting = 0
+        seen = self._context.store.snapshot.position.sequence
+        try:
+            join(self._context, since=self._considered)
+            self._considered = seen
+        except (MvcError, MemoryError) as error:
+            if not self._told:
+                self._told = True
+                why = str(error) or "not enough memory"
+                text = (
+                    f"steps were not joined to super-steps ({why}); every version is stored, and"
+                    f" 'mvc repack --super-step {STEP}' joins them later"
+                )
+                warnings.warn(text, RuntimeWarning, 2)
+
+    def approximated(
+        self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()
+    ) -> Approximated:
+        """``state`` against the newest version of ``path``; ``exact`` names what stays as it is.
+
+        The result borrows exact tensors from ``state``.
+        """
+        at = tip(self._context, self._branch, new=True).commit
+        entry = manifests.of_commit(self._context, at).by_path.get(path)
+        parsed, held = from_state(state), self._held.pop(path, None)
+        reducer = Reducer(self._pipeline, exact)
+        made = reduced(self._context, reducer, parsed, entry, held=held)
+        done = Approximated(made, path)
+        self._held[path] = done.contents()
+        return done

@@ -1,0 +1,121 @@
+"""The rules of the house that a program can check. A ceiling may be lowered, never raised.
+
+``python -m tests.test_house`` prints what counts towards each ceiling.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.slow import KNOWN
+
+PROJECT = Path(__file__).parents[1]
+
+CEILINGS = {"positional": 200, "class names": 28, "privates": 150, "frames": 1, "any": 0}
+
+ANY = {
+    r"state|states|batch|sample|inputs|target|before|after": "what the user's code made: any tree",
+    r"model|service|data|scheduler|scaler|loss": "objects of torch or of the user, by what they do",
+    r"metrics|params|arguments|\*\*arguments": "values by name, checked where they enter",
+    r"->": "states and what a function of the user's returned",
+}
+"""Names that may have the type ``Any`` in the public API, and why."""
+
+
+@cache
+def parsed(folder: str) -> dict[Path, ast.Module]:
+    return {
+        path.relative_to(PROJECT): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted((PROJECT / folder).rglob("*.py"))
+    }
+
+
+def nodes(folder: str) -> Iterator[tuple[str, ast.AST]]:
+    for path, tree in parsed(folder).items():
+        for node in ast.walk(tree):
+            yield f"{path}:{getattr(node, 'lineno', 0)}", node
+
+
+def positional() -> Iterator[str]:
+    """Calls with more than four positional arguments."""
+    for place, node in nodes("mvc"):
+        starred = isinstance(node, ast.Call) and any(isinstance(a, ast.Starred) for a in node.args)
+        if isinstance(node, ast.Call) and len(node.args) > 4 and not starred:
+            yield f"{place} {ast.unparse(node.func)}"
+
+
+def class_names() -> Iterator[str]:
+    """Names of classes that are used more than once."""
+    places = defaultdict(list)
+    for place, node in nodes("mvc"):
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(place)
+    yield from (f"{name}: {', '.join(at)}" for name, at in places.items() if len(at) > 1)
+
+
+def is_private(name: object) -> bool:
+    """``_repr_html_`` and the like are IPython's, ``_replace`` is a named tuple's."""
+    last = name.rpartition(".")[2] if isinstance(name, str) else ""
+    return (
+        last.startswith("_")
+        and not last.startswith("__")
+        and not last.endswith("_")
+        and (last != "_replace")
+    )
+
+
+def privates() -> Iterator[str]:
+    """Private names that tests read of other objects than their own, or replace."""
+    own = {"self", "cls", "os"}  # os._exit is public, whatever its name says
+    for place, node in nodes("tests"):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in own):
+                yield f"{place} {ast.unparse(node)}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+            if node.func.attr in {"setattr", "object", "patch"} and any(map(is_private, given)):
+                yield f"{place} {ast.unparse(node)}"
+
+
+def frames() -> Iterator[str]:
+    """Looks at the callers' variables."""
+    for place, node in nodes("mvc"):
+        if isinstance(node, ast.Attribute) and node.attr in {"_getframe", "currentframe"}:
+            yield f"{place} {ast.unparse(node)}"
+
+
+def any_() -> Iterator[str]:
+    """Parameters and results of the public API of type ``Any`` that have no reason above."""
+    allowed = re.compile(rf" *(= )?({'|'.join(ANY)})[: ]")
+    lines = (PROJECT / "tests/public_api.txt").read_text(encoding="utf-8").splitlines()
+    yield from (line for line in lines if re.search(r"\bAny\b", line) and not allowed.match(line))
+
+
+RULES = {"positional": positional, "class names": class_names, "privates": privates,
+         "frames": frames, "any": any_}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_more_than_there_were(rule: str) -> None:
+    found = list(RULES[rule]())
+    assert len(found) <= CEILINGS[rule], "\n".join(found)
+
+
+def test_slow_tests_are_there() -> None:
+    for name in json.loads(KNOWN.read_text(encoding="utf-8")):
+        file, _, function = name.partition("::")
+        text = (PROJECT / file).read_text(encoding="utf-8")
+        assert f"def {function.rpartition('::')[2]}(" in text, name
+
+
+if __name__ == "__main__":
+    for name, rule in RULES.items():
+        print(name, *rule(), sep="\n    ")
