@@ -180,7 +180,7 @@ def bench(
     context = None if repository is None else repository.context
     fs = context.store.fs if context is not None else FileSystem()
     settings = context.config if context is not None else config
-    settings = settings or load_config(fs, None, None, {}, {})
+    settings = settings or load_config(fs, repo_file=None, user_file=None, environment={}, flags={})
     found = _find_versions(fs, paths)
     versions = [version for version in found if version.size]
     if not versions:
@@ -193,7 +193,7 @@ def bench(
         if len(versions) == 1 and context is not None:
             chosen = [*_from_head(context, versions[0], Path(folder) / "head"), *versions]
         free = Config({**settings.values, **{k: (v, "flag") for k, v in _FREE.items()}})
-        series = _Series(fs, Path(folder), free, chosen, max_bytes)
+        series = _Series(fs, Path(folder), config=free, versions=chosen, max_bytes=max_bytes)
         series.look(trials)
         series.measure(trials, progress)
     rows = [_row(trial, series, settings) for trial in trials]

@@ -122,7 +122,14 @@ class Storage:
         one = isinstance(revs, str | bytes) or not isinstance(revs, Iterable)
         named = cast(Sequence[Rev], (revs,) if one else revs)
         best = tuple(Best.parse(text) for text in keep_best)
-        rules = Retention(keep_last, keep_hourly, keep_daily, best, unused, unqueried)
+        rules = Retention(
+            last=keep_last,
+            hourly=keep_hourly,
+            daily=keep_daily,
+            best=best,
+            unused=unused,
+            unqueried=unqueried,
+        )
         chosen = forget.choose(self.context, named, rules or None)
         if not dry_run:
             forget.forget(self.context, chosen)

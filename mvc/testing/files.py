@@ -19,13 +19,13 @@ from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
 from mvc.io.os_errors import failure, sync_failure
 
 __all__ = [
-    "Call",
     "FailingFS",
     "Handle",
     "Hook",
     "HookedFS",
     "Killed",
     "KilledFS",
+    "RecordedCall",
     "RecordingFS",
     "UnsyncedFS",
     "WrappedFS",
@@ -295,7 +295,7 @@ _READING = frozenset({"open_read", "read", "stat", "list", "lock"})
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One mutating call. ``detail``: (offset, size) of a write, the size of a truncate, the
     source of a replace or link, the mode of a set_mode, whether an open_write may create.
     """
@@ -310,12 +310,12 @@ class RecordingFS(WrappedFS):
 
     def __init__(self, inner: FileSystem | None = None) -> None:
         super().__init__(inner)
-        self.calls: list[Call] = []
+        self.calls: list[RecordedCall] = []
 
     def call(self, op: str, path: Path, act: Callable[[], T], *detail: Any) -> T:
         result = act()
         if op not in _READING:
-            self.calls.append(Call(op, path, detail[:2] if op == "write" else detail))
+            self.calls.append(RecordedCall(op, path, detail[:2] if op == "write" else detail))
         return result
 
     def ops(self) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent, read_pickle
+from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
 from mvc.adapters.files.torch_zip import find_tensors
 from mvc.errors import BadModelFile
 
@@ -39,9 +39,9 @@ def as_values(node):
         return {k: as_values(v) for k, v in node.pairs}
     if isinstance(node, (list, tuple)):
         return type(node)(map(as_values, node))
-    if isinstance(node, Call) and node.func.name == "encode":
+    if isinstance(node, PickleCall) and node.func.name == "encode":
         return node.args[0].encode(node.args[1])
-    if isinstance(node, Call) and node.func.name == "bytes":
+    if isinstance(node, PickleCall) and node.func.name == "bytes":
         return b""
     return node
 
@@ -76,7 +76,7 @@ class Point:
 def test_objects_are_their_calls():
     for protocol in (2, 4):
         node = read_pickle(pickle.dumps(Point(), protocol))
-        assert isinstance(node, Call) and node.func.name == "Point"
+        assert isinstance(node, PickleCall) and node.func.name == "Point"
         assert node.state.pairs == [("x", [1])]
     node = read_pickle(pickle.dumps(OrderedDict(a=1), 2))
     assert node.func.module == "collections" and node.pairs == [("a", 1)]
@@ -94,11 +94,11 @@ def test_objects_are_their_calls():
     ("data", "kind"),
     [
         (b"cos\nsystem\n.", Global),
-        (b"(S'echo'\nios\nsystem\n.", Call),
-        (b"(cos\nsystem\nS'echo'\no.", Call),
-        (b"cos\nsystem\n(S'echo'\ntR.", Call),
-        (b"\x8c\x02os\x8c\x06system\x93)\x81.", Call),
-        (b"\x8c\x02os\x8c\x06system\x93)}\x92.", Call),
+        (b"(S'echo'\nios\nsystem\n.", PickleCall),
+        (b"(cos\nsystem\nS'echo'\no.", PickleCall),
+        (b"cos\nsystem\n(S'echo'\ntR.", PickleCall),
+        (b"\x8c\x02os\x8c\x06system\x93)\x81.", PickleCall),
+        (b"\x8c\x02os\x8c\x06system\x93)}\x92.", PickleCall),
         (b"\x82\x01.", Global),
         (b"\x83\x01\x00.", Global),
         (b"\x84\x01\x00\x00\x00.", Global),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent
+from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall
 from mvc.adapters.files.torch_zip import find_tensors
 from mvc.adapters.structure import Names, part_name
 from mvc.errors import BadModelFile
@@ -13,7 +13,7 @@ FLOATS = Global("torch", "FloatStorage")
 
 def tensor(size=(2, 3), strides=(3, 1), offset=0, storage=None, name="_rebuild_tensor_v2", more=()):
     storage = Persistent(("storage", FLOATS, "0", "cpu", 6)) if storage is None else storage
-    return Call(Global("torch._utils", name), (storage, offset, size, strides, *more))
+    return PickleCall(Global("torch._utils", name), (storage, offset, size, strides, *more))
 
 
 def keys(node) -> list[str]:
@@ -21,7 +21,7 @@ def keys(node) -> list[str]:
 
 
 def test_a_tensor_is_described_in_full():
-    size = Call(Global("torch", "Size"), ((2, 3),))
+    size = PickleCall(Global("torch", "Size"), ((2, 3),))
     (found,) = find_tensors(Dict([("w", tensor(size))]))
     assert found.spec == TensorSpec("float32", (2, 3))
     assert (found.key, found.storage, found.offset, found.strides) == ("w", "0", 0, (3, 1))
@@ -29,13 +29,15 @@ def test_a_tensor_is_described_in_full():
 
 
 def test_names_in_containers_of_every_kind():
-    ordered = Call(Global("collections", "OrderedDict"), ([["a", tensor()], ("b", tensor())],))
-    slots = Call(Global("m", "Slots"), (), (None, Dict([("s", tensor())])))
-    filled = Call(Global("m", "Odd"), ("x", tensor()), None, [tensor()], [(3, tensor())])
+    ordered = PickleCall(
+        Global("collections", "OrderedDict"), ([["a", tensor()], ("b", tensor())],)
+    )
+    slots = PickleCall(Global("m", "Slots"), (), (None, Dict([("s", tensor())])))
+    filled = PickleCall(Global("m", "Odd"), ("x", tensor()), None, [tensor()], [(3, tensor())])
     root = Dict([("o", ordered), ("slots", slots), ("f", filled), (("t", 1), tensor())])
     assert keys(root) == ["o.a", "o.b", "slots.s", "f.1", "f.0", "f.3", "t,1"]
-    assert keys(Call(Global("m", "Foreign"), None, Dict([("x", [tensor()])]))) == ["x.0"]
-    wrapped = Call(Global("torch._utils", "_rebuild_parameter"), (tensor(), True, None))
+    assert keys(PickleCall(Global("m", "Foreign"), None, Dict([("x", [tensor()])]))) == ["x.0"]
+    wrapped = PickleCall(Global("torch._utils", "_rebuild_parameter"), (tensor(), True, None))
     assert keys({}) == [] and keys([wrapped, wrapped]) == ["0", "1"]
 
 
@@ -61,9 +63,9 @@ def test_shared_and_cyclic_containers():
         tensor(strides=(1 << 62, 1)),
         tensor(offset=-1),
         tensor(offset="0"),
-        tensor(size=Call(Global("torch", "Size"), 5)),
-        Call(Global("torch._utils", "_rebuild_tensor_v2"), ()),
-        Call(Global("torch._utils", "_rebuild_tensor_v2"), 7),
+        tensor(size=PickleCall(Global("torch", "Size"), 5)),
+        PickleCall(Global("torch._utils", "_rebuild_tensor_v2"), ()),
+        PickleCall(Global("torch._utils", "_rebuild_tensor_v2"), 7),
     ],
 )
 def test_impossible_tensors_are_refused(node):
@@ -75,8 +77,8 @@ def test_what_is_no_plain_tensor_is_left_alone():
     unknown = Persistent(("storage", Global("evil", "FloatStorage"), "0", "cpu", 6))
     assert keys([tensor(storage=unknown), tensor(storage=5)]) == []
     assert keys(tensor(name="_rebuild_tensor_v3", more=(False, None))) == []
-    assert keys(Call(Global("evil", "_rebuild_tensor_v2"), tensor().args)) == []
-    assert keys(Call(Global("torch._utils", "_rebuild_sparse_tensor"), (None, None))) == []
+    assert keys(PickleCall(Global("evil", "_rebuild_tensor_v2"), tensor().args)) == []
+    assert keys(PickleCall(Global("torch._utils", "_rebuild_sparse_tensor"), (None, None))) == []
     assert keys(tensor(more=(False, None, Dict([("neg", True)])))) == []
     assert keys(tensor(more=(False, None, Dict([("neg", False)])))) == ["tensor"]
 

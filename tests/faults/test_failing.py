@@ -9,7 +9,7 @@ import pytest
 
 from mvc.errors import IoFailed, MvcError, StorageFull, SyncFailed
 from mvc.testing import FailingFS, FixedClock, RecordingFS
-from mvc.testing.files import Call
+from mvc.testing.files import RecordedCall
 from tests.faults.crashfs import CrashFS
 
 OLD, NEW = b"o" * 1000, b"n" * 3000
@@ -112,7 +112,7 @@ def test_recording_lists_the_steps_of_an_atomic_write(tmp_path: Path) -> None:
     fs.write_atomic(tmp_path / "a", b"data", mode=0o600)
     assert fs.ops() == ["open_write", "set_mode", "write", "sync", "replace", "sync_dir"]
     assert fs.calls[2].detail == (0, 4)
-    assert fs.calls[-1] == Call("sync_dir", tmp_path)
+    assert fs.calls[-1] == RecordedCall("sync_dir", tmp_path)
     fs.read_bytes(tmp_path / "a", 10)
     assert len(fs.calls) == 6
 

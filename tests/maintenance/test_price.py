@@ -16,7 +16,7 @@ from mvc.io.files import FileSystem
 from mvc.maintenance.repack.contents import ContentGraph
 from mvc.maintenance.repack.goal import Goal, Proven
 from mvc.maintenance.repack.problem import RepackProblem
-from mvc.maintenance.repack.solve.model import Layout, Tree, Versions
+from mvc.maintenance.repack.solve.model import Selected, Tree, Versions
 from mvc.maintenance.repack.solve.priced import Priced, Training, cheapest
 from mvc.repo.config import set_value
 from tests.maintenance.test_priced import Assigned, check
@@ -130,7 +130,7 @@ class AnyLayout:
         found = []
         for sources in subsets(nodes):
             for kept in subsets(edges):
-                layout = Layout(sources, kept)
+                layout = Selected(sources, kept)
                 times = contents.recovery(layout)
                 ns = (NEVER if times[node] is None else times[node] for node in nodes)
                 found.append((contents.stored(layout), *ns))

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from mvc.maintenance.repack.solve.model import Edge, Layout, Versions
+from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.solve.priced import Priced, PricedLayout, Training, cheapest
 
 KINDS = ("full", "update", "delta", "recipe")
@@ -44,7 +44,7 @@ class Assigned:
                 elif content not in stored:
                     sources.add(content)
             stored.update(mine)
-        layout = Layout(frozenset(sources), frozenset(edges))
+        layout = Selected(frozenset(sources), frozenset(edges))
         times = self.contents.recovery(layout)
         total = 0
         for contents, ns in needs:

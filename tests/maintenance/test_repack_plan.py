@@ -31,7 +31,7 @@ from mvc.maintenance.repack.solve.layouts import (
     with_steps,
     without,
 )
-from mvc.maintenance.repack.solve.model import Edge, Layout, Versions
+from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 
 
 def chain(count, full=(10, 60), full_ns=(1, 9), edge=(1, 40), ns=(1, 9), forward=0.0, seed=0):
@@ -69,7 +69,7 @@ def layouts(versions):
         for sources in combinations(range(count), k):
             for m in range(len(versions.edges) + 1):
                 for kept in combinations(edges, m):
-                    layout = Layout(frozenset(sources), frozenset(kept))
+                    layout = Selected(frozenset(sources), frozenset(kept))
                     worst = versions.worst(layout)
                     if worst is not None:
                         yield versions.stored(layout), worst
@@ -153,9 +153,9 @@ def test_with_long_deltas_no_plan_is_worse_than_today(seed, count, share):
     pick = random.Random(seed)
     edges = frozenset(i for i in range(len(versions.edges)) if pick.random() < 0.7)
     sources = {i for i in range(count) if pick.random() < 0.3}
-    sources |= {i for i, ns in enumerate(versions.recovery(Layout(frozenset(sources), edges)))
+    sources |= {i for i, ns in enumerate(versions.recovery(Selected(frozenset(sources), edges)))
                 if ns is None}  # fmt: skip
-    today = Layout(frozenset(sources), edges)
+    today = Selected(frozenset(sources), edges)
     now, size = versions.worst(today), versions.stored(today)
     assert now is not None
     within = within_time(versions, now, today)
@@ -176,7 +176,7 @@ def test_with_long_deltas_no_plan_is_worse_than_today(seed, count, share):
 def test_today_stays_where_nothing_is_smaller():
     versions = Versions([10, 10, 10], [1, 1, 1], [Edge(0, 1, 3, 1), Edge(1, 2, 3, 1)])
     for source in range(3):
-        today = Layout(frozenset({source}), frozenset({0, 1}))
+        today = Selected(frozenset({source}), frozenset({0, 1}))
         assert smallest(versions, today) == today
 
 
@@ -209,7 +209,7 @@ def test_super_steps_shorten_the_walk():
     edges = [Edge(i, i + 1, 1, 1) for i in range(count - 1)]
     edges += [Edge(a, b, 2, 1, long=True) for a, b in pairs]
     versions = Versions([9] * count, [0] * count, edges)
-    today = Layout(frozenset({0}), frozenset(range(count - 1)))
+    today = Selected(frozenset({0}), frozenset(range(count - 1)))
     layout = with_steps(versions, today, pairs)
     assert layout.sources == today.sources
     assert versions.worst(today) == 100
@@ -220,7 +220,7 @@ def test_super_steps_shorten_the_walk():
 def test_removing_a_reset_point_brings_back_the_delta_it_needs():
     edges = [Edge(i, i + 1, 5 - i, 1) for i in range(4)]
     versions = Versions([9] * 5, [1] * 5, edges)
-    today = Layout(frozenset({0, 2, 4}), frozenset({0, 2}))
+    today = Selected(frozenset({0, 2, 4}), frozenset({0, 2}))
     layout = without(versions, today, [2])
     assert layout.sources == {0, 4}
     assert None not in versions.recovery(layout)
@@ -231,7 +231,7 @@ def test_removing_a_reset_point_brings_back_the_delta_it_needs():
 
 def test_missing_deltas_are_not_added_where_none_is_needed():
     versions = Versions([9] * 3, [1] * 3, [Edge(0, 1, 1, 1), Edge(1, 2, 1, 1)])
-    layout = Layout(frozenset({0, 2}), frozenset({0}))
+    layout = Selected(frozenset({0, 2}), frozenset({0}))
     assert connected(versions, layout) == layout
 
 
@@ -319,7 +319,7 @@ def test_even_reset_points_keep_the_bound(count, step, bound, seed):
         sources = wider.sources | {count - 1}
         gaps = [b - a for a, b in pairwise(sorted(sources))]
         if max(gaps) > closed_interval(bound, step):
-            assert same.worst(Layout(sources, wider.edges)) > bound
+            assert same.worst(Selected(sources, wider.edges)) > bound
 
 
 def test_plain_numbers():

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.maintenance.repack.solve.model import Edge, Versions
-from mvc.maintenance.repack.solve.model import Layout as Plan
+from mvc.maintenance.repack.solve.model import Selected as Plan
 from mvc.maintenance.repack.solve.priced import Priced, cheapest
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 
-__all__ = ["Call", "Dict", "Global", "Persistent", "read_pickle"]
+__all__ = ["Dict", "Global", "Persistent", "PickleCall", "read_pickle"]
 
 _MAX_OPCODES = 5_000_000
 """Bounds time (a microsecond each) and memory (0.7 GB at worst); a tensor takes about 40."""
@@ -35,7 +35,7 @@ class Dict(Struct, eq=False):
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
 
-class Call(Struct, eq=False):
+class PickleCall(Struct, eq=False):
     """An object as what made it: function or class, arguments, and what was put into it."""
 
     func: Any
@@ -176,23 +176,23 @@ class _Machine:
         target = self.top()
         if isinstance(target, list):
             target.extend(values)
-        elif isinstance(target, Call):
+        elif isinstance(target, PickleCall):
             target.items.extend(values)
         else:
             _malformed()
 
     def update(self, flat: list[Any]) -> None:
         target = self.top()
-        if not isinstance(target, (Dict, Call)):
+        if not isinstance(target, (Dict, PickleCall)):
             _malformed()
         target.pairs.extend(_pairs(flat))
 
     def call(self, args: Any) -> None:
-        self.push(Call(self.pop(), args))
+        self.push(PickleCall(self.pop(), args))
 
     def build(self) -> None:
         state = self.pop()
-        if isinstance(self.top(), Call):
+        if isinstance(self.top(), PickleCall):
             self.top().state = state
 
     def stack_global(self) -> None:
@@ -203,11 +203,11 @@ class _Machine:
 
     def call_named(self, found: list[Any]) -> None:
         """OBJ: the class lies first after the mark."""
-        self.push(Call(found[0], tuple(found[1:])))
+        self.push(PickleCall(found[0], tuple(found[1:])))
 
     def call_with_keywords(self) -> None:
         func, args, keywords = self.last(3)
-        self.push(Call(func, (args, keywords)))
+        self.push(PickleCall(func, (args, keywords)))
 
 
 def _malformed() -> NoReturn:
@@ -243,13 +243,13 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     ord("B"): lambda m: m.counted(4),
     ord("C"): lambda m: m.counted(1),
     0x8E: lambda m: m.counted(8),
-    0x96: lambda m: Call(Global("builtins", "bytearray"), (m.counted(8),)),
+    0x96: lambda m: PickleCall(Global("builtins", "bytearray"), (m.counted(8),)),
     ord("]"): lambda _: [],
     ord("}"): lambda _: Dict(),
-    0x8F: lambda _: Call(Global("builtins", "set"), ()),
+    0x8F: lambda _: PickleCall(Global("builtins", "set"), ()),
     ord("l"): _Machine.to_mark,
     ord("t"): lambda m: tuple(m.to_mark()),
-    0x91: lambda m: Call(Global("builtins", "frozenset"), (), items=m.to_mark()),
+    0x91: lambda m: PickleCall(Global("builtins", "frozenset"), (), items=m.to_mark()),
     ord("d"): lambda m: Dict(_pairs(m.to_mark())),
     0x85: lambda m: m.last(1),
     0x86: lambda m: m.last(2),
@@ -264,7 +264,7 @@ _READERS: dict[int, Callable[[_Machine], Any]] = {
     0x84: lambda m: Global("copyreg", f"extension {m.number(4)}"),
     ord("P"): lambda m: Persistent(m.name()),
     ord("Q"): lambda m: Persistent(m.pop()),
-    ord("i"): lambda m: Call(Global(m.name(), m.name()), tuple(m.to_mark())),
+    ord("i"): lambda m: PickleCall(Global(m.name(), m.name()), tuple(m.to_mark())),
 }
 """Opcodes that push one value."""
 

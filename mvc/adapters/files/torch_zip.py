@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from mvc.adapters.files.pickle_nodes import Call, Dict, Global, Persistent, read_pickle
+from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
 from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
 from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source, gaps
 from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
@@ -49,7 +49,7 @@ _SPARSE_PARTS = {
     **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), _ROWS),
     **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), _COLUMNS),
 }
-_CONTAINERS = {list, tuple, Dict, Call}
+_CONTAINERS = {list, tuple, Dict, PickleCall}
 _MAX_VISITS = 4 * MAX_TENSORS
 _MAX_PATH = MAX_NAME_BYTES + 1
 _MAX_STEP = 1 << 62
@@ -68,7 +68,7 @@ class StoredTensor(Struct, frozen=True):
     offset: int
     strides: tuple[int, ...]
     storage_bytes: int
-    node: Call
+    node: PickleCall
 
     @property
     def start(self) -> int:
@@ -115,7 +115,7 @@ def _children(path: str | None, node: Any) -> Children:
     if name in _WRAPPED:
         return [(path, args[0])] if args else []
     if name == "_rebuild_from_type_v2" and len(args) == 4:
-        return [(path, Call(args[0], args[2])), (path, args[3])]
+        return [(path, PickleCall(args[0], args[2])), (path, args[3])]
     if name == "_rebuild_sparse_tensor" and len(args) == 2:
         text, parts = _only_argument(args[0]), args[1]
         names = _SPARSE_PARTS.get(text, ()) if isinstance(text, str) else ()
@@ -127,7 +127,7 @@ def _children(path: str | None, node: Any) -> Children:
 
 
 def _object(
-    path: str | None, node: Call, args: tuple[Any, ...]
+    path: str | None, node: PickleCall, args: tuple[Any, ...]
 ) -> Iterator[tuple[str | None, Any]]:
     """An instance of any class: what it was called with, filled with, and its attributes."""
     ordered = _name_in(node.func, "collections") == "OrderedDict"
@@ -163,7 +163,7 @@ def _name_in(node: Any, *modules: str) -> str:
     return node.name if isinstance(node, Global) and node.module in modules else ""
 
 
-def _function(node: Call) -> str:
+def _function(node: PickleCall) -> str:
     return _name_in(node.func, "torch._utils", "torch._tensor")
 
 
@@ -173,7 +173,7 @@ def _of_torch(node: Any) -> str:
 
 def _tensor(path: str | None, node: Any, names: Names) -> StoredTensor | None:
     """The tensor that a call makes, or None if it makes none."""
-    if type(node) is not Call or _function(node) not in _PLAIN:
+    if type(node) is not PickleCall or _function(node) not in _PLAIN:
         return None
     args = node.args
     if not isinstance(args, tuple) or len(args) < 4:
@@ -215,13 +215,13 @@ def _storage(id_: Any) -> tuple[str, str, int]:
 
 def _only_argument(node: Any) -> Any:
     """The x of a call f(x); None for anything else."""
-    one = isinstance(node, Call) and isinstance(node.args, tuple) and len(node.args) == 1
+    one = isinstance(node, PickleCall) and isinstance(node.args, tuple) and len(node.args) == 1
     return node.args[0] if one else None
 
 
 def _naturals(node: Any) -> tuple[int, ...]:
     """A tuple of sizes, bare or as torch.Size."""
-    if isinstance(node, Call) and _of_torch(node.func) == "Size":
+    if isinstance(node, PickleCall) and _of_torch(node.func) == "Size":
         node = _only_argument(node)
     if not isinstance(node, (tuple, list)) or not all(
         type(n) is int and 0 <= n < _MAX_STEP for n in node
@@ -406,18 +406,18 @@ class _Builder:
         return self._made[id(node)]
 
     def _make(self, node: Any, depth: int) -> Any:
-        quantised = type(node) is Call and _function(node) == "_rebuild_qtensor"
+        quantised = type(node) is PickleCall and _function(node) == "_rebuild_qtensor"
         if id(node) in self._keys and not quantised:
             return self._tensor(self._keys[id(node)])
         if isinstance(node, list | tuple):
             return type(node)([self.value(each, depth) for each in node])
         if isinstance(node, Dict):
             return self._dict(node.pairs, depth)
-        if type(node) is not Call or not isinstance(node.args, tuple) or node.items:
+        if type(node) is not PickleCall or not isinstance(node.args, tuple) or node.items:
             raise _NotPlain
         return self._call(node, depth)
 
-    def _call(self, node: Call, depth: int) -> Any:
+    def _call(self, node: PickleCall, depth: int) -> Any:
         args = node.args
         if _function(node) in _WRAPPED and args:
             return self.value(args[0], depth)

@@ -63,15 +63,15 @@ class Candidates:
             if member.kind != BLOB:
                 continue
             candidate = Candidate(
-                member.id,
-                member.start,
-                member.nbytes,
-                coding.stored,
-                timing.payload(coding.record.header, member, specs.get(member.id)),
-                coding.base,
-                coding.reversible,
-                coding.place,
-                coding.record.header.group,
+                id=member.id,
+                start=member.start,
+                nbytes=member.nbytes,
+                stored=coding.stored,
+                seconds=timing.payload(coding.record.header, member, specs.get(member.id)),
+                base=coding.base,
+                reversible=coding.reversible,
+                place=coding.place,
+                grouped=coding.record.header.group,
                 forward_only=member.coding.forward_only,
             )
             self._by_node[candidate.node].append(candidate)

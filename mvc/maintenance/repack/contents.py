@@ -9,7 +9,7 @@ from __future__ import annotations
 from mvc.maintenance.repack.candidates import Candidate
 from mvc.maintenance.repack.problem import RepackProblem, try_missing
 from mvc.maintenance.repack.selection import Selection, directions
-from mvc.maintenance.repack.solve.model import Edge, Layout, Versions
+from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.solve.priced import Priced, Training
 
 __all__ = ["ContentGraph"]
@@ -37,16 +37,16 @@ class ContentGraph:
             total += sum(seconds for _, seconds in works)
         self._share = elapsed / total if total else 1.0
         self.priced = Priced(
-            Versions(
+            contents=Versions(
                 [sum(o.stored for o in each) for each in alone],
                 [self._ns(each) for each in alone],
                 self._edges(),
             ),
-            held,
-            [round(seconds * 1e9) for seconds in fixed],
-            weight,
-            round(1e9 * bound) if bound is not None else 1 << 60,
-            self._trainings(),
+            held=held,
+            fixed_ns=[round(seconds * 1e9) for seconds in fixed],
+            weight=weight,
+            bound=round(1e9 * bound) if bound is not None else 1 << 60,
+            trainings=self._trainings(),
         )
 
     def _ns(self, candidates: list[Candidate]) -> int:
@@ -67,7 +67,7 @@ class ContentGraph:
                 a, b = self._numbers[other], self._numbers[id_]
                 forward = any(o.forward_only for o in candidates)
                 stored = sum(o.stored for o in candidates)
-                found.append(Edge(a, b, stored, self._ns(candidates), forward))
+                found.append(Edge(a, b, bytes=stored, ns=self._ns(candidates), forward=forward))
                 self._deltas.append(candidates)
         return found
 
@@ -90,7 +90,7 @@ class ContentGraph:
             found[number] = Training(base, round(seconds * 1e9), kept)
         return found
 
-    def selection(self, layout: Layout) -> Selection:
+    def selection(self, layout: Selected) -> Selection:
         """The codings that a layout of the contents needs."""
         chosen, specs = Selection(self._costs), self._problem.survey.specs
         chosen.add(o for o in self._costs.candidates if o.id not in specs)

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from mvc.maintenance.repack.candidates import Candidate, Candidates, found_from_base
 from mvc.maintenance.repack.sizes import Sizes
-from mvc.maintenance.repack.solve.model import Edge, Layout, Versions
+from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.survey import Survey
 from mvc.store.recovery.timing import Timing
 
@@ -73,14 +73,14 @@ class Costs:
     def _delta(self, id_: bytes, base: bytes) -> list[Candidate]:
         i = self.first[id_]
         line = self.survey.versions[i].blobs[id_]
-        made = self.sizes.delta(id_, base, line, i, self._spans[id_, base])
+        made = self.sizes.delta(id_, base, line=line, at=i, span=self._spans[id_, base])
         return made if made[0].base is not None else self.full(i, id_)
 
     def attempt(self, id_: bytes, base: bytes | None) -> None:
         """Measures by trial the size of a coding that is not stored."""
         i = self.first[id_]
         span = 0 if base is None else self._spans[id_, base]
-        self.sizes.attempt(id_, base, self.survey.versions[i].blobs[id_], i, span)
+        self.sizes.attempt(id_, base, line=self.survey.versions[i].blobs[id_], at=i, span=span)
 
     def tried(self, id_: bytes, base: bytes) -> list[Candidate]:
         """A delta that is not stored, after trying it."""
@@ -160,13 +160,21 @@ class Costs:
         size = sum(self.survey.size(id_) for id_ in self.survey.versions[a].blobs)
         forward = sum(self.survey.size(id_) for id_ in lost) > _LOSS * size
         ns = round(self.timing.decoding(_works(deltas)) * 1e9)
-        return Edge(a, b, sum(map(_bytes, made.values())), ns, forward, long, span)
+        return Edge(
+            a,
+            b,
+            bytes=sum(map(_bytes, made.values())),
+            ns=ns,
+            forward=forward,
+            long=long,
+            span=span,
+        )
 
-    def today(self, versions: Versions) -> Layout:
+    def today(self, versions: Versions) -> Selected:
         """The layout that is stored."""
         sources = frozenset(self.sources)
         edges = {n for n, edge in enumerate(versions.edges) if self._is_stored(edge, sources)}
-        return Layout(sources, frozenset(edges))
+        return Selected(sources, frozenset(edges))
 
     def _is_source(self, i: int) -> bool:
         """Whether a version is a reset point: all of its blobs are full records."""

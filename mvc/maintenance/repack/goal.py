@@ -113,7 +113,15 @@ def goal_of(
         layout = layout_of(context.config)
         return Goal(layout=layout) if layout.step else Goal(interval=layout.interval)
     limit = None if bound is None else float(bound)
-    return Goal(interval, max_recovery, max_size, add or (), remove or (), super_step, limit)
+    return Goal(
+        interval=interval,
+        max_recovery=max_recovery,
+        max_size=max_size,
+        add=add or (),
+        remove=remove or (),
+        super_step=super_step,
+        bound=limit,
+    )
 
 
 def check_aims(**aims: object) -> bool:

@@ -69,15 +69,15 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
     count = max(1, len(times))
     worst = max(range(len(times)), key=times.__getitem__, default=None)
     return LayoutMetrics(
-        _packed(costs, selection),
-        tuple(reset_points),
-        max(times, default=0.0),
-        sum(times) / count,
-        max(sizes, default=0),
-        sum(sizes) / count,
-        max(depths, default=0),
-        sum(depths) / count,
-        None if worst is None else survey.versions[worst].commit,
+        bytes=_packed(costs, selection),
+        reset_points=tuple(reset_points),
+        worst_seconds=max(times, default=0.0),
+        mean_seconds=sum(times) / count,
+        worst_bytes=max(sizes, default=0),
+        mean_bytes=sum(sizes) / count,
+        worst_deltas=max(depths, default=0),
+        mean_deltas=sum(depths) / count,
+        worst_commit=None if worst is None else survey.versions[worst].commit,
     )
 
 
@@ -170,15 +170,15 @@ def _added(candidates: Sequence[Candidate], pipeline: Pipeline) -> int:
     texts = (Coding(pipeline.full().text), Coding(pipeline.text))
     members = [
         Member(
-            BLOB,
-            candidate.id,
-            candidate.start,
-            candidate.nbytes,
-            texts[candidate.base is not None],
-            (candidate.base or b"")[:BASE_BYTES],
-            0,
-            candidate.stored,
-            bytes(8),
+            kind=BLOB,
+            id=candidate.id,
+            start=candidate.start,
+            nbytes=candidate.nbytes,
+            coding=texts[candidate.base is not None],
+            base=(candidate.base or b"")[:BASE_BYTES],
+            at=0,
+            stored=candidate.stored,
+            check=bytes(8),
         )
         for candidate in candidates
     ]

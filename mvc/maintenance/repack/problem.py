@@ -19,7 +19,7 @@ from mvc.maintenance.repack.metrics import layout_metrics
 from mvc.maintenance.repack.plan import RepackPlan
 from mvc.maintenance.repack.selection import Selection, of_layout, of_skips, of_store
 from mvc.maintenance.repack.sizes import Sizes
-from mvc.maintenance.repack.solve.model import Layout, Versions
+from mvc.maintenance.repack.solve.model import Selected, Versions
 from mvc.maintenance.repack.survey import Survey, survey
 from mvc.maintenance.rewrite_plan import EncodeRequest, RewritePlan
 from mvc.repo.context import Context
@@ -87,7 +87,7 @@ class RepackProblem:
         blobs = self.survey.versions[i].blobs
         return any(added(id_, size(id_)) for id_ in blobs if self.costs.first[id_] == i)
 
-    def versions(self, *, full: bool) -> tuple[Versions, Layout]:
+    def versions(self, *, full: bool) -> tuple[Versions, Selected]:
         """The planner's graph and the stored layout, after some trials.
 
         ``full``: the goal may need full records that are not stored, so try some.
@@ -96,7 +96,9 @@ class RepackProblem:
         versions = self.costs.versions(self.long)
         return versions, self.costs.today(versions)
 
-    def with_edges(self, versions: Versions, layout: Layout, *, complete: bool = True) -> Selection:
+    def with_edges(
+        self, versions: Versions, layout: Selected, *, complete: bool = True
+    ) -> Selection:
         """All stored codings plus the deltas of a layout."""
 
         def build() -> Selection:
@@ -110,7 +112,7 @@ class RepackProblem:
             chosen.complete()
         return chosen
 
-    def mapped(self, versions: Versions, layout: Layout) -> Selection:
+    def mapped(self, versions: Versions, layout: Selected) -> Selection:
         """The codings that a layout needs, after trials of the new ones."""
         self.attempt(of_layout(self.costs, versions, layout))
         return of_layout(self.costs, versions, layout)
@@ -135,15 +137,15 @@ class RepackProblem:
             specs=self.survey.specs,
         )
         return RepackPlan(
-            self.goal,
-            self.before,
-            layout_metrics(self.costs, chosen) if rewrite else self.before,
-            sum(o.base is None for o in new),
-            sum(o.base is None for o in gone),
-            sum(o.base is not None for o in new),
-            sum(o.base is not None for o in gone),
-            rewrite,
-            self.costs,
+            goal=self.goal,
+            before=self.before,
+            after=layout_metrics(self.costs, chosen) if rewrite else self.before,
+            full_added=sum(o.base is None for o in new),
+            full_removed=sum(o.base is None for o in gone),
+            deltas_added=sum(o.base is not None for o in new),
+            deltas_removed=sum(o.base is not None for o in gone),
+            rewrite=rewrite,
+            costs=self.costs,
         )
 
     def unchanged(self) -> RepackPlan:

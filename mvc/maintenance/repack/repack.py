@@ -21,7 +21,7 @@ from mvc.maintenance.repack.problem import RepackProblem
 from mvc.maintenance.repack.selection import Selection, of_layout, of_store
 from mvc.maintenance.repack.solve import layouts
 from mvc.maintenance.repack.solve.bounded import fastest, smallest, within_bytes, within_time
-from mvc.maintenance.repack.solve.model import Layout, Versions
+from mvc.maintenance.repack.solve.model import Selected, Versions
 from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
@@ -267,7 +267,7 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
     return best
 
 
-def _cheaper(versions: Versions, layout: Layout, today: Layout) -> Layout:
+def _cheaper(versions: Versions, layout: Selected, today: Selected) -> Selected:
     """The smallest layout with about the same worst recovery."""
     worst = versions.worst(layout) or 0
     return within_time(versions, round(worst * _ALIKE), today) or layout
@@ -323,7 +323,7 @@ def present_metrics(context: Context) -> LayoutMetrics:
 _SAME = 1.001  # ratio of sizes that count as equal
 
 
-def curve(versions: Versions, count: int = 24) -> list[Layout]:
+def curve(versions: Versions, count: int = 24) -> list[Selected]:
     """Up to ``count`` layouts from the fastest to the smallest, each smaller than the last.
 
     Their recovery bounds grow by a constant ratio.
@@ -332,7 +332,7 @@ def curve(versions: Versions, count: int = 24) -> list[Layout]:
     high = max(low, versions.worst(smallest(versions)) or low)
     ratio = (high / low) ** (1 / max(1, count - 1))
     bounds = sorted({low, high} | {round(low * ratio**i) for i in range(1, count - 1)})
-    found: list[Layout] = []
+    found: list[Selected] = []
     for bound in bounds:
         layout = within_time(versions, bound)
         if layout is None:

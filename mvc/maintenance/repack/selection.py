@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from mvc.ids import CommitId
 from mvc.maintenance.repack.candidates import Candidate, Node, starts_of
 from mvc.maintenance.repack.costs import Costs
-from mvc.maintenance.repack.solve.model import Edge, Layout, Versions
+from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.survey import Survey
 from mvc.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
 from mvc.store.graph.search import Link
@@ -44,7 +44,7 @@ class Selection:
         for candidate in candidates:
             self._chosen.setdefault(_key(candidate), candidate)
 
-    def add_edges(self, versions: Versions, layout: Layout) -> None:
+    def add_edges(self, versions: Versions, layout: Selected) -> None:
         """Adds the deltas of a layout, each in the direction that recovery takes."""
         times = versions.recovery(layout)
         for number in sorted(layout.edges):
@@ -271,7 +271,7 @@ def of_store(costs: Costs) -> Selection:
     return made
 
 
-def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
+def of_layout(costs: Costs, versions: Versions, layout: Selected) -> Selection:
     """The codings that a layout needs, and those of blobs that no version has."""
     made = Selection(costs)
     specs = costs.survey.specs
@@ -328,7 +328,9 @@ def _skips(survey: Survey, layout: SkipLayout) -> list[tuple[Link, ...]]:
             under = under[: under.index(layout.base(under, version.sequence)) + 1]
         else:
             under = ()
-        made.append((*under, Link(version.commit, version.sequence, len(under), 0, 0)))
+        made.append(
+            (*under, Link(version.commit, version.sequence, depth=len(under), stored=0, nbytes=0))
+        )
     return made
 
 

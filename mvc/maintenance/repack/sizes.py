@@ -84,13 +84,13 @@ class Sizes:
             stored = max(1, round(share * length))
             found.append(
                 Candidate(
-                    id_,
-                    start,
-                    length,
-                    stored,
-                    self._timing.coding(pipeline, length, spec, stored),
-                    base,
-                    reversible,
+                    id=id_,
+                    start=start,
+                    nbytes=length,
+                    stored=stored,
+                    seconds=self._timing.coding(pipeline, length, spec, stored),
+                    base=base,
+                    reversible=reversible,
                     sure=sure,
                     forward_only=forward_only,
                 )
@@ -141,7 +141,9 @@ class Sizes:
         if base is not None and base[:BASE_BYTES] not in self._survey.found.ambiguous:
             base_spec = self._survey.specs[base]
             piece = self._base_piece(base, base_spec, spec, start)
-        choice = choose(spec, new, base_spec if piece else None, piece, self._policy)[0]
+        choice = choose(
+            spec, new, base_spec=base_spec if piece else None, base=piece, policy=self._policy
+        )[0]
         against = piece.data if piece is not None and choice.against else None
         share = _size(choice, new, against) / max(1, len(new))
         reversible = choice.against and bool(choice.pipeline) and choice.text == _plain(choice)

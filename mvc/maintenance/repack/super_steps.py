@@ -288,7 +288,7 @@ class _Planner:
             old = memoryview(bytearray(len(new)))
             recovery.piece(id_, start, new)
             recovery.piece(base, start, old)
-            (choice,) = choose(spec, new, spec, BasePiece(base, old), policy)
+            (choice,) = choose(spec, new, base_spec=spec, base=BasePiece(base, old), policy=policy)
             total += choice.share * len(new) + len(id_)
         return total
 
@@ -321,5 +321,14 @@ def _count(record: StoredRecord) -> int:
 
 def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
     member = record.header.members[0]
-    found = decode_shared(packs, PathStep(record.pack, record.offset, record.header, member, False))
+    found = decode_shared(
+        packs,
+        PathStep(
+            pack=record.pack,
+            offset=record.offset,
+            header=record.header,
+            member=member,
+            reverse=False,
+        ),
+    )
     return [each for each in found if isinstance(each, Addition)]

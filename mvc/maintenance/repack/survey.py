@@ -118,7 +118,15 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
         number = None if parent is None else made.numbers[parent]
         nbytes = sum(entry.size for entry in entries)
         made.versions.append(
-            Version(id_, numbers[id_], commit.manifest, number, blobs, len(entries), nbytes)
+            Version(
+                commit=id_,
+                sequence=numbers[id_],
+                manifest=commit.manifest,
+                parent=number,
+                blobs=blobs,
+                files=len(entries),
+                nbytes=nbytes,
+            )
         )
         if progress is not None:
             progress(len(made.versions), len(commits), "versions")

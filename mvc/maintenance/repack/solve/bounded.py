@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heappush
 from mvc.errors import Unattainable
 from mvc.maintenance.repack.solve.exact import MOST, cheapest_chain, cheapest_tree
 from mvc.maintenance.repack.solve.layouts import evenly_within
-from mvc.maintenance.repack.solve.model import Layout, Tree, Versions
+from mvc.maintenance.repack.solve.model import Selected, Tree, Versions
 
 __all__ = ["fastest", "grown", "smallest", "soonest", "within_bytes", "within_time"]
 
@@ -22,14 +22,14 @@ def fastest(versions: Versions) -> int:
     return versions.worst(versions.everything) or 0
 
 
-def smallest(versions: Versions, today: Layout | None = None) -> Layout:
+def smallest(versions: Versions, today: Selected | None = None) -> Selected:
     """The layout of fewest bytes, without a bound on recovery."""
     layout = within_time(versions, _endless(versions), today)
     assert layout is not None  # every version in full is one
     return layout
 
 
-def within_time(versions: Versions, bound: int, today: Layout | None = None) -> Layout | None:
+def within_time(versions: Versions, bound: int, today: Selected | None = None) -> Selected | None:
     """The smallest layout found with no recovery above ``bound`` nanoseconds.
 
     None if there is none. ``today`` is returned if nothing smaller is found.
@@ -46,7 +46,7 @@ def within_time(versions: Versions, bound: int, today: Layout | None = None) -> 
     return today
 
 
-def within_bytes(versions: Versions, size: int, today: Layout | None = None) -> Layout:
+def within_bytes(versions: Versions, size: int, today: Selected | None = None) -> Selected:
     """The layout of at most ``size`` bytes with the shortest worst recovery.
 
     Raises Unattainable with the smallest possible size.
@@ -70,7 +70,7 @@ def within_bytes(versions: Versions, size: int, today: Layout | None = None) -> 
     return layout
 
 
-def _by_trees(versions: Versions, bound: int) -> Layout | None:
+def _by_trees(versions: Versions, bound: int) -> Selected | None:
     sources: set[int] = set()
     edges: set[int] = set()
     for tree in versions.trees:
@@ -79,16 +79,16 @@ def _by_trees(versions: Versions, bound: int) -> Layout | None:
             return None
         sources |= found.sources
         edges |= found.edges
-    return Layout(frozenset(sources), frozenset(edges))
+    return Selected(frozenset(sources), frozenset(edges))
 
 
-def _of_tree(versions: Versions, tree: Tree, bound: int) -> Layout | None:
+def _of_tree(versions: Versions, tree: Tree, bound: int) -> Selected | None:
     if tree.is_chain:
         return _of_chain(versions, tree, bound)
     return cheapest_tree(versions, tree, bound) if len(tree.nodes) <= MOST else None
 
 
-def _of_chain(versions: Versions, tree: Tree, bound: int) -> Layout | None:
+def _of_chain(versions: Versions, tree: Tree, bound: int) -> Selected | None:
     numbers = [link[1] for link in tree.up if link is not None]
     segments = cheapest_chain(
         [versions.full_bytes[i] for i in tree.nodes],
@@ -99,10 +99,10 @@ def _of_chain(versions: Versions, tree: Tree, bound: int) -> Layout | None:
     if segments is None:
         return None
     kept = (numbers[i] for first, _, last in segments for i in range(first, last))
-    return Layout(frozenset(tree.nodes[s] for _, s, _ in segments), frozenset(kept))
+    return Selected(frozenset(tree.nodes[s] for _, s, _ in segments), frozenset(kept))
 
 
-def _meets(versions: Versions, layout: Layout, bound: int) -> bool:
+def _meets(versions: Versions, layout: Selected, bound: int) -> bool:
     worst = versions.worst(layout)
     return worst is not None and worst <= bound
 
@@ -114,7 +114,7 @@ def _endless(versions: Versions) -> int:
 _FULL = -1
 
 
-def grown(versions: Versions, bound: int) -> Layout | None:
+def grown(versions: Versions, bound: int) -> Selected | None:
     """A layout with no recovery above ``bound``; None if the heuristic finds none.
 
     The modified Prim's algorithm of Bhattacherjee et al. (VLDB 2015), for graphs with deltas
@@ -154,10 +154,10 @@ def grown(versions: Versions, bound: int) -> Layout | None:
     if not all(done):
         return None
     sources = frozenset(i for i in range(count) if base[i][0] == _FULL)
-    return Layout(sources, frozenset(base[i][1] for i in range(count) if base[i][0] != _FULL))
+    return Selected(sources, frozenset(base[i][1] for i in range(count) if base[i][0] != _FULL))
 
 
-def soonest(versions: Versions) -> Layout:
+def soonest(versions: Versions) -> Selected:
     """The deltas and full copies of each version's fastest recovery, and no others."""
     heap = [(ns, i, _FULL) for i, ns in enumerate(versions.full_ns)]
     heapify(heap)
@@ -175,7 +175,7 @@ def soonest(versions: Versions) -> Layout:
         for other, number in versions.around[node]:
             if not done[other]:
                 heappush(heap, (ns + versions.edges[number].ns, other, number))
-    return Layout(frozenset(sources), frozenset(edges))
+    return Selected(frozenset(sources), frozenset(edges))
 
 
 def _leads_to(base: list[tuple[int, int]], node: int, other: int) -> bool:

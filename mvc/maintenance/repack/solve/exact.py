@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.maintenance.repack.solve.model import Edge, Layout, Tree, Versions
+from mvc.maintenance.repack.solve.model import Edge, Selected, Tree, Versions
 
 __all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]
 
@@ -36,7 +36,7 @@ _Row = NDArray[np.int64]
 
 def cheapest_tree(
     versions: Versions, tree: Tree, bound: int, prices: Sequence[float] | None = None
-) -> Layout | None:
+) -> Selected | None:
     """The smallest layout of a tree with no recovery above ``bound`` ns; None if there is none.
 
     The tree's versions are in preorder, so that a family is a slice. ``prices``: of each of them,
@@ -84,7 +84,7 @@ class _Search:
         self._own: list[NDArray[np.uint8]] = [np.zeros(0, np.uint8)] * count
         self._best: list[_Best | None] = [None] * count
 
-    def run(self) -> Layout | None:
+    def run(self) -> Selected | None:
         """Depth first, with the rows moved along every edge and back."""
         count = len(self._tree.nodes)
         path = [0]
@@ -146,7 +146,7 @@ class _Search:
         self._costs[parent] = row if known is None else np.minimum(known + row, _NEVER)
         self._move(i, down=False)
 
-    def _unwound(self) -> Layout:
+    def _unwound(self) -> Selected:
         served: list[int | None] = []
         edges = []
         for i, link in enumerate(self._tree.up):
@@ -159,7 +159,7 @@ class _Search:
             best = self._best[i]
             assert best is not None
             served.append(best.source)
-        return Layout(
+        return Selected(
             frozenset(self._tree.nodes[s] for s in served if s is not None), frozenset(edges)
         )
 

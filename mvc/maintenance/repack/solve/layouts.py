@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from heapq import heapify, heappop, heappush
 
-from mvc.maintenance.repack.solve.model import Layout, Versions
+from mvc.maintenance.repack.solve.model import Selected, Versions
 
 __all__ = [
     "at_interval",
@@ -49,17 +49,17 @@ def depths(versions: Versions) -> list[int]:
     return found
 
 
-def at_interval(versions: Versions, interval: int) -> Layout:
+def at_interval(versions: Versions, interval: int) -> Selected:
     """A reset point every ``interval`` versions from the first on, and every delta to a parent.
 
     A version is recovered from the nearer reset point on either side (VSOL §3.2.8).
     """
     sources = frozenset(i for i, depth in enumerate(depths(versions)) if depth % interval == 0)
     edges = frozenset(i for i, edge in enumerate(versions.edges) if not edge.long)
-    return Layout(sources, edges)
+    return Selected(sources, edges)
 
 
-def evenly_within(versions: Versions, bound: int) -> Layout | None:
+def evenly_within(versions: Versions, bound: int) -> Selected | None:
     """Reset points as far apart as ``bound`` nanoseconds allow where every step is the slowest.
 
     Where a line of versions ends, its last one is a reset point too, unless the one before is
@@ -72,25 +72,25 @@ def evenly_within(versions: Versions, bound: int) -> Layout | None:
     layout = at_interval(versions, interval)
     far = [depth % interval >= tail for depth in depths(versions)]
     ends = {i for i, below in enumerate(versions.children) if far[i] and not below}
-    return Layout(layout.sources | ends, layout.edges)
+    return Selected(layout.sources | ends, layout.edges)
 
 
-def with_steps(versions: Versions, today: Layout, pairs: Iterable[tuple[int, int]]) -> Layout:
+def with_steps(versions: Versions, today: Selected, pairs: Iterable[tuple[int, int]]) -> Selected:
     """Today's layout plus longer deltas (LC-Checkpoint §3.2).
 
     With a delta over every M versions, a path has at most n / M long and M short ones.
     """
     allowed = set(pairs)
     edges = {i for i, e in enumerate(versions.edges) if (e.a, e.b) in allowed or not e.long}
-    return Layout(today.sources, today.edges | edges)
+    return Selected(today.sources, today.edges | edges)
 
 
-def without(versions: Versions, today: Layout, sources: Iterable[int]) -> Layout:
+def without(versions: Versions, today: Selected, sources: Iterable[int]) -> Selected:
     """Today's layout without some of its reset points, plus the deltas needed then."""
-    return connected(versions, Layout(today.sources - frozenset(sources), today.edges))
+    return connected(versions, Selected(today.sources - frozenset(sources), today.edges))
 
 
-def connected(versions: Versions, layout: Layout) -> Layout:
+def connected(versions: Versions, layout: Selected) -> Selected:
     """The layout plus the cheapest deltas that make all versions recoverable.
 
     A version without any delta stays unrecoverable.
@@ -115,4 +115,4 @@ def connected(versions: Versions, layout: Layout) -> Layout:
         for other, edge in versions.around[node]:
             if not reached[other]:
                 heappush(heap, (0 if edge in edges else versions.edges[edge].bytes, edge, other))
-    return Layout(layout.sources, frozenset(edges))
+    return Selected(layout.sources, frozenset(edges))

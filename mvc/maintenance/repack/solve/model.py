@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
 
-__all__ = ["Edge", "Layout", "Price", "Tree", "Versions"]
+__all__ = ["Edge", "Price", "Selected", "Tree", "Versions"]
 
 
 class Edge(Struct, frozen=True):
@@ -31,7 +31,7 @@ class Edge(Struct, frozen=True):
     span: int = 1
 
 
-class Layout(Struct, frozen=True):
+class Selected(Struct, frozen=True):
     """``sources``: versions in full; ``edges``: positions of kept deltas in ``Versions.edges``."""
 
     sources: frozenset[int]
@@ -76,7 +76,7 @@ class Versions(Struct, frozen=True, dict=True):
         return len(self.full_bytes)
 
     @cached_property
-    def _cache(self) -> dict[Layout, list[int | None]]:
+    def _cache(self) -> dict[Selected, list[int | None]]:
         return {}
 
     @cached_property
@@ -145,16 +145,16 @@ class Versions(Struct, frozen=True, dict=True):
         return sizes
 
     @property
-    def everything(self) -> Layout:
+    def everything(self) -> Selected:
         """Every version in full and every delta: the fastest layout."""
-        return Layout(frozenset(range(len(self))), frozenset(range(len(self.edges))))
+        return Selected(frozenset(range(len(self))), frozenset(range(len(self.edges))))
 
-    def stored(self, layout: Layout) -> int:
+    def stored(self, layout: Selected) -> int:
         """Bytes of a layout."""
         full = sum(self.full_bytes[i] for i in layout.sources)
         return self.shared + full + sum(self.edges[i].bytes for i in layout.edges)
 
-    def recovery(self, layout: Layout) -> list[int | None]:
+    def recovery(self, layout: Selected) -> list[int | None]:
         """Nanoseconds to recover each version; None if it cannot be recovered (Dijkstra)."""
         if (known := self._cache.get(layout)) is not None:
             return known
@@ -174,12 +174,12 @@ class Versions(Struct, frozen=True, dict=True):
         self._cache[layout] = found
         return found
 
-    def worst(self, layout: Layout) -> int | None:
+    def worst(self, layout: Selected) -> int | None:
         """The longest recovery; None if some version cannot be recovered."""
         found = self.recovery(layout)
         return None if None in found else max((ns for ns in found if ns is not None), default=0)
 
-    def price(self, layout: Layout) -> Price:
+    def price(self, layout: Selected) -> Price:
         """The price of a layout from which every version can be recovered."""
         times = [ns for ns in self.recovery(layout) if ns is not None]
         assert len(times) == len(self), "a version cannot be recovered"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from mvc.maintenance.repack.solve.exact import cheapest_tree
-from mvc.maintenance.repack.solve.model import Layout, Versions
+from mvc.maintenance.repack.solve.model import Selected, Versions
 
 __all__ = ["Priced", "PricedLayout", "Training", "cheapest"]
 
@@ -61,7 +61,7 @@ class PricedLayout(Struct, frozen=True):
     recover each version, and the ``price`` of all in nanoseconds: every version recovered once.
     """
 
-    layout: Layout
+    layout: Selected
     given_up: frozenset[int]
     ns: Sequence[int]
     price: float
@@ -69,19 +69,19 @@ class PricedLayout(Struct, frozen=True):
 
 def cheapest(problem: Priced) -> PricedLayout | None:
     """The layout of the lowest price found within the bound; None if none was found."""
-    search = _Search(problem)
+    search = _PriceSearch(problem)
     trainings = problem.trainings or {}
     able = frozenset(v for v, training in trainings.items() if training.ns <= problem.bound)
     found = [search.improved(start, able) for start in {frozenset[int](), able}]
     return min((f for f in found if f is not None), key=lambda f: f.price, default=None)
 
 
-class _Search:
+class _PriceSearch:
     def __init__(self, problem: Priced) -> None:
         self._problem = problem
         self._trees = problem.contents.trees
         self._costs = [1.0] * len(problem.held)  # of a nanosecond of each version's recovery
-        self._known: dict[tuple[int, tuple[float, ...]], Layout] = {}
+        self._known: dict[tuple[int, tuple[float, ...]], Selected] = {}
 
     def improved(self, given_up: frozenset[int], able: Iterable[int]) -> PricedLayout | None:
         """Changes one version at a time, the newest first, as long as the price falls."""
@@ -141,7 +141,7 @@ class _Search:
                 prices[content] += cost / self._problem.weight
         return prices
 
-    def _layout(self, prices: Sequence[float]) -> Layout:
+    def _layout(self, prices: Sequence[float]) -> Selected:
         sources, edges = set[int](), set[int]()
         for number, tree in enumerate(self._trees):
             here = tuple(prices[node] for node in tree.nodes)
@@ -151,20 +151,20 @@ class _Search:
                 self._known[number, here] = layout
             sources |= self._known[number, here].sources
             edges |= self._known[number, here].edges
-        return Layout(frozenset(sources), frozenset(edges))
+        return Selected(frozenset(sources), frozenset(edges))
 
-    def _simple(self, prices: Sequence[float]) -> Iterator[Layout]:
+    def _simple(self, prices: Sequence[float]) -> Iterator[Selected]:
         """Everything needed in full, and every delta between two that are needed."""
         contents = self._problem.contents
         needed = {i for i, price in enumerate(prices) if price}
-        yield Layout(frozenset(needed), frozenset())
+        yield Selected(frozenset(needed), frozenset())
         parents = contents.parents
         edges = {i: up[1] for i in needed if (up := parents[i]) is not None and up[0] in needed}
-        yield Layout(frozenset(needed - edges.keys()), frozenset(edges.values()))
+        yield Selected(frozenset(needed - edges.keys()), frozenset(edges.values()))
 
     def _made(
         self,
-        layout: Layout,
+        layout: Selected,
         given_up: frozenset[int],
         needs: Sequence[tuple[Sequence[int], int]],
     ) -> PricedLayout:
