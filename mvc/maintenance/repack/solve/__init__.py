@@ -1,4 +1,4 @@
-"""Solvers of the repack problem: exact on chains and trees, heuristics on graphs.
+"""The solver of ``repack``: pure functions over a graph of contents. No repository, no files.
 
-What is solved: ``mvc.maintenance.repack.problem``.
+``graph``: the problem's costs. ``tree``: the exact solution of one tree. ``priced``: of all trees.
 """
