@@ -14,8 +14,7 @@ from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.lossy.reducer import Reducer
-from mvc.maintenance.repack.repack import join
-from mvc.maintenance.repack.super_steps import STEP
+from mvc.maintenance.repack.super_steps import STEP, join
 from mvc.model.manifest import FileEntry
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.reduced_file import ReducedFile, reduced

@@ -19,7 +19,7 @@ from mvc.api.repository import Repository
 from mvc.maintenance import gc
 from mvc.maintenance.forget import choose, preview
 from mvc.maintenance.inventory import inventory
-from mvc.maintenance.repack.repack import join
+from mvc.maintenance.repack.super_steps import join
 from mvc.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
 from mvc.repo.context import Context
 from mvc.report.stats import by_version

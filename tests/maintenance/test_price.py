@@ -15,9 +15,9 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.repack.contents import ContentGraph
 from mvc.maintenance.repack.goal import Goal, Proven
-from mvc.maintenance.repack.planner import Planner
-from mvc.maintenance.repack.solve.graph import Contents, ContentTree, Layout
-from mvc.maintenance.repack.solve.priced import Priced, Solver, Training
+from mvc.maintenance.repack.problem import RepackProblem
+from mvc.maintenance.repack.solve.model import Layout, Tree, Versions
+from mvc.maintenance.repack.solve.priced import Priced, Training, cheapest
 from mvc.repo.config import set_value
 from tests.maintenance.test_priced import Assigned, check
 
@@ -84,9 +84,7 @@ def problems(mixed: Mixed, weight: float) -> Priced:
     (path,) = mixed.repo.manifest().by_path
     proven = {id_: replace(each, path=path) for id_, each in mixed.proven.items()}
     goal = Goal(weight=weight, proven=proven)
-    planner = Planner(mixed.repo.context, goal)
-    chain = next(planner.shapes())
-    return ContentGraph(planner.codings, chain, weight, proven).solver.problem
+    return ContentGraph(RepackProblem(mixed.repo.context, goal), weight, None).priced
 
 
 def parts(whole: Priced, size: int) -> Iterator[Priced]:
@@ -102,7 +100,7 @@ def parts(whole: Priced, size: int) -> Iterator[Priced]:
         ]
         costs = whole.contents
         yield Priced(
-            Contents([costs.full_bytes[c] for c in contents],
+            Versions([costs.full_bytes[c] for c in contents],
                      [costs.full_ns[c] for c in contents], edges),
             [[at[c] for c in whole.held[v]] for v in mine],
             [whole.fixed_ns[v] for v in mine],
@@ -125,7 +123,7 @@ class AnyLayout:
         self.problem = problem
         self.trees = [(tree.nodes, *self.layouts(tree)) for tree in problem.contents.trees]
 
-    def layouts(self, tree: ContentTree) -> tuple[np.ndarray, np.ndarray]:
+    def layouts(self, tree: Tree) -> tuple[np.ndarray, np.ndarray]:
         """Bytes by layout, and nanoseconds by layout and content; none is worse in all of them."""
         contents, nodes = self.problem.contents, tree.nodes
         edges = [up[1] for up in tree.up if up is not None]
@@ -134,7 +132,7 @@ class AnyLayout:
             for kept in subsets(edges):
                 layout = Layout(sources, kept)
                 times = contents.recovery(layout)
-                ns = (times.get(node, NEVER) for node in nodes)
+                ns = (NEVER if times[node] is None else times[node] for node in nodes)
                 found.append((contents.stored(layout), *ns))
         every = np.array(sorted(found), float)
         best = every[:1]
@@ -183,7 +181,7 @@ def test_thirty_commits_cost_what_the_best_of_all_choices_costs(
     problem = problems(mixed, weight)
     assert len(problem.held) == 30
     assert len(problem.trainings or {}) == len(mixed.proven)
-    found = Solver(problem).cheapest()
+    found = cheapest(problem)
     assert found is not None
     if tight:
         least = max(
@@ -191,7 +189,7 @@ def test_thirty_commits_cost_what_the_best_of_all_choices_costs(
             for fixed, held in zip(problem.fixed_ns, problem.held, strict=True)
         )
         problem = replace(problem, bound=(least + max(found.ns)) // 2)
-        found = Solver(problem).cheapest()
+        found = cheapest(problem)
         assert found is not None
     check(problem, found)
     best = [Assigned(part).best() for part in parts(problem, 6)]

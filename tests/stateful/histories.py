@@ -34,7 +34,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import rebuild_index
-from mvc.maintenance.repack.repack import join
+from mvc.maintenance.repack.super_steps import join
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.config import set_value
 from mvc.testing import FixedClock, fresh_process, open_quietly

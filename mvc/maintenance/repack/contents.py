@@ -1,142 +1,82 @@
-"""The contents of a repository as a planning graph (``solve``).
+"""The contents of a repository as a planning graph, for the lowest price (``solve.priced``).
 
-A *shape* says from which earlier content each one may be made, and by which codings. The planner
-decides which of these deltas are kept, and what is stored in full.
+A content's base is the one of its first version's parent, as for commits. Processor seconds of
+decoding count as the share that passes where a version is decoded by several threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
-
-from mvc.ids import CommitId
 from mvc.maintenance.repack.candidates import Candidate
-from mvc.maintenance.repack.codings import Codings
-from mvc.maintenance.repack.goal import Proven
-from mvc.maintenance.repack.selection import Selection
-from mvc.maintenance.repack.solve.bundles import Bundles, Wholes
-from mvc.maintenance.repack.solve.graph import Contents, Edge, Layout
-from mvc.maintenance.repack.solve.priced import BYTES_ALONE, Priced, Solver, Training
-from mvc.maintenance.repack.survey import Version
+from mvc.maintenance.repack.problem import RepackProblem, try_missing
+from mvc.maintenance.repack.selection import Selection, directions
+from mvc.maintenance.repack.solve.model import Edge, Layout, Versions
+from mvc.maintenance.repack.solve.priced import Priced, Training
 
-__all__ = ["ContentGraph", "Shape", "as_stored", "coded_against", "history"]
-
-Shape: TypeAlias = Mapping[bytes, tuple[bytes, list[Candidate]]]
-"""By content the earlier one that it may be made from, and the codings for that."""
-
-
-def coded_against(codings: Codings, bases: Iterable[int | None]) -> Shape:
-    """Each content is made from its first version's base. ``bases``: a version for each version."""
-    found: dict[bytes, tuple[bytes, list[Candidate]]] = {}
-    for i, base in enumerate(bases):
-        made = {} if base is None else codings.between(base, i)
-        for id_, candidates in made.items():
-            ends = {o.id for o in candidates} | {o.base for o in candidates if o.base}
-            (other, *more) = *(ends - {id_}), b""
-            known = other in codings.number and len(more) < 2
-            if codings.first[id_] == i and known and codings.number[other] < codings.number[id_]:
-                found[id_] = other, candidates
-    return found
-
-
-def history(codings: Codings) -> Shape:
-    """Each content is made from its version's parent, as in a chain."""
-    return coded_against(codings, (version.parent for version in codings.survey.versions))
-
-
-def as_stored(codings: Codings) -> Shape:
-    """Each content is made by the smallest delta that is stored."""
-    found: dict[bytes, tuple[bytes, list[Candidate]]] = {}
-    for id_, base, candidates in codings.whole():
-        if base is None:
-            continue
-        older, newer = sorted((id_, base), key=codings.number.__getitem__)
-        size = sum(o.stored for o in candidates)
-        smaller = newer not in found or size < sum(o.stored for o in found[newer][1])
-        if smaller and (newer == id_ or all(o.reversible for o in candidates)):
-            found[newer] = older, candidates
-    return found
+__all__ = ["ContentGraph"]
 
 
 class ContentGraph:
-    """``solver``: of the problem. Its contents are those of the versions, in their order;
-    where only bytes count (no ``weight``), bundles of them.
-    """
+    """``priced``: the problem to solve; its contents are those of the versions, in their order."""
 
-    def __init__(
-        self,
-        codings: Codings,
-        shape: Shape,
-        weight: float | None = None,
-        proven: Mapping[CommitId, Proven] | None = None,
-        *,
-        whole: bool = False,
-    ) -> None:
-        """``weight``: seconds that a gigabyte is worth. ``proven``: recipes that may be chosen.
-
-        ``whole``: what is stored in full is decided by versions.
-        """
-        self._codings, self._shape = codings, shape
-        self._ids = list(codings.first)
-        self._held = [[codings.number[id_] for id_ in v.blobs] for v in codings.survey.versions]
-        self._full = [codings.full(id_) for id_ in self._ids]
-        self._made = [(id_, *shape[id_]) for id_ in self._ids if id_ in shape]
-        parents = [version.parent for version in codings.survey.versions]
-        timed = list(map(self._timed, codings.survey.versions, self._held))
-        fixed, self._shares = [ns for ns, _ in timed], [share for _, share in timed]
-        self._contents = Contents(
-            [sum(o.stored for o in each) for each in self._full],
-            list(map(self._ns, self._ids, self._full)),
-            [self._edge(*each) for each in self._made],
+    def __init__(self, problem: RepackProblem, weight: float, bound: float | None) -> None:
+        """``weight``: seconds that a gigabyte is worth. ``bound``: seconds of a recovery."""
+        self._problem, self._costs = problem, problem.costs
+        try_missing(self._costs, (), problem.progress, full=True)
+        self._ids = list(self._costs.first)
+        self._numbers = {id_: i for i, id_ in enumerate(self._ids)}
+        self._deltas: list[list[Candidate]] = []
+        versions, timing = problem.survey.versions, self._costs.timing
+        held = [[self._numbers[id_] for id_ in version.blobs] for version in versions]
+        alone = [self._costs.alone(id_) for id_ in self._ids]
+        fixed, total, elapsed = list[float](), 0.0, 0.0
+        for version, mine in zip(versions, held, strict=True):
+            works = [(o.nbytes, o.seconds) for number in mine for o in alone[number]]
+            unread = [(nbytes, 0.0) for nbytes, _ in works]
+            fixed.append(timing.version(unread, version.files, version.nbytes))
+            elapsed += timing.version(works, version.files, version.nbytes) - fixed[-1]
+            total += sum(seconds for _, seconds in works)
+        self._share = elapsed / total if total else 1.0
+        self.priced = Priced(
+            Versions(
+                [sum(o.stored for o in each) for each in alone],
+                [self._ns(each) for each in alone],
+                self._edges(),
+            ),
+            held,
+            [round(seconds * 1e9) for seconds in fixed],
+            weight,
+            round(1e9 * bound) if bound is not None else 1 << 60,
+            self._trainings(),
         )
-        priced = Priced(
-            self._contents,
-            self._held,
-            fixed,
-            BYTES_ALONE if weight is None else weight,
-            trainings=self._trainings(proven or {}),
-        )
-        self._bundles: Bundles | Wholes | None = None
-        if weight is None:
-            self._bundles = Wholes(priced, parents) if whole else Bundles(priced)
-        self.solver = Solver(priced if self._bundles is None else self._bundles.priced)
 
-    def _timed(self, version: Version, held: Iterable[int]) -> tuple[int, float]:
-        """Nanoseconds of a version's recovery beside decoding, and the share of processor seconds
-        that passes where its large contents are decoded by several threads.
-        """
-        every = [o for number in held for o in self._full[number]]
-        large = [0.0 if self._is_serial(o) else o.seconds for o in every]
-        idle, busy = (
-            self._codings.timing.version(
-                [(o.nbytes, ns) for o, ns in zip(every, seconds, strict=True)],
-                version.files,
-                version.nbytes,
-            )
-            for seconds in ([0.0] * len(every), large)
-        )
-        return round(idle * 1e9), (busy - idle) / sum(large) if any(large) else 1.0
+    def _ns(self, candidates: list[Candidate]) -> int:
+        return round(sum(o.seconds for o in candidates) * self._share * 1e9)
 
-    def _is_serial(self, coding: Candidate) -> bool:
-        """Whether it is too small for several threads."""
-        return self._codings.timing.decoding([(coding.nbytes, 1.0)]) >= 1
+    def _edges(self) -> list[Edge]:
+        found = []
+        for i, version in enumerate(self._problem.survey.versions):
+            if version.parent is None:
+                continue
+            for id_, candidates in self._costs.between(version.parent, i, 1).items():
+                ends = {o.id for o in candidates} | {o.base for o in candidates if o.base}
+                other = next(iter(ends - {id_}), None)
+                if self._costs.first[id_] != i or len(ends) != 2 or other not in self._numbers:
+                    continue
+                if self._costs.first[other] >= i:
+                    continue
+                a, b = self._numbers[other], self._numbers[id_]
+                forward = any(o.forward_only for o in candidates)
+                stored = sum(o.stored for o in candidates)
+                found.append(Edge(a, b, stored, self._ns(candidates), forward))
+                self._deltas.append(candidates)
+        return found
 
-    def _ns(self, id_: bytes, candidates: Iterable[Candidate]) -> int:
-        share = self._shares[self._codings.first[id_]]
-        seconds = (o.seconds * (1 if self._is_serial(o) else share) for o in candidates)
-        return round(sum(seconds) * 1e9)
-
-    def _edge(self, id_: bytes, base: bytes, candidates: Sequence[Candidate]) -> Edge:
-        number, stored = self._codings.number, sum(o.stored for o in candidates)
-        forward = any(o.forward_only for o in candidates)
-        return Edge(number[base], number[id_], stored, self._ns(id_, candidates), forward)
-
-    def _trainings(self, proven: Mapping[CommitId, Proven]) -> dict[int, Training]:
+    def _trainings(self) -> dict[int, Training]:
         """The recipes of versions that have their weights. A base that gave its up is trained, too,
         if its recipe is proven.
         """
-        survey, found = self._codings.survey, {}
-        gone = survey.found.history.dropped
+        survey, proven = self._problem.survey, self._problem.goal.proven
+        gone, found = survey.found.history.dropped, {}
         for commit, recipe in proven.items():
             at, seconds = recipe.base, recipe.seconds
             while at in gone and at in proven:
@@ -146,33 +86,21 @@ class ContentGraph:
                 continue
             blobs = survey.versions[number].blobs
             made = f"{recipe.path}\0"
-            kept = [
-                self._codings.number[id_]
-                for id_, line in blobs.items()
-                if not line.startswith(made)
-            ]
+            kept = [self._numbers[id_] for id_, line in blobs.items() if not line.startswith(made)]
             found[number] = Training(base, round(seconds * 1e9), kept)
         return found
 
     def selection(self, layout: Layout) -> Selection:
-        """The codings that a layout of the solver needs, and those of blobs that no version has."""
-        return self.codings(layout if self._bundles is None else self._bundles.contents(layout))
-
-    def codings(self, layout: Layout) -> Selection:
-        """As ``selection``, of a layout of single contents.
-
-        Each delta leads into the direction that recovery takes.
-        """
-        chosen = Selection(self._codings)
-        chosen.add(o for o in self._codings.stored if o.id not in self._codings.survey.specs)
+        """The codings that a layout of the contents needs."""
+        chosen, specs = Selection(self._costs), self._problem.survey.specs
+        chosen.add(o for o in self._costs.candidates if o.id not in specs)
         for number in sorted(layout.sources):
-            chosen.add(self._codings.full(self._ids[number]))
-        times = self._contents.recovery(layout)
+            chosen.add(self._costs.alone(self._ids[number]))
+        times = self.priced.contents.recovery(layout)
         for number in sorted(layout.edges):
-            edge, (id_, base, made) = self._contents.edges[number], self._made[number]
-            forward = times.get(edge.a, 0) + edge.ns == times.get(edge.b)
-            backward = times.get(edge.b, 0) + edge.ns == times.get(edge.a)
-            candidates = self._codings.renewed(id_, base, made)
-            chosen.add_delta(id_, candidates, forward=forward, backward=backward)
+            edge = self.priced.contents.edges[number]
+            forward, backward = directions(edge, times)
+            id_ = self._ids[edge.b]
+            chosen.add_delta(id_, self._deltas[number], forward=forward, backward=backward)
         chosen.complete()
         return chosen

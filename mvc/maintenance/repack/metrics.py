@@ -13,7 +13,7 @@ from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import StoredRecord
 from mvc.maintenance.repack.candidates import Candidate, Node, starts_of
-from mvc.maintenance.repack.codings import Codings
+from mvc.maintenance.repack.costs import Costs
 from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.maintenance.storage_graph import CheapestPath
@@ -41,10 +41,10 @@ class LayoutMetrics(Struct, frozen=True):
     worst_commit: CommitId | None
 
 
-def layout_metrics(codings: Codings, selection: Selection) -> LayoutMetrics:
+def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
     """The metrics of a selection. Raises DamagedData if a version cannot be recovered from it."""
     ways_to = selection.cheapest()
-    reached, shared, survey = _reach(ways_to), _Shared(codings, selection), codings.survey
+    reached, shared, survey = _reach(ways_to), _Shared(costs, selection), costs.survey
     full = {candidate.node for candidate in selection if candidate.base is None}
     times, sizes, depths, reset_points = [], [], [], []
     for version in survey.versions:
@@ -61,7 +61,7 @@ def layout_metrics(codings: Codings, selection: Selection) -> LayoutMetrics:
             for id_, start in nodes
         ]
         works = together(walks, shared.seconds.__getitem__)
-        times.append(codings.timing.version(works, version.files, version.nbytes))
+        times.append(costs.timing.version(works, version.files, version.nbytes))
         sizes.append(sum(way[1] for way in ways))
         depths.append(max((way[0] for way in ways), default=0))
         if all(node in full for node in nodes):
@@ -69,7 +69,7 @@ def layout_metrics(codings: Codings, selection: Selection) -> LayoutMetrics:
     count = max(1, len(times))
     worst = max(range(len(times)), key=times.__getitem__, default=None)
     return LayoutMetrics(
-        _packed(codings, selection),
+        _packed(costs, selection),
         tuple(reset_points),
         max(times, default=0.0),
         sum(times) / count,
@@ -100,14 +100,14 @@ class _Shared:
     published their objects, because they are written together.
     """
 
-    def __init__(self, codings: Codings, selection: Selection) -> None:
-        text = codings.survey.context.config.get("commit.pipeline")
+    def __init__(self, costs: Costs, selection: Selection) -> None:
+        text = costs.survey.context.config.get("commit.pipeline")
         self._groups_new = Pipeline.parse(text).coding().scope == "group"
-        self._found = codings.survey.found
+        self._found = costs.survey.found
         groups: dict[Hashable, list[Candidate]] = defaultdict(list)
         for candidate in selection.new if self._groups_new else ():
             groups[self._group(candidate)].append(candidate)
-        every = (*groups.items(), *codings.stored.groups.items())
+        every = (*groups.items(), *costs.candidates.groups.items())
         self.seconds: dict[Hashable, float] = {
             key: of_group(o.seconds for o in made) for key, made in every
         }
@@ -130,13 +130,13 @@ class _Shared:
 # -- bytes in packs ------------------------------------------------------------------------
 
 
-def _packed(codings: Codings, selection: Selection) -> int:
+def _packed(costs: Costs, selection: Selection) -> int:
     """Bytes of all records after codings that are not chosen are dropped and new ones added."""
     gone = defaultdict(set)
     for candidate in selection.left_out():
         assert candidate.place is not None
         gone[candidate.place[:2]].add(candidate.place[2])
-    found = codings.survey.found
+    found = costs.survey.found
     total = sum(
         _record(record, gone.get((record.pack, record.offset), set()))
         for record in found.all_records()
@@ -144,7 +144,7 @@ def _packed(codings: Codings, selection: Selection) -> int:
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
         fresh[found.entry_of(candidate.id)].append(candidate)
-    pipeline = encoding_policy(codings.survey.context).pipeline
+    pipeline = encoding_policy(costs.survey.context).pipeline
     return total + sum(_added(candidates, pipeline) for candidates in fresh.values())
 
 

@@ -11,13 +11,18 @@ paths of others may lead through them. Nothing new is made of them or from them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
+from mvc.ids import CommitId
 from mvc.maintenance.repack.candidates import Candidate, Node, starts_of
-from mvc.maintenance.repack.codings import Codings
+from mvc.maintenance.repack.costs import Costs
+from mvc.maintenance.repack.solve.model import Edge, Layout, Versions
+from mvc.maintenance.repack.survey import Survey
 from mvc.maintenance.storage_graph import CheapestPath, Reachability, cheapest_paths
+from mvc.store.graph.search import Link
+from mvc.store.writing.layout import Layout as SkipLayout
 
-__all__ = ["Selection", "of_store"]
+__all__ = ["Selection", "directions", "of_layout", "of_skips", "of_store"]
 
 _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 
@@ -25,8 +30,8 @@ _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 class Selection:
     """A set of codings, stored ones and new ones."""
 
-    def __init__(self, codings: Codings) -> None:
-        self._codings = codings
+    def __init__(self, costs: Costs) -> None:
+        self._costs = costs
         self._chosen: dict[_Key, Candidate] = {}
 
     def __iter__(self) -> Iterator[Candidate]:
@@ -38,6 +43,16 @@ class Selection:
     def add(self, candidates: Iterable[Candidate]) -> None:
         for candidate in candidates:
             self._chosen.setdefault(_key(candidate), candidate)
+
+    def add_edges(self, versions: Versions, layout: Layout) -> None:
+        """Adds the deltas of a layout, each in the direction that recovery takes."""
+        times = versions.recovery(layout)
+        for number in sorted(layout.edges):
+            edge = versions.edges[number]
+            made = self._costs.between(edge.a, edge.b, edge.span)
+            forward, backward = directions(edge, times)
+            for id_, candidates in made.items():
+                self.add_delta(id_, candidates, forward=forward, backward=backward)
 
     def add_delta(
         self, id_: bytes, candidates: Iterable[Candidate], *, forward: bool, backward: bool
@@ -52,7 +67,7 @@ class Selection:
                 and not candidate.forward_only
             ):
                 self.drop([candidate])
-                candidate = self._codings.turned(candidate)
+                candidate = self._costs.turned(candidate)
             self.add([candidate])
 
     def drop(self, candidates: Iterable[Candidate]) -> None:
@@ -65,14 +80,14 @@ class Selection:
         A group stays if a blob in it is of no version, since nothing new can be made of that.
         """
         others: set[bytes] = set()
-        for group in self._codings.stored.groups.values():
+        for group in self._costs.candidates.groups.values():
             ids = {candidate.id for candidate in group if candidate.base is None}
-            if not ids.isdisjoint(gone) and ids <= self._codings.first.keys():
+            if not ids.isdisjoint(gone) and ids <= self._costs.first.keys():
                 others |= ids - gone
         dropped = gone | others
         self.drop([o for o in self if o.base is None and o.id in dropped])
         for id_ in sorted(others):
-            self.add(self._codings.anew(id_))
+            self.add(self._costs.anew(id_))
 
     @property
     def new(self) -> list[Candidate]:
@@ -81,11 +96,11 @@ class Selection:
 
     def left_out(self) -> list[Candidate]:
         """Stored codings that are not chosen."""
-        return [candidate for candidate in self._codings.stored if candidate not in self]
+        return [candidate for candidate in self._costs.candidates if candidate not in self]
 
     def complete(self) -> None:
         """Makes every piece recoverable, without relying on the form of untried codings."""
-        for candidates in self._codings.stored.groups.values():
+        for candidates in self._costs.candidates.groups.values():
             if any(candidate in self for candidate in candidates):
                 self.add(candidates)  # they share one payload
         self._prove()
@@ -108,7 +123,7 @@ class Selection:
         )
         for id_, base in unproven:
             assert base is not None
-            self.add(self._codings.tried(id_, base))
+            self.add(self._costs.tried(id_, base))
 
     def _reach_all(self) -> None:
         """Adds a coding for every piece that cannot be reached."""
@@ -132,19 +147,19 @@ class Selection:
 
     def _drop_other_way(self, candidate: Candidate) -> None:
         """Drops the other direction of a turned delta, unless it shares its payload."""
-        for other in self._codings.stored.of((candidate.base or b"", candidate.start)):
-            kept = other.grouped or other.id not in self._codings.survey.specs
+        for other in self._costs.candidates.of((candidate.base or b"", candidate.start)):
+            kept = other.grouped or other.id not in self._costs.survey.specs
             if other.base == candidate.id and not other.reversible and not kept:
                 self.drop([other])
 
     def _needed(self) -> Iterator[Node]:
         """Every piece of every stored blob, those of versions first and in their order."""
-        survey = self._codings.survey
+        survey = self._costs.survey
         for version in survey.versions:
             for id_ in version.blobs:
                 for start in starts_of(survey.size(id_)):
                     yield id_, start
-        for candidate in self._codings.stored:
+        for candidate in self._costs.candidates:
             if candidate.id not in survey.specs:
                 yield candidate.node
 
@@ -154,7 +169,7 @@ class Selection:
         for candidate in self:
             if (
                 candidate.base is not None
-                and candidate.id in self._codings.survey.specs
+                and candidate.id in self._costs.survey.specs
                 and not candidate.reversible
                 and not candidate.forward_only
             ):
@@ -166,20 +181,22 @@ class Selection:
     ) -> list[Candidate]:
         """The smallest delta that makes a piece: a stored one, or a chosen one turned round."""
         found = [
-            o for o in self._codings.stored.of(node) if o.base and (o.base, o.start) in reached
+            o for o in self._costs.candidates.of(node) if o.base and (o.base, o.start) in reached
         ]
-        if node[0] in self._codings.survey.specs:
+        if node[0] in self._costs.survey.specs:
             ways = turnable.get(node, ())
-            found += [self._codings.turned(o) for o in ways if o.node in reached and o in self]
+            found += [self._costs.turned(o) for o in ways if o.node in reached and o in self]
         return [min(found, key=lambda candidate: candidate.stored)] if found else []
 
     def _full_of(self, node: Node) -> list[Candidate]:
-        full = [candidate for candidate in self._codings.stored.of(node) if candidate.base is None]
+        full = [
+            candidate for candidate in self._costs.candidates.of(node) if candidate.base is None
+        ]
         if full:
             return [min(full, key=lambda candidate: candidate.stored)]
-        if node[0] not in self._codings.survey.specs:
+        if node[0] not in self._costs.survey.specs:
             return []  # it is lost, and no version needs it
-        return self._codings.full(node[0])
+        return self._costs.alone(node[0])
 
     def _name_all(self) -> None:
         """Gives every blob a coding of its own.
@@ -188,12 +205,12 @@ class Selection:
         is turned round. Then its other end may have no coding, and so on towards the full
         record. Where the other end is of no version, the blob is encoded anew.
         """
-        own, specs = Counter(candidate.id for candidate in self), self._codings.survey.specs
+        own, specs = Counter(candidate.id for candidate in self), self._costs.survey.specs
         ways = self.cheapest()
         waiting = [id_ for id_ in specs if not own[id_]]
         while waiting:
             id_ = waiting.pop()
-            for start in starts_of(self._codings.survey.size(id_)):
+            for start in starts_of(self._costs.survey.size(id_)):
                 way = ways[id_, start].step
                 if way.id == id_:
                     continue
@@ -201,7 +218,7 @@ class Selection:
                     self.add(self._past_others((id_, start), ways))
                     own[id_] += 1
                     break
-                self.add([self._codings.turned(way)])
+                self.add([self._costs.turned(way)])
                 own[id_] += 1
                 if way.grouped or way not in self:
                     continue
@@ -215,11 +232,9 @@ class Selection:
     ) -> list[Candidate]:
         """New codings of a blob, from the nearest blob of a version on its cheapest path."""
         base = ways[node].origin
-        while base is not None and base[0] not in self._codings.survey.specs:
+        while base is not None and base[0] not in self._costs.survey.specs:
             base = ways[base].origin
-        return (
-            self._codings.full(node[0]) if base is None else self._codings.tried(node[0], base[0])
-        )
+        return self._costs.alone(node[0]) if base is None else self._costs.tried(node[0], base[0])
 
     def cheapest(self) -> dict[Node, CheapestPath[Node, Candidate]]:
         """The cheapest path to each piece, in nanoseconds."""
@@ -249,11 +264,80 @@ def _add(reached: Reachability, candidate: Candidate) -> None:
     reached.add(candidate.id, candidate.start, candidate.base, reversible=reversible)
 
 
-def of_store(codings: Codings) -> Selection:
+def of_store(costs: Costs) -> Selection:
     """All stored codings."""
-    made = Selection(codings)
-    made.add(codings.stored)
+    made = Selection(costs)
+    made.add(costs.candidates)
     return made
+
+
+def of_layout(costs: Costs, versions: Versions, layout: Layout) -> Selection:
+    """The codings that a layout needs, and those of blobs that no version has."""
+    made = Selection(costs)
+    specs = costs.survey.specs
+    made.add(candidate for candidate in costs.candidates if candidate.id not in specs)
+    for i in sorted(layout.sources):
+        for id_ in costs.survey.versions[i].blobs:
+            made.add(costs.full(i, id_))
+    made.add_edges(versions, layout)
+    made.complete()
+    return made
+
+
+def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
+    """The codings of a layout as commits would have stored it.
+
+    Each blob is coded once, against the blob in its place in the version that the layout names;
+    those of a reset point also in full. A delta that is stored already does where that one is not
+    worth it, unless it makes a long chain. Approximate steps stay: another delta would be larger.
+    """
+    made, survey = Selection(costs), costs.survey
+    made.add(candidate for candidate in costs.candidates if candidate.id not in survey.specs)
+    depths: dict[bytes, int] = {}
+    most = layout.deepest // 2
+    for i, (version, way) in enumerate(zip(survey.versions, _skips(survey, layout), strict=True)):
+        base = version.parent if len(way) == 1 else survey.numbers[CommitId(way[-2].id)]
+        if base is not None:
+            span = survey.generation(i) - survey.generation(base)
+            for id_, candidates in costs.between(base, i, span).items():
+                if costs.first[id_] != i or costs.candidates.added(id_, survey.size(id_)):
+                    continue
+                if not any(candidate.base for candidate in candidates):
+                    size = survey.size(id_)
+                    stored = costs.candidates.delta(id_, size, survey.specs.keys()) or []
+                    under = max((depths.get(c.base or b"", 0) for c in stored), default=0)
+                    candidates = stored if stored and under <= most else candidates
+                made.add(candidates)
+                depths[id_] = max(depths.get(c.base, 0) + 1 if c.base else 0 for c in candidates)
+        for id_ in version.blobs:
+            made.add(costs.candidates.added(id_, survey.size(id_)))
+        if len(way) == 1:
+            for id_ in version.blobs:
+                made.add(costs.full(i, id_))
+                depths[id_] = 0
+    made.complete()
+    return made
+
+
+def _skips(survey: Survey, layout: SkipLayout) -> list[tuple[Link, ...]]:
+    """For each version what leads to it, from a version in full on; it comes last itself."""
+    made: list[tuple[Link, ...]] = []
+    for version in survey.versions:
+        under = () if version.parent is None else made[version.parent]
+        if under and not layout.ends(under, version.sequence):
+            under = under[: under.index(layout.base(under, version.sequence)) + 1]
+        else:
+            under = ()
+        made.append((*under, Link(version.commit, version.sequence, len(under), 0, 0)))
+    return made
+
+
+def directions(edge: Edge, times: Sequence[int | None]) -> tuple[bool, bool]:
+    """Whether cheapest paths use the edge forward, and backward. ``times``: to recover each end."""
+    a, b = times[edge.a], times[edge.b]
+    if a is None or b is None:
+        return False, False
+    return a + edge.ns == b, b + edge.ns == a
 
 
 def _key(candidate: Candidate) -> _Key:

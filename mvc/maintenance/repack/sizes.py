@@ -45,7 +45,6 @@ class Sizes:
         self._policy = encoding_policy(survey.context)
         self._timing = survey.context.store.timing
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
-        self._vain: dict[tuple[str, int], set[int]] = defaultdict(set)  # no delta was worth it
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
 
@@ -66,10 +65,6 @@ class Sizes:
         """The delta of a blob from a base; full if a trial showed that a delta is not worth it."""
         tried = self._tried.get((id_, base))
         if tried is None:
-            if self._is_vain(line, at, span):
-                return self._pieces(
-                    id_, None, self._share(line, at, 0), reversible=False, sure=False
-                )
             alike = self._survey.size(id_) == self._survey.size(base)
             share = self._share(line, at, span)
             return self._pieces(id_, base, share, reversible=alike, sure=False)
@@ -112,11 +107,6 @@ class Sizes:
         (a, low), (b, high) = known[place - 1], known[place]
         return low if a == b else low + (high - low) * (at - a) / (b - a)
 
-    def _is_vain(self, line: str, at: int, span: int) -> bool:
-        """Whether the trial of such a delta that is nearest showed that none is worth it."""
-        far = min((abs(at - i) for i in self._vain[line, span]), default=None)
-        return far is not None and all(abs(at - i) > far for i, _ in self._known[line, span])
-
     def _typical(self, span: int) -> float:
         """The mean of all lines; a longer delta is at least as large as a short one."""
         total, count = self._all[span]
@@ -138,8 +128,6 @@ class Sizes:
         trial = self._try(id_, base)
         self._tried[id_, base] = trial
         self.learn(line, at, span if trial.delta else 0, trial.share)
-        if span and not trial.delta:
-            self._vain[line, span].add(at)
 
     def _try(self, id_: bytes, base: bytes | None) -> _Trial:
         spec = self._survey.specs[id_]

@@ -1,4 +1,4 @@
-"""Which approximate steps that follow each other become one payload, a super-step (LC-Checkpoint).
+"""Super-steps: approximate steps that follow each other become one payload (LC-Checkpoint).
 
 ``step`` steps in a row are joined: one payload holds the symbols of all of them, so every version
 between can still be recovered, by as many additions. Eight such runs in a row get a shortcut as
@@ -10,32 +10,89 @@ made of what the runs under it have saved.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct, field
 
 from mvc.limits import PIECE, RECORD, RECORD_MEMBERS
-from mvc.lossy.lc.payload import encode_steps
-from mvc.maintenance.inventory import CodingPlace, StoredRecord
-from mvc.maintenance.repack.joint import Chain, SuperStep, adds, decoded, steps_in
-from mvc.maintenance.repack.survey import Survey
+from mvc.lossy.lc.payload import encode_joint, encode_steps
+from mvc.lossy.lc.step import Addition
+from mvc.maintenance.inventory import CodingPlace, StoredRecord, inventory
+from mvc.maintenance.repack.survey import Survey, survey
 from mvc.maintenance.rewrite_plan import (
     EncodeRequest,
+    RewritePlan,
     encoding_policy,
+    execute,
+    retry_on_rewrite,
 )
 from mvc.pipelines.pipeline import Pipeline
-from mvc.store.packs.records import Coding, encode_header
-from mvc.store.recovery.grouped import MOST_JOINT
+from mvc.repo.context import Context
+from mvc.store.graph.search import PathStep
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.reader import PackReader
+from mvc.store.packs.records import JOINT, Coding, Member, encode_header, payload_check
+from mvc.store.proof import proof_of
+from mvc.store.recovery.grouped import MOST_JOINT, decode_shared, decode_super_step
 from mvc.store.writing.full_or_delta import BasePiece, choose
+from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
 
-__all__ = ["STEP", "SuperSteps", "super_steps"]
+__all__ = ["STEP", "SuperStep", "SuperSteps", "join", "super_steps"]
 
 STEP = 8
 """Steps that are joined where nobody says how many."""
 
 _RUNS = 8
 """Runs that a shortcut leads over."""
+_Chain: TypeAlias = tuple[tuple[StoredRecord, int], ...]
+"""Members that lead from one object to the next, each with its record."""
 _MARGIN = 1.05  # a shortcut's size is estimated from samples
+
+
+class SuperStep(Struct, frozen=True):
+    """A record to be made of stored ones, as part of the entry ``entry_index``.
+
+    ``chains``: for each piece the records and members that lead to it, in the order of their
+    application; all chains have the same length.
+    """
+
+    entry_index: int
+    pipeline: str
+    chains: tuple[_Chain, ...]
+
+    def encode(self, packs: PackReader) -> tuple[bytes, Sequence[Bytes]]:
+        """The record's head and the parts of its body, which have been read back.
+
+        Raises DamagedData, and EncodingFailed if what is read back is not what was stored: the
+        steps that the record replaces are then not given up.
+        """
+        decoded: dict[tuple[int, int], list[Addition]] = {}
+
+        def added(record: StoredRecord, i: int) -> Addition:
+            place = record.pack, record.offset
+            if place not in decoded:
+                decoded[place] = _decode(packs, record)
+            return decoded[place][i]
+
+        count = len(self.chains[0])
+        times = [[added(*chain[t]) for chain in self.chains] for t in range(count)]
+        pipeline = Pipeline.parse(self.pipeline)
+        body = encode_joint(pipeline, times)
+        sizes = [step.nbytes for time in times for step in time]
+        with proof_of(f"a super-step of {self.pipeline}"):
+            found = decode_super_step(pipeline, memoryview(b"".join(body)), sizes, count)
+            prove_alike(found, [step for time in times for step in time])
+        coding = Coding(f"{JOINT}:{count} | {self.pipeline}")
+        check, size = payload_check(body), sum(map(len, body))
+        members = [
+            record.header.members[i]._replace(coding=coding, at=0, stored=size, check=check)
+            for t in range(count)
+            for record, i in (chain[t] for chain in self.chains)
+        ]
+        prove_check(body, check)
+        return proven_header(members, group=True, body_size=size), body
 
 
 class SuperSteps(Struct):
@@ -48,6 +105,30 @@ class SuperSteps(Struct):
 
     def __bool__(self) -> bool:
         return bool(self.joint or self.shortcuts)
+
+
+def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
+    """Makes the super-steps that are due, and changes nothing else; returns whether there were any.
+
+    Only runs are considered that end in a version which operation ``since`` or a later one
+    published. Raises as ``repack``.
+    """
+
+    def attempt() -> Recorded | None:
+        found = survey(context, inventory(context.store.snapshot))
+        made = super_steps(found, step, since)
+        if not made:
+            return None
+        plan = RewritePlan(
+            made.leave, made.shortcuts, {pack for pack, _, _ in made.leave}, specs=found.specs,
+            joint=list(made.joint),
+        )  # fmt: skip
+        note = f"super-step {step}"
+        return execute(
+            context, found.found, plan, lambda: Entry("repack", context.store.clock.now_ns(), note)
+        )
+
+    return retry_on_rewrite(context, attempt) is not None
 
 
 def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
@@ -67,7 +148,7 @@ class _Planner:
         self._records: dict[int, list[StoredRecord]] = {}  # of steps, by entry
         self._bases: dict[bytes, bytes] = {}  # of steps, by what they lead to
         for record in self._found.all_records():
-            if adds(record.header.members[0]):
+            if _adds(record.header.members[0]):
                 self._records.setdefault(record.entry_index, []).append(record)
                 for member in record.header.members:
                     self._bases[member.id] = self._found.base_of(member) or b""
@@ -105,11 +186,11 @@ class _Planner:
         if not self._used.isdisjoint(entries):
             return  # another branch has it
         every = [record for entry in entries for record in self._records.get(entry, ())]
-        records = [record for record in every if steps_in(record) == 1]
+        records = [record for record in every if _count(record) == 1]
         numbers = [self._found.graph.number(m.id) for r in records for m in r.header.members]
         if len(records) < 2 or any(self._found.graph.ambiguous[number] for number in numbers):
             return  # an id's first bytes must go on to mean what they mean
-        lengths: dict[int, list[Chain]] = {}
+        lengths: dict[int, list[_Chain]] = {}
         for chain in self._chains(records):
             record, member = chain[0]
             if record.header.members[member].nbytes * len(chain) > MOST_JOINT:
@@ -177,7 +258,7 @@ class _Planner:
 
     def _is_short(self, id_: bytes) -> bool:
         """Whether an object is stored in another way than by steps."""
-        return any(not adds(coding.member) for coding in self._found.codings.get(id_, ()))
+        return any(not _adds(coding.member) for coding in self._found.codings.get(id_, ()))
 
     def _saved(self, end: int) -> int:
         """Bytes that joining a run has saved, now or earlier; ``end`` is its last version."""
@@ -185,12 +266,12 @@ class _Planner:
         if end in self._joined or first is None:
             return self._joined.get(end, 0)
         records = self._records.get(self._homes[first], ())
-        return sum(self._single(r) - r.header.size for r in records if steps_in(r) > 1)
+        return sum(self._single(r) - r.header.size for r in records if _count(r) > 1)
 
     def _single(self, record: StoredRecord) -> int:
         """Bytes of the steps of a record, each stored by itself."""
-        count, members = steps_in(record), record.header.members
-        steps, size = decoded(self._packs, record), len(members) // count
+        count, members = _count(record), record.header.members
+        steps, size = _decode(self._packs, record), len(members) // count
         total = 0
         for at in range(0, len(members), size):
             body = encode_steps(Pipeline.parse(members[0].coding.pipeline), steps[at : at + size])
@@ -212,9 +293,9 @@ class _Planner:
         return total
 
 
-def _parts(chains: Iterable[Chain], times: int) -> Iterator[tuple[Chain, ...]]:
+def _parts(chains: Iterable[_Chain], times: int) -> Iterator[tuple[_Chain, ...]]:
     """Chains of equal length, in portions that may be one record each, as a writer cuts them."""
-    part: list[Chain] = []
+    part: list[_Chain] = []
     room = most = min(RECORD, MOST_JOINT // times)
     for chain in chains:
         record, i = chain[0]
@@ -226,3 +307,19 @@ def _parts(chains: Iterable[Chain], times: int) -> Iterator[tuple[Chain, ...]]:
         room -= size
     if part:
         yield tuple(part)
+
+
+def _adds(member: Member) -> bool:
+    """Whether a member is an approximate step, single or in a super-step."""
+    return bool(member.base) and member.coding.forward_only and not member.coding.transform
+
+
+def _count(record: StoredRecord) -> int:
+    """How many steps in a row a record has."""
+    return record.header.members[0].coding.joint or 1
+
+
+def _decode(packs: PackReader, record: StoredRecord) -> list[Addition]:
+    member = record.header.members[0]
+    found = decode_shared(packs, PathStep(record.pack, record.offset, record.header, member, False))
+    return [each for each in found if isinstance(each, Addition)]

@@ -44,7 +44,6 @@ class Survey(Struct):
     specs: dict[bytes, TensorSpec] = field(default_factory=dict)
     numbers: dict[CommitId, int] = field(default_factory=dict)
     _generations: list[int] = field(default_factory=list)
-    _bases: dict[tuple[int, int], dict[bytes, bytes]] = field(default_factory=dict)
 
     def size(self, id_: bytes) -> int:
         """Raw bytes of a blob."""
@@ -55,13 +54,8 @@ class Survey(Struct):
         there = self.versions[a].blobs
         return [id_ for id_ in self.versions[b].blobs if id_ not in there]
 
-    def bases(self, a: int, b: int) -> Mapping[bytes, bytes]:
+    def bases(self, a: int, b: int) -> dict[bytes, bytes]:
         """For blobs that b has and a lacks, the blob of a that is the base of a delta."""
-        if (a, b) not in self._bases:
-            self._bases[a, b] = self._find_bases(a, b)
-        return self._bases[a, b]
-
-    def _find_bases(self, a: int, b: int) -> dict[bytes, bytes]:
         new = set(self.new_in(a, b))
         if not new:
             return {}

@@ -3,7 +3,7 @@
 With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take
 longer to recover. A chain's tail has a reset point on one side only, so a new version is stored
 in full as soon as the delta that the layout wants would pass the bound, for all blobs together;
-where all take the same time, R' = floor(bound / step) versions on. Without it,
+where all take the same time, R' versions on (``repack.solve.layouts.open_interval``). Without it,
 every ``store.reset_interval``-th version is a reset point. With ``store.storage_weight`` one is,
 too, where the chain has cost as much as it.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 import mvc
-from mvc.maintenance.repack.repack import join
+from mvc.maintenance.repack.super_steps import join
 from mvc.testing import fresh_process, open_quietly, open_repository
 from mvc.testing.process import InThisThread
 from tests.repo.lc.histories import check, grow, packed_bytes, start

@@ -1,4 +1,4 @@
-"""The solver of ``repack``: pure functions over a graph of contents. No repository, no files.
+"""Solvers of the repack problem: exact on chains and trees, heuristics on graphs.
 
-``graph``: the problem's costs. ``tree``: the exact solution of one tree. ``priced``: of all trees.
+What is solved: ``mvc.maintenance.repack.problem``.
 """
