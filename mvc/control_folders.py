@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-__all__ = ["FOREIGN", "MARKERS", "VERSION_CONTROL", "is_foreign"]
-
 VERSION_CONTROL = frozenset({".mvc", ".git", ".hg", ".svn", ".sl", ".jj", ".bzr", ".pijul"})
 """Names that are theirs alone, in any case of letters; mvc never looks into such a folder."""
 

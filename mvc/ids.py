@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Self
 
-__all__ = ["DIGEST_SIZE", "BlobId", "CommitId", "Digest", "ManifestId", "Root"]
-
 DIGEST_SIZE = 32
 SHORT_HEX = 10
 _new = bytes.__new__  # a history has millions of ids, and ``super`` takes half of the time

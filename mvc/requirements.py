@@ -14,8 +14,6 @@ from msgspec import Struct
 
 from mvc.errors import InvalidPipeline, WrongUsage
 
-__all__ = ["ACCURACY_DROPS", "SPEEDS", "Requirements", "pipeline_and_bound"]
-
 SPEEDS = ("fast", "slow")
 ACCURACY_DROPS = (0, 0.1, 1)
 

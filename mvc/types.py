@@ -6,8 +6,6 @@ from collections.abc import Callable
 from os import PathLike
 from typing import TypeAlias
 
-__all__ = ["Bytes", "PathName", "Progress"]
-
 Bytes: TypeAlias = bytes | bytearray | memoryview
 """Anything with contiguous bytes; ``collections.abc.Buffer`` needs Python 3.12."""
 

@@ -16,8 +16,6 @@ from mvc.model.hashing import blob_id, raw_blob_id
 from mvc.model.manifest import Content, FileEntry, LogicalTensor
 from mvc.model.names import DEFAULT_STATE
 
-__all__ = ["entry_from", "hash_file", "root_of", "whole"]
-
 
 def root_of(state: Any) -> Root:
     """The Merkle root that a commit of this state would have: equal bits, equal root."""

@@ -26,10 +26,6 @@ from mvc.model.tensor import TensorSpec
 if TYPE_CHECKING:
     from mvc.lossy.lc.step import Addition
 
-__all__ = [
-    "CHECK_BYTES", "FileParts", "MemorySource", "ParsedContent", "ParsedFile", "ParsedTensor",
-    "Source", "SourceFile", "StepFrom", "gaps", "read_exactly",
-]  # fmt: skip
 
 CHECK_BYTES = 4
 

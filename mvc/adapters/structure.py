@@ -32,8 +32,6 @@ from typing import Any, NoReturn
 
 from mvc.errors import DamagedData, UnsupportedTensor
 
-__all__ = ["MAX_DEPTH", "Names", "decode", "encode", "join", "part_name"]
-
 MAX_DEPTH = 100
 """Containers inside each other; also what ends a state that contains itself."""
 

@@ -10,8 +10,6 @@ from mvc.errors import DamagedData
 from mvc.model.manifest import View
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = ["c_strides", "extract", "is_contiguous", "reach"]
-
 
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Element strides of a row-major tensor."""

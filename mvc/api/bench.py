@@ -49,8 +49,6 @@ from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import tracked_name
 from mvc.types import Progress
 
-__all__ = ["MAX_BYTES", "PIPELINES", "Advice", "BenchRow", "Figures", "Measured", "advise", "bench"]
-
 MAX_BYTES = 256 * MIB
 """Default for the tensor bytes committed of one version."""
 

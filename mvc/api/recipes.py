@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mvc.recipes.recording import Run
     from mvc.recipes.replay import ReplayOptions, Retrained
 
-__all__ = ["Recipes", "replay_options", "trusted_versions"]
-
 
 def trusted_versions(
     repo: Repository, trust: bool | Sequence[Rev], named: Sequence[CommitId]

@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from mvc.training.resume import Loaded, Resumed
     from mvc.training.watch import WatchOptions
 
-__all__ = ["Repository"]
 
 Paths: TypeAlias = PathName | Sequence[PathName]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"

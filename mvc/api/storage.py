@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from mvc.repo.queries import Queries
     from mvc.report.stats import Stats
 
-__all__ = ["Storage"]
-
 
 @checked
 class Storage:

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from mvc.repo.content.relation import Relation
     from mvc.repo.version_stats import VersionStats
 
-__all__ = [
-    "IsLive", "as_json", "details", "forgotten_on", "heading", "live_now", "one_liner", "related",
-    "tell_deployed", "warn_of_clock", "warn_of_time",
-]  # fmt: skip
 
 _COMMIT = (
     "id parents root manifest author time@ zone_minutes message metrics params pipeline code "

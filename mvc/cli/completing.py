@@ -14,7 +14,6 @@ from mvc.errors import MvcError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMPLETIONS", "complete_checkout", "complete_files", "complete_tags"]
 
 _Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]

@@ -13,8 +13,6 @@ from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.names import printable
 
-__all__ = ["chosen", "entry_json", "file_line", "missing_path", "tensor_table"]
-
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
     """The entries under these files or folders; all if none is named. Raises UnknownPath."""

@@ -25,8 +25,6 @@ from mvc.errors import MvcError
 from mvc.io.patience import StillWaiting
 from mvc.model.names import printable
 
-__all__ = ["Failure", "describe", "main", "report", "run"]
-
 _USAGE = 2
 _FAILED = 3
 _INTERRUPTED = 130

@@ -12,8 +12,6 @@ from mvc.model.names import printable
 from mvc.repo.oplog.oplog import Operation, label
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 
-__all__ = ["about", "is_shortened", "moves", "operation_json", "ref_move"]
-
 
 def ref_move(change: RefChange, *, full: bool = False) -> str:
     """``main 1a2b3c4d5e -> 6f7a8b9c0d``; without the old value if gc removed it."""

@@ -21,11 +21,6 @@ from msgspec.structs import FieldInfo, fields
 
 from mvc.cli.completing import COMPLETIONS
 
-__all__ = [
-    "DRY_RUN", "FORCE_FILE", "FORCE_WORK", "LIMIT", "CommandOptions", "argument", "check_needs",
-    "filled", "flag", "given", "option", "parameters", "timeout", "trust",
-]  # fmt: skip
-
 _O = TypeVar("_O", bound="CommandOptions")
 
 

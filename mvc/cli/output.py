@@ -15,8 +15,6 @@ import click
 
 from mvc.model.names import printable
 
-__all__ = ["Output"]
-
 _STYLES: dict[str, dict[str, Any]] = {
     "id": {"fg": "yellow"},
     "head": {"fg": "cyan", "bold": True},

@@ -17,8 +17,6 @@ from msgspec import Struct
 
 from mvc.repo.times import format_time
 
-__all__ = ["OWN_FIELDS", "fields", "plain", "stamped"]
-
 OWN_FIELDS = {
     "Bars": "title kinds",
     "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",

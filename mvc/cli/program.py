@@ -22,8 +22,6 @@ from mvc.cli.options import CommandOptions, check_needs, filled, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
-__all__ = ["COMMANDS", "SECTIONS", "Verb", "module_of", "program", "verb"]
-
 SECTIONS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Make an empty repository.",

@@ -11,8 +11,6 @@ from mvc.model.names import printable
 from mvc.repo.lookup.refs import Ref
 from mvc.repo.times import format_time
 
-__all__ = ["print_refs", "refs_json"]
-
 
 def print_refs(
     session: Session, found: Sequence[Ref], style: str, *, current: str | None = None

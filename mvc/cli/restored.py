@@ -11,8 +11,6 @@ from mvc.model.names import printable
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
 
-__all__ = ["tell", "tell_of_training", "warn_of_unreached"]
-
 
 def tell(session: Session, done: Restored) -> None:
     """Says on stderr how many files were written, deleted and left; with -v which ones."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.revisions import Rev
     from mvc.types import Progress
 
-__all__ = ["Retraining", "retraining", "training_progress", "with_weights"]
 
 _T = TypeVar("_T")
 _STORED = "nothing is trained: the weights are stored"

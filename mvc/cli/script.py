@@ -17,7 +17,6 @@ from mvc.errors import MvcError, UnknownPath, WrongUsage
 if TYPE_CHECKING:
     from mvc.io.files import FileSystem
 
-__all__ = ["Script"]
 
 _HIDDEN = "__mvc_script__"
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from mvc.repo.context import Context
     from mvc.types import Bytes, Progress
 
-__all__ = ["Session", "load"]
-
 
 class Session:
     """One run of the program. ``verbosity``: -1 quiet, 0, 1 and more with each -v.

@@ -11,8 +11,6 @@ from msgspec import Struct
 
 from mvc.cli.output import Output
 
-__all__ = ["Column", "columns", "numbers", "show"]
-
 _GAP = "  "
 _NARROWEST = 12
 

@@ -15,8 +15,6 @@ import numpy as np
 from mvc.codecs.words import Words
 from mvc.errors import WrongUsage
 
-__all__ = ["RATIO", "cast", "round_bfloat16", "supported"]
-
 RATIO = 2
 """Bytes of an element before, for one after: every cast there is halves the width."""
 

@@ -30,8 +30,6 @@ from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData, NotInstalled, how_to_install
 from mvc.limits import ZSTD_MAX_WINDOW
 
-__all__ = ["HUFFMAN", "compress", "decompress_after", "decompress_into"]
-
 HUFFMAN = "huff"
 _BLOCK_HEADER = 3
 _RLE, _RESERVED = 1, 3

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.words import Words, word_type
 
-__all__ = ["BY_CODE", "FORMATS", "Format", "Numbers", "values_of", "words_of_values"]
-
 Numbers = NDArray[Any]  # float32 or float64
 
 

@@ -17,8 +17,6 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.errors import WrongUsage
 from mvc.limits import MIB
 
-__all__ = ["decode_patch", "decode_patch_into", "encode_patch"]
-
 BLOCK = 4 * MIB  # bytes of the new buffer in one frame
 MARGIN = 2 * MIB  # bytes of the base before and after the block's place
 _MAX_EXTRA = MIB

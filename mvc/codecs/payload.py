@@ -16,8 +16,6 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.errors import DamagedData, WrongUsage
 from mvc.types import Bytes
 
-__all__ = ["Payload", "pack_chunks"]
-
 _SMALLEST_CHUNK = 6  # log2: 64 bytes, a multiple of every width
 _LARGEST_CHUNK = 40
 

@@ -21,8 +21,6 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Bytes, Words, word_type
 from mvc.errors import DamagedData
 
-__all__ = ["OPTIONS", "decode_sparse", "encode_sparse"]
-
 OPTIONS = ("values", "layers", "indices", "diff")
 _SHARE = 0.5  # of words that are not zero, above which positions cost more than they save
 

@@ -31,8 +31,6 @@ from mvc.codecs.varint import Cursor, varint
 from mvc.codecs.words import Words, join, scratch_words, split, word_type
 from mvc.errors import DamagedData
 
-__all__ = ["decode", "encode"]
-
 Numbers: TypeAlias = NDArray[np.int64]
 
 _EXPONENTS = range(-1074, 972)

@@ -24,15 +24,6 @@ from mvc.codecs.words import Bytes, move_marked, scratch_bytes, split, tally
 from mvc.errors import DamagedData
 from mvc.limits import MIB
 
-__all__ = [
-    "Parts",
-    "decode_bitmap",
-    "decode_segments",
-    "decode_stream",
-    "encode_segments",
-    "encode_stream",
-]
-
 Parts = list[bytes | memoryview]
 
 RAW, CONSTANT, FRAME, SPARSE = range(4)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from mvc.errors import DamagedData
 
-__all__ = ["Cursor", "varint"]
-
 _MAX_BITS = 63
 
 

@@ -16,8 +16,6 @@ from mvc.lossy.lc.quantise import quantise
 from mvc.lossy.lc.step import Addition, flushes
 from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["CODECS", "DriftCodec", "Plain", "Wire", "codec_named"]
-
 Vector = NDArray[np.float64]
 
 

@@ -15,26 +15,6 @@ from msgspec.structs import astuple
 
 from mvc.errors import BadMessage
 
-__all__ = [
-    "MAX_WORKERS",
-    "Balance",
-    "Begin",
-    "Collect",
-    "Continue",
-    "Done",
-    "Drift",
-    "Fetch",
-    "Increment",
-    "Join",
-    "LocalState",
-    "Message",
-    "Quantum",
-    "Refused",
-    "Stop",
-    "Value",
-    "from_bytes",
-]
-
 MAX_WORKERS = 0xFFFF
 _HEADER = struct.Struct("<BHII")
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from mvc.errors import WrongUsage
 
-__all__ = ["SAFE_FUNCTIONS", "Cap", "Norm", "SafeFunction", "Threshold", "Variance", "norm_of"]
-
 Vector = NDArray[np.float64]
 
 

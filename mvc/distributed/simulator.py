@@ -21,8 +21,6 @@ from mvc.distributed.protocols.base import Coordinator, VectorLayout, Worker
 from mvc.distributed.protocols.named import Protocol
 from mvc.errors import BadMessage, WrongUsage
 
-__all__ = ["HUB", "Event", "Simulation", "parse_event", "replay"]
-
 HUB = -1
 
 Model = NDArray[Any]

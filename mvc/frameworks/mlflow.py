@@ -17,8 +17,6 @@ from mvc.repo.lookup.refs import head
 from mvc.repo.opening import open_context
 from mvc.store.store import FOLDER
 
-__all__ = ["VersionTags"]
-
 _log = logging.getLogger(__name__)
 
 

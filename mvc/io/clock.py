@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 from mvc.errors import InvalidTime
 
-__all__ = ["Clock", "check_now"]
-
 _END = (1 << 63) - 1  # in April 2262; Python's own clock stops there
 _SECOND = 1_000_000_000
 

@@ -23,8 +23,6 @@ from mvc.io import mounts
 from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes
 
-__all__ = ["FileIdentity", "ReadAhead", "ReadFile", "WriteFile"]
-
 _SMALL = 1 << 16
 _MOST = 1 << 30  # bytes in one call: Linux stops below 2 GiB, macOS refuses more
 _VECTORS = 1024  # IOV_MAX on Linux and macOS

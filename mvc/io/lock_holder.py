@@ -6,8 +6,6 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["lock_holder"]
-
 _SHOWN = 60  # characters of a command
 
 

@@ -6,8 +6,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["is_network", "type_of"]
-
 _TABLE = "/proc/self/mountinfo"
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 

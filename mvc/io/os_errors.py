@@ -14,8 +14,6 @@ from pathlib import Path
 
 from mvc.errors import IoFailed, MvcError, ReadOnly, StorageFull, SyncFailed
 
-__all__ = ["failure", "sync_failure", "translate", "was_missing"]
-
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _MANY = frozenset({errno.EMFILE, errno.ENFILE})

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-__all__ = ["SLICE", "Patience", "StillWaiting", "speaking", "warn"]
-
 SLICE = 1.0
 """Seconds for which a wait may sleep between two calls of ``look``."""
 

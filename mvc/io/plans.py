@@ -26,8 +26,6 @@ from mvc.control_folders import is_foreign
 from mvc.io.files import TEMPORARY, FileIdentity, FileSystem
 from mvc.io.process import trusted_owners
 
-__all__ = ["MOST", "Plan", "PlanStep", "Pointer", "before", "is_own_file", "is_temporary"]
-
 MOST = 1 << 26
 """Bytes of a plan; a replacement that would need a longer one has none."""
 

@@ -10,11 +10,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-__all__ = [
-    "cpu_count", "host_name", "import_path", "memory_bytes", "signal_at_end_of_parent",
-    "trusted_owners", "user_name", "without_collector",
-]  # fmt: skip
-
 _UID_DIGITS = 10
 _SET_DEATH_SIGNAL = 1  # of prctl(2)
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

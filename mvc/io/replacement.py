@@ -28,16 +28,6 @@ from mvc.io.files import TEMPORARY, FileLock, FileSystem, WriteFile
 from mvc.io.patience import speaking
 from mvc.io.plans import MOST, Plan, PlanStep, Pointer, before, is_own_file, is_temporary
 
-__all__ = [
-    "Fill",
-    "Finish",
-    "Finished",
-    "finish_interrupted",
-    "make_folder",
-    "one_at_a_time",
-    "replacing",
-]
-
 Fill = Callable[[WriteFile], None]
 """Writes the content of a file."""
 

@@ -11,8 +11,6 @@ from mvc.codecs.stage import Kind, Stage, read_options, whole
 from mvc.codecs.words import word_type
 from mvc.lossy.weights import LossyStage, Moving
 
-__all__ = ["ResetBits"]
-
 FRACTION = 23  # bits of a float32's fraction, which the parameters count by
 
 

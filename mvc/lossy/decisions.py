@@ -34,8 +34,6 @@ from numpy.typing import NDArray
 from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import InvalidPipeline, NotInstalled, WrongUsage, how_to_install
 
-__all__ = ["DriftDetector", "DriftStage", "Dsed", "ErrorDecay", "Evaluate", "Every", "Monitor"]
-
 Evaluate: TypeAlias = Callable[[Mapping[str, NDArray[Any]], Any], float | tuple[float, int]]
 Monitor: TypeAlias = Callable[[Any], float | Iterable[float]]
 

@@ -27,8 +27,6 @@ from mvc.codecs.floats import Numbers, values_of, words_of_values
 from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.lossy.weights import ChoosingStage, Moving
 
-__all__ = ["Grid"]
-
 _HOLD, _FINE = "0.52", "0.5"
 _SMALLEST = -126  # below it a float32 has fewer bits
 

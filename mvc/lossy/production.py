@@ -29,8 +29,6 @@ from mvc.lossy.topk import TopKOfEach
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["Decision", "Production"]
-
 
 class Decision(Struct, frozen=True):
     """The result of an offer.

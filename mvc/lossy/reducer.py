@@ -34,7 +34,6 @@ from mvc.lossy.weights import Moving
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["Array", "Arrays", "Reduced", "Reducer", "is_optimizer", "kind_of"]
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -30,8 +30,6 @@ from mvc.codecs.stage import Stage, number, plain, read_options
 from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.lossy.weights import ChoosingStage, Moving
 
-__all__ = ["HIGHEST_LOSS", "TopKOfAll", "TopKOfEach"]
-
 HIGHEST_LOSS = 0.5
 """The loss from which on the whole share is kept."""
 

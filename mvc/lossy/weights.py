@@ -18,8 +18,6 @@ from mvc.codecs.floats import Format, values_of
 from mvc.codecs.stage import Kind, Stage
 from mvc.codecs.words import Words
 
-__all__ = ["ChoosingStage", "LossyStage", "Moving"]
-
 
 class Moving(Struct):
     """One tensor on its way from training to production weights.

@@ -48,8 +48,6 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.types import Progress
 
-__all__ = ["Chosen", "ForgetPreview", "choose", "forget", "preview"]
-
 
 class Chosen(Struct, frozen=True):
     """``commits``: the versions to forget, newest first; may be empty.

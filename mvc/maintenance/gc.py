@@ -49,17 +49,6 @@ from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
 from mvc.types import Progress
 
-__all__ = [
-    "DEFAULT_GRACE",
-    "Collection",
-    "collect",
-    "cutoff_of",
-    "grace_of",
-    "plan_collection",
-    "plan_deletion",
-    "refuse_damaged",
-]
-
 DEFAULT_GRACE = timedelta(days=14)
 _LONGEST_GRACE = timedelta(days=36_500)
 _WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or weights given up

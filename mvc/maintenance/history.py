@@ -18,8 +18,6 @@ from mvc.repo.lookup.refs import BRANCH
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["VersionHistory", "names_of"]
-
 
 class VersionHistory:
     """Give it every entry in the order of the journal (``take``), then ask.

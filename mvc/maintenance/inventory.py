@@ -33,19 +33,6 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.types import Progress
 
-__all__ = [
-    "CodingPlace",
-    "Contents",
-    "Inventory",
-    "StoredCoding",
-    "StoredRecord",
-    "claimed_twice",
-    "damaged_payloads",
-    "inventory",
-    "inventory_and_contents",
-    "records_and_gaps",
-]
-
 CodingPlace = tuple[int, int, int]
 """Pack, offset of a record, position of the member in it."""
 

@@ -17,8 +17,6 @@ from mvc.errors import DamagedData, IoFailed, MvcError
 from mvc.io.files import FileLock, FileSystem
 from mvc.repo.context import Context
 
-__all__ = ["clear_leftovers", "work_folder"]
-
 _FOLDER = "retraining"
 _LOCK = ".lock"
 _TRIES = 3

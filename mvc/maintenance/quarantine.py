@@ -21,17 +21,6 @@ from mvc.store.packs.reader import PACK_HEADER, PackReader, pack_path
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.snapshot import PACKS
 
-__all__ = [
-    "QUARANTINE",
-    "DamagedRange",
-    "QuarantinePacks",
-    "bytes_of",
-    "delete",
-    "files_in",
-    "keep",
-    "purged",
-]
-
 QUARANTINE = "quarantine"
 _WINDOW = 1 << 20
 _BEYOND = 1 << 40  # from here on pack numbers mean files of the quarantine

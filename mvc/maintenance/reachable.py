@@ -21,8 +21,6 @@ from mvc.maintenance.storage_graph import Flags, StorageGraph, column
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup import manifests
 
-__all__ = ["Reachable", "Specs", "reachable"]
-
 
 class Specs(Mapping[bytes, TensorSpec]):
     """The spec of every blob that a state which stays has; by object, as the graph numbers them.

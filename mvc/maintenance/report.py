@@ -6,8 +6,6 @@ from msgspec import Struct
 
 from mvc.ids import CommitId
 
-__all__ = ["FsckReport", "Healed", "Problem", "Quarantined", "Repaired"]
-
 
 class Problem(Struct, frozen=True):
     """One kind of damage in one place. ``versions`` and ``tensors`` ("path: key") are affected.

@@ -23,16 +23,6 @@ from mvc.repo.lookup import commits, refs
 from mvc.repo.queries import queries
 from mvc.repo.times import local_zone_minutes
 
-__all__ = [
-    "Best",
-    "Retention",
-    "Short",
-    "given_up",
-    "protected",
-    "recorded_since",
-    "too_few",
-]
-
 _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
 
 

@@ -38,16 +38,6 @@ from mvc.store.writing.pieces import Piece
 from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes, Progress
 
-__all__ = [
-    "EncodeRequest",
-    "ObjectSource",
-    "RewritePlan",
-    "check_writable",
-    "encoding_policy",
-    "execute",
-    "retry_on_rewrite",
-]
-
 _TRIES = 8
 _ARENA = 2 * PIECE
 _T = TypeVar("_T")

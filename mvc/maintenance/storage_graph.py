@@ -23,17 +23,6 @@ from mvc.ids import DIGEST_SIZE
 from mvc.limits import PIECE
 from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 
-__all__ = [
-    "CheapestPath",
-    "Flags",
-    "Integers",
-    "Piece",
-    "Reachability",
-    "StorageGraph",
-    "cheapest_paths",
-    "column",
-]
-
 Piece = tuple[bytes, int]
 """An object's id and the first byte of one of its pieces."""
 

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from mvc.errors import DamagedData
 from mvc.model.layout import Field
 
-__all__ = ["Reader", "Writer", "encode_uint", "signed"]
-
 _MAX_UINT_BYTES = 10
 _ONE_BYTE = [bytes((value,)) for value in range(0x80)]  # most numbers are small
 

@@ -28,8 +28,6 @@ from mvc.model.canonical import Reader, Writer, signed
 from mvc.model.hashing import digest
 from mvc.model.layout import Forms, number
 
-__all__ = ["Commit"]
-
 _TAG = b"mvc.commit.1"
 # The second needs the feature "commit-2", the third "commit-3".
 _PLAIN, _WITH_PARAMS, _WITH_NEEDS = 1, 2, 3

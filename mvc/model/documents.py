@@ -15,8 +15,6 @@ from msgspec import Struct, convert, to_builtins
 from mvc.errors import UnsupportedFormat
 from mvc.ids import Digest
 
-__all__ = ["OtherSchema", "decoded", "encoded", "fields_of"]
-
 _ID = re.compile(r"[0-9a-f]{64}")
 _T = TypeVar("_T")
 

@@ -18,11 +18,6 @@ from mvc.model.canonical import Writer, encode_uint
 from mvc.model.tensor import TensorSpec
 from mvc.types import Bytes
 
-__all__ = [
-    "BlobHasher", "blob_id", "digest", "pieces", "raw_blob_id", "verify_pieces", "zero_blob_id",
-    "zeros",
-]  # fmt: skip
-
 _TAG_BLOB = b"mvc.blob.1"
 # blake3 starts its own threads; below this size they cost more than they save.
 _PARALLEL_BYTES = 1 << 20

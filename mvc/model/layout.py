@@ -12,8 +12,6 @@ from functools import lru_cache
 from struct import Struct
 from typing import Generic, TypeVar
 
-__all__ = ["Field", "FormLayout", "Forms", "number"]
-
 _V = TypeVar("_V")
 
 Field = tuple[int, int, bool]

@@ -35,8 +35,6 @@ from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import ATTACHED, attached_path, check_key, check_path
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
-__all__ = ["Check", "Content", "FileEntry", "LogicalTensor", "Manifest", "Shape", "State", "View"]
-
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
 _PLAIN, _WITH_ATTACHED = 1, 2  # the second needs the feature "commit-3"

@@ -15,8 +15,6 @@ from msgspec import Struct
 from mvc.ids import Root
 from mvc.model.hashing import digest
 
-__all__ = ["MerkleTree", "TreeDiff", "compare", "leaf"]
-
 _TAG_LEAF = b"mvc.leaf.1"
 _TAG_NODE = b"mvc.node.1"
 _TAG_EMPTY = b"mvc.empty.1"

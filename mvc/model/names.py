@@ -14,21 +14,6 @@ from mvc.control_folders import is_foreign
 from mvc.errors import InvalidName
 from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
-__all__ = [
-    "ATTACHED",
-    "DATA",
-    "DEFAULT_STATE",
-    "an",
-    "attached_path",
-    "check_key",
-    "check_path",
-    "check_place",
-    "check_ref",
-    "is_under",
-    "printable",
-    "training_path",
-]
-
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
 

@@ -15,8 +15,6 @@ from msgspec.structs import force_setattr
 from mvc.errors import DamagedData
 from mvc.limits import MAX_DIMENSIONS
 
-__all__ = ["DTYPES", "DType", "TensorSpec", "shared_spec"]
-
 
 class DType(Struct, frozen=True):
     """``itemsize`` in bytes; ``width``: bytes of the unsigned integers that deltas act on."""

@@ -15,8 +15,6 @@ from itertools import chain
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["Definitions"]
-
 _FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _NAMED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _EVALUATED = (

@@ -26,11 +26,6 @@ from mvc.io.process import host_name
 from mvc.limits import MIB
 from mvc.model.documents import OtherSchema, decoded
 
-__all__ = [
-    "NAME", "SETTINGS", "Comparison", "Environment", "EnvironmentDifference", "Grade", "capture",
-    "chooses_kernels", "distribution_name",
-]  # fmt: skip
-
 NAME = "environment.json"
 """The name under which a version carries its environment."""
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
     from mvc.types import Progress
 
-__all__ = ["LOADER", "export_model"]
 
 LOADER = "load.py"
 

@@ -41,10 +41,6 @@ from mvc.repo.lookup import commits
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "NAME", "Architecture", "StoredModel", "attachments", "code_of", "live_model", "read_model",
-    "used_packages",
-]  # fmt: skip
 
 NAME = "model.json"
 """The name under which a version says how its model is built."""

@@ -12,8 +12,6 @@ import torch
 from mvc.errors import CannotRetrain
 from mvc.models.environment import SETTINGS, Environment, chooses_kernels
 
-__all__ = ["apply_settings", "deterministic", "variables"]
-
 
 def variables(recorded: Environment, present: Mapping[str, str]) -> dict[str, str]:
     """The variables of a new process: the present ones, those that choose kernels as recorded."""

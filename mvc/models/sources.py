@@ -30,8 +30,6 @@ from mvc.models.definitions import Definitions
 from mvc.models.environment import distribution_name
 from mvc.models.stored_code import file_of, is_utf8, stored_code_of
 
-__all__ = ["Sources", "place_of", "sources_of"]
-
 _SCRIPT = {"__main__", "__mp_main__"}
 """What the script that runs is called, also in a process that multiprocessing has started."""
 

@@ -28,8 +28,6 @@ from mvc.errors import CannotBuild
 from mvc.limits import MAX_CODE_BYTES, MAX_CODE_FILES
 from mvc.model.names import printable
 
-__all__ = ["FOLDER", "StoredCode", "file_of", "is_code", "is_utf8", "stored_code_of"]
-
 FOLDER = "code/"
 """How the names begin under which a version carries source files."""
 

@@ -25,8 +25,6 @@ from mvc.codecs.words import Words, difference, unzigzag, word_type, words_of, z
 from mvc.errors import DamagedData, WrongUsage
 from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["Member", "decode_group", "encode_group"]
-
 Member: TypeAlias = tuple[memoryview, memoryview | None, int]  # new, base, width
 
 

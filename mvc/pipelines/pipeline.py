@@ -52,8 +52,6 @@ from mvc.lossy.lc.stages import Coder, Quantiser
 from mvc.lossy.weights import LossyStage
 from mvc.pipelines.table import check_order, read_stages
 
-__all__ = ["CODED", "ELIDED", "Pipeline"]
-
 RAW, ZERO, CONSTANT, CODED, ELIDED, GRID = range(6)
 
 _ELIDE_SHARE = 0.92  # of changed words; above it the bitmap costs more than it saves

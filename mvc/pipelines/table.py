@@ -20,9 +20,6 @@ from mvc.lossy.lc.buckets import ExpQ, Promote
 from mvc.lossy.lc.levels import Uniform
 from mvc.lossy.topk import TopKOfAll, TopKOfEach
 
-__all__ = ["PRESETS", "STAGES", "check_order", "read_stages"]
-
-
 STAGES: dict[str, type[Stage]] = {
     "every": Every,
     "drift": DriftStage,

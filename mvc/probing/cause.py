@@ -16,8 +16,6 @@ from mvc.probing.compare import FirstDifference, compare
 from mvc.probing.run import NoDeterministicKernel, Subject
 from mvc.probing.summary import Conditions, LayerSelection, Summary
 
-__all__ = ["Cause", "causes"]
-
 _SEED = 0
 _SHOWN = 3  # names of weights
 _NO_KERNEL = "replace the operation, or run it on another device"

@@ -13,8 +13,6 @@ from mvc.probing.summary import PARTS, WHOLE, LayerCall, Summary, TensorPrint
 from mvc.repo.diff.distance import Distance, measure
 from mvc.repo.display import number
 
-__all__ = ["COLUMNS", "DIFFERS", "SAME", "FirstDifference", "LayerRow", "compare"]
-
 SAME, DIFFERS, ONE_ONLY = "same", "differs", "one run only"
 COLUMNS = ("layer", "type", "fwd", "bwd", "inp", "out", "grad_inp", "grad_out", "grad_par")
 _PHASES = (

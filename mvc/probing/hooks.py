@@ -25,8 +25,6 @@ from mvc.ids import BlobId
 from mvc.probing.prints import mapped, print_of, tensors_in
 from mvc.probing.summary import WHOLE, LayerCall, LayerSelection, TensorPrint
 
-__all__ = ["Hooks", "layers_of"]
-
 _SOURCE = "_mvc_probe_source"
 _CONTAINERS = (torch.nn.Module.forward, torch.nn.Sequential.forward)
 

@@ -20,8 +20,6 @@ from mvc.model.names import printable
 from mvc.probing.prints import print_of
 from mvc.probing.summary import Summary
 
-__all__ = ["load_summary", "save_summary"]
-
 _SCHEMA = "mvc.probe-summary/1"
 
 

@@ -16,8 +16,6 @@ from mvc.model.hashing import blob_id
 from mvc.probing.summary import TensorPrint
 from mvc.types import Bytes
 
-__all__ = ["content", "mapped", "print_of", "tensors_in"]
-
 
 def tensors_in(value: Any, place: str | None = None, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """The dense tensors of a value with their places; a sparse one gives indices and values.

@@ -19,8 +19,6 @@ from mvc.probing.summary import Conditions, LayerSelection, Summary
 from mvc.repo.display import html_table, text_table
 from mvc.training.state.rng import same_rng
 
-__all__ = ["Probe", "probe"]
-
 _SHOWN = 20  # rows
 _BEFORE = 5  # rows before the first that differs
 

@@ -26,8 +26,6 @@ from mvc.probing.summary import (
 )
 from mvc.training.state.parts import setting, unwrap
 
-__all__ = ["NoDeterministicKernel", "Subject", "seed_all"]
-
 Loss = Callable[..., torch.Tensor]
 MakeOptimizer = Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer]
 

@@ -20,11 +20,6 @@ from mvc.limits import MAX_NAME_BYTES
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
 
-__all__ = [
-    "PARTS", "WHOLE", "Conditions", "LayerCall", "LayerSelection", "Summary", "TensorPrint",
-    "WeightPrint",
-]  # fmt: skip
-
 PARTS = ("input", "output", "grad_input", "grad_output")
 """The tensors of one call of a layer, in the order of the thesis's table."""
 

@@ -45,8 +45,6 @@ from mvc.repo.lookup.refs import TAG, tags
 from mvc.repo.worktree.worktree import sound_files_in
 from mvc.types import Progress
 
-__all__ = ["DataSet", "Given", "Used", "add", "data_set", "data_sets", "outside", "place", "used"]
-
 Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
 """A file or folder, or several by the names of their data sets."""
 

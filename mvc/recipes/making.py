@@ -14,8 +14,6 @@ from msgspec import Struct
 from mvc.errors import WrongUsage
 from mvc.model.names import an
 
-__all__ = ["Making", "made", "making_of"]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _SCALARS = (bool, int, float, str)

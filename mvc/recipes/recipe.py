@@ -37,11 +37,6 @@ from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 
-__all__ = [
-    "RECIPE", "SERVICE", "BaseState", "Call", "Data", "Made", "Model", "Recipe", "Result",
-    "is_data_name", "is_made_whole", "recipe_of",
-]  # fmt: skip
-
 RECIPE = "recipe.json"
 SERVICE = "service/"
 """Where a version's attached files hold the recipe and the states."""

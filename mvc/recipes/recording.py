@@ -59,8 +59,6 @@ from mvc.training.state.rng import rng_state
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["Run", "RunOptions"]
-
 
 class RunOptions(Struct, frozen=True):
     """What ``repo.recipes.record`` takes by name.

@@ -57,8 +57,6 @@ from mvc.repo.lookup.availability import is_stored
 from mvc.store.journal.entries import Entry, Weights
 from mvc.types import Progress
 
-__all__ = ["ReplayOptions", "Retrained", "TensorDifference", "made_again"]
-
 _LOG = 1 << 16  # bytes of the training's output that are looked at
 _SHOWN = 5
 _CALL = 200  # characters of a call

@@ -37,8 +37,6 @@ from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.training.state.optimizers import Placement, optimizer_state
 
-__all__ = ["START", "VALUES", "Describer", "Rebuilt", "counting_steps"]
-
 VALUES = f"{SERVICE}values.safetensors"
 """The attached file with the tensors and arrays among the arguments."""
 

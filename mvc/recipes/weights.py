@@ -41,10 +41,6 @@ from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import Policy
 
-__all__ = [
-    "all_proven", "drop", "is_cheaper", "prove", "readable", "store_again", "unproven_base",
-]  # fmt: skip
-
 _TRIES = 8
 
 

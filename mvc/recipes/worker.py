@@ -35,7 +35,6 @@ from mvc.training.state.rng import check_rng, set_rng_state
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["Begun", "Compared", "Ended", "Event", "Failed", "Job", "Stepped", "event_in"]
 
 _EVERY = 0.1  # seconds between two reports of progress
 

@@ -18,8 +18,6 @@ from typing import Any, TypeVar
 from mvc.errors import WrongUsage
 from mvc.model.names import printable
 
-__all__ = ["check_fields", "check_keywords", "check_seconds", "check_text", "checked"]
-
 _Class = TypeVar("_Class", bound=type)
 _VARARGS = 0x04  # inspect.CO_VARARGS, which takes long to import
 

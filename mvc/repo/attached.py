@@ -14,8 +14,6 @@ from mvc.repo.content.contents import StoredBytes, in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 
-__all__ = ["names", "read", "state"]
-
 
 def names(context: Context, commit: CommitId) -> list[str]:
     """What a version carries, in order. Raises UnknownRevision, StateForgotten, DamagedData."""

@@ -27,18 +27,6 @@ from mvc.store.writing.layout import PATTERN
 if TYPE_CHECKING:
     import yaml
 
-__all__ = [
-    "KEYS",
-    "Config",
-    "Key",
-    "Origin",
-    "bytes_to_hold",
-    "load_config",
-    "parse_size",
-    "set_value",
-    "unset_value",
-    "user_file",
-]
 
 Origin: TypeAlias = Literal["default", "user", "repository", "environment", "flag"]
 Value: TypeAlias = str | int | float | bool | None

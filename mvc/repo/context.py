@@ -14,8 +14,6 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.store.writing.base_cache import BaseCaches
 
-__all__ = ["PLANS", "Context", "noting"]
-
 PLANS = "checkouts"
 """The folder in ``.mvc`` of the plans of checkouts that are under way (``mvc.io.replacement``)."""
 

@@ -36,23 +36,6 @@ from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = [
-    "RECENT",
-    "Deployed",
-    "check_target",
-    "deploy",
-    "deployment_for",
-    "list_deployments",
-    "live_at",
-    "live_now",
-    "of_commit",
-    "on_target",
-    "recorded_as",
-    "retract",
-    "rollback",
-    "targets",
-]
-
 RECENT = 256
 """How many of a target's newest records are searched for an immediate one."""
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from mvc.repo.content.compare import FileDiff
     from mvc.repo.history.log import LogEntry
 
-__all__ = ["Log", "diff_rows", "html_table", "number", "size", "text_table"]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SHOWN = 20  # versions

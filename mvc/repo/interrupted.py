@@ -23,8 +23,6 @@ from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
 from mvc.repo.context import PLANS, Context
 from mvc.store.journal.entries import RefValue
 
-__all__ = ["checking_out", "finish_checkouts", "head_move"]
-
 _FROM, _TO, _MADE = "from", "to", "made"
 _BRANCH = "branch "
 

@@ -24,7 +24,6 @@ from mvc.store.store import CONFIG, FOLDER, Store
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-__all__ = ["Configure", "check_absent", "open_context", "remove_if_failed"]
 
 Configure: TypeAlias = Callable[[Path | None], Config]
 """Makes the configuration from the path of the repository's own file, None if there is none."""

@@ -15,8 +15,6 @@ from mvc.io.process import trusted_owners, user_name
 from mvc.model.names import printable
 from mvc.repo.config import KEYS, load_config, user_file
 
-__all__ = ["refuse_foreign"]
-
 _SETTING = "safe.directory"
 
 

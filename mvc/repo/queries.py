@@ -24,8 +24,6 @@ from mvc.model.commit import Commit
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 
-__all__ = ["FOLD_AT", "Queried", "Queries", "begin", "counted", "drop", "note", "queries"]
-
 QUERIES, LOCK = "queries", "queries.lock"
 _ROW = struct.Struct("<qI32s")  # time of the last query in us, number of queries, commit
 _CHECK = 4

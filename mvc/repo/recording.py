@@ -13,8 +13,6 @@ from mvc.io.files import FileLock
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD
 
-__all__ = ["announce", "is_recording", "refuse_recorded"]
-
 _SECONDS = 0.05
 """Longer than somebody else's question takes, which holds the lock too."""
 

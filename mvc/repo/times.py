@@ -16,18 +16,6 @@ from mvc.model.names import printable
 if TYPE_CHECKING:
     from fractions import Fraction
 
-__all__ = [
-    "Time",
-    "check_moment",
-    "format_age",
-    "format_time",
-    "local_zone_minutes",
-    "moment_of",
-    "nearest",
-    "parse_duration",
-    "parse_time",
-    "within",
-]
 
 Time: TypeAlias = int | str | datetime
 """Nanoseconds since 1970, a text such as ``2026-11-20T10:00Z`` or ``2 hours ago``, or a datetime.

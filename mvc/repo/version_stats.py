@@ -8,8 +8,6 @@ from msgspec import Struct
 
 from mvc.ids import CommitId
 
-__all__ = ["VersionStats"]
-
 
 class VersionStats(Struct, frozen=True):
     """``bytes`` by kind (full, delta, metadata) that came with a version; its ``reset_point``.

@@ -20,8 +20,6 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.report.figure import STYLE, clipped
 from mvc.types import Progress
 
-__all__ = ["Family", "FamilyRow", "Paint", "family"]
-
 Paint: TypeAlias = Callable[[str, str], str]
 """Colours a text in a style of the command line: (text, style)."""
 

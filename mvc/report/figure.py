@@ -15,8 +15,6 @@ from mvc.repo.display import number
 from mvc.repo.times import format_time
 from mvc.report.overview import Span
 
-__all__ = ["STYLE", "Axis", "Bars", "Lanes", "Line", "Panel", "Point", "clipped", "svg", "text"]
-
 Point: TypeAlias = tuple[int, float]
 """A moment in ns since 1970, and a value."""
 

@@ -19,8 +19,6 @@ from mvc.repo.history.log import names_by_commit
 from mvc.repo.lookup import refs
 from mvc.types import Progress
 
-__all__ = ["Overview", "Span", "VersionChange", "changes", "overview"]
-
 
 class Span(Struct, frozen=True):
     """``commit`` was live on a target from ``start_ns`` to ``end_ns``, in ns since 1970."""

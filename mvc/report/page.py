@@ -22,8 +22,6 @@ from mvc.report.figure import STYLE, Axis, Bars, Lanes, Line, Panel, svg
 from mvc.report.overview import Overview, VersionChange, changes, overview
 from mvc.report.stats import by_version
 
-__all__ = ["bytes_panel", "metric_panel", "metrics_of", "page"]
-
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map

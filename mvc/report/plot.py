@@ -21,8 +21,6 @@ from mvc.report.overview import changes, overview
 from mvc.report.page import bytes_panel, metric_panel, metrics_of
 from mvc.report.stats import by_version
 
-__all__ = ["Plot", "plot"]
-
 _FIRST, _CHANGES = 6, 1000  # metrics if none is named; versions whose distances are measured
 
 

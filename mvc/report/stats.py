@@ -26,8 +26,6 @@ from mvc.store.index.folder import current
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
 
-__all__ = ["Stats", "by_version", "recipe_base", "stats"]
-
 _KINDS = ("full", "delta", "metadata")
 
 

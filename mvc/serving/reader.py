@@ -23,7 +23,6 @@ from mvc.serving.served_version import ServedVersion, decode
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["FileReader"]
 
 _NOTED = re.compile(rb"([0-9a-f]{64}) ([0-9]{1,18}|[1-8][0-9]{18})")  # a version; ns since 1970
 _MOST_NOTED = 1 << 20  # bytes

@@ -26,8 +26,6 @@ from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import digest
 
-__all__ = ["ServedVersion", "decode", "encode"]
-
 _COMMIT, _TIME, _CHECK, _STRUCTURE = "mvc.commit", "mvc.time", "mvc.check", "mvc"
 _TAG = b"mvc.served.1"
 

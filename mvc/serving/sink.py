@@ -11,8 +11,6 @@ from mvc.model.names import printable
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.serving.served_version import ServedVersion, encode
 
-__all__ = ["FileSink"]
-
 
 class FileSink:
     """Keeps ``path`` a safetensors file of the newest version, replaced atomically and durably.

@@ -13,8 +13,6 @@ from blake3 import blake3
 from mvc.errors import DamagedData, UnsupportedFormat
 from mvc.io.files import FileSystem
 
-__all__ = ["FORMAT", "KNOWN", "add_features", "format_line", "parse_format", "read_features"]
-
 FORMAT = "format"
 _NAME = "mvc-repository"
 _VERSION = 1

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 
 from mvc.errors import DamagedData, EncodingFailed, InvalidPipeline, WrongUsage
 
-__all__ = ["proof_of", "prove_equal"]
-
 
 @contextmanager
 def proof_of(what: str) -> Iterator[None]:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from mvc.store.writing.full_or_delta import Policy
     from mvc.store.writing.object_writer import ObjectWriter
 
-__all__ = ["CONFIG", "FOLDER", "Store", "create"]
 
 FOLDER = ".mvc"
 CONFIG = "config.yaml"

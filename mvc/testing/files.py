@@ -18,21 +18,6 @@ from typing import Any, Literal, TypeVar
 from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
 from mvc.io.os_errors import failure, sync_failure
 
-__all__ = [
-    "FailingFS",
-    "Handle",
-    "Hook",
-    "HookedFS",
-    "Killed",
-    "KilledFS",
-    "RecordedCall",
-    "RecordingFS",
-    "UnsyncedFS",
-    "WrappedFS",
-    "WrappedReadFile",
-    "WrappedWriteFile",
-]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from mvc.api.repository import Repository
 from mvc.testing.history import History
 from mvc.testing.process import FixedClock
 
-__all__ = ["clock", "history", "repo"]
-
 
 @pytest.fixture
 def clock() -> FixedClock:

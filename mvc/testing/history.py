@@ -19,8 +19,6 @@ from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
 from mvc.testing.process import fresh_process, open_repository
 
-__all__ = ["History", "State", "assert_same", "weights"]
-
 State = dict[str, NDArray[Any]]
 
 _BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)

@@ -19,17 +19,6 @@ from mvc.repo.opening import open_context
 from mvc.store.index.index import Index
 from mvc.testing.files import Hook, HookedFS
 
-__all__ = [
-    "FixedClock",
-    "InThisThread",
-    "environment",
-    "fresh_process",
-    "killed",
-    "open_index",
-    "open_quietly",
-    "open_repository",
-]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

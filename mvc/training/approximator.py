@@ -24,7 +24,6 @@ from mvc.repo.lookup.refs import tip
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["Approximated", "Approximator"]
 
 DUE = 64
 _SHARE = 8

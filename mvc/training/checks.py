@@ -32,10 +32,6 @@ from mvc.training.staging import MODES
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = [
-    "Metrics", "Params", "RecorderKeywords", "RecorderOptions", "check_objects", "check_options",
-    "opened", "whole",
-]  # fmt: skip
 
 Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]

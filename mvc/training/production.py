@@ -33,7 +33,6 @@ from mvc.training.state.parts import training_path
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["StateReducer"]
 
 _PART = 4  # of the machine's memory: what a file of decisions may take
 

@@ -35,8 +35,6 @@ from mvc.training.writer_thread import WriterThread
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["Recorder", "Report", "complete"]
-
 
 class Report(Struct, frozen=True):
     """What became of the steps so far; numbers of steps unless said otherwise.

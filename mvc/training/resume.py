@@ -28,10 +28,6 @@ from mvc.training.state.rng import check_rng, set_rng_state
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = [
-    "Loaded", "RecordedBy", "Resumed", "check_model", "check_types", "differences", "load",
-    "load_model", "resume", "training_state", "training_weights", "typed_as", "without",
-]  # fmt: skip
 
 _SHOWN = 10  # reasons in a message
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"

@@ -27,8 +27,6 @@ from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import Busy, UnsupportedTensor
 from mvc.io.patience import SLICE, Patience, warn
 
-__all__ = ["MODES", "Item", "Queue", "Slot", "measure"]
-
 MODES = ("block", "coalesce", "drop")
 
 _Place: TypeAlias = tuple[object, ...]

@@ -15,8 +15,6 @@ from mvc.training.resume import Resumed
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["WatchOptions", "watch"]
-
 
 class WatchOptions(RecorderKeywords, total=False):
     """Options of ``watch``: those of ``mvc.Recorder``."""

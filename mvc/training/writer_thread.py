@@ -30,8 +30,6 @@ from mvc.training.state.parts import PRODUCTION, StateSource, training_path
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["WriterThread"]
-
 
 class WriterThread(threading.Thread):
     """The thread, its counts and its errors; ``join`` it once its queue is closed.

@@ -15,8 +15,6 @@ from mvc.adapters.parsed import CHECK_BYTES, gaps
 from mvc.errors import DamagedData
 from mvc.model.manifest import Check, FileEntry
 
-__all__ = ["assemble"]
-
 Write = Callable[[int, memoryview | bytes], None]
 
 

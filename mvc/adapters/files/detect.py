@@ -18,8 +18,6 @@ from mvc.errors import BadModelFile, DamagedData, InvalidName, UnsupportedTensor
 from mvc.limits import MAX_SAFETENSORS_HEADER
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["opaque", "parse_file", "suspicion"]
-
 _HEAD = 9
 _ZIP, _ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
 _ZIP_TAIL = (1 << 16) + 22  # how far from the end the zip directory's end may begin

@@ -15,8 +15,6 @@ from mvc.errors import BadModelFile
 from mvc.limits import MAX_DIMENSIONS
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["DESCRIPTIONS", "MAGIC", "parse_npy", "parse_npz"]
-
 DESCRIPTIONS = {
     "|b1": "bool", "|i1": "int8", "<i2": "int16", "<i4": "int32", "<i8": "int64",
     "|u1": "uint8", "<u2": "uint16", "<u4": "uint32", "<u8": "uint64",

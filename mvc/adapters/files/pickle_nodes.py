@@ -16,8 +16,6 @@ from msgspec import Struct, field
 from mvc.errors import BadModelFile
 from mvc.limits import MAX_PICKLE
 
-__all__ = ["Dict", "Global", "Persistent", "PickleCall", "read_pickle"]
-
 _MAX_OPCODES = 5_000_000
 """Bounds time (a microsecond each) and memory (0.7 GB at worst); a tensor takes about 40."""
 

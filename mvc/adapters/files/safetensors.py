@@ -16,11 +16,6 @@ from mvc.errors import BadModelFile, DamagedData
 from mvc.limits import MAX_SAFETENSORS_HEADER, MAX_TENSORS
 from mvc.model.tensor import TensorSpec, shared_spec
 
-__all__ = [
-    "CODES", "LENGTH_BYTES", "NAMES",
-    "header_bytes", "header_entry", "parse_header", "parse_safetensors",
-]  # fmt: skip
-
 CODES = {
     "BOOL": "bool",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64",

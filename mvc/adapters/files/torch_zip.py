@@ -26,8 +26,6 @@ from mvc.limits import MAX_NAME_BYTES, MAX_PICKLE, MAX_PICKLE_DEPTH, MAX_TENSORS
 from mvc.model.manifest import FileEntry, View
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = ["archive_name", "find_tensors", "parse_torch_zip", "plain_state"]
-
 _STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
     "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",

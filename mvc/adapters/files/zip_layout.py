@@ -19,8 +19,6 @@ from mvc.errors import BadModelFile
 from mvc.limits import CHUNK, MAX_PICKLE, MAX_ZIP_MEMBERS
 from mvc.model.manifest import Check
 
-__all__ = ["ZipMember", "find_checks", "read_members"]
-
 _END = struct.Struct("<4sHHHHIIH")
 _END64 = struct.Struct("<4sQHHIIQQQQ")
 _LOCATOR = struct.Struct("<4sIQI")

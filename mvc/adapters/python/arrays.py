@@ -19,10 +19,6 @@ from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "array_bytes", "array_spec", "contiguous", "has_dtype", "make_array", "make_tensor",
-    "tensor_bytes", "tensor_spec",
-]  # fmt: skip
 
 # Quantised integers are the plain integers that they are made of.
 _INTEGERS = {"qint8": "int8", "quint8": "uint8", "qint32": "int32", "raw": "uint8"}

@@ -44,10 +44,6 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import check_key, printable
 from mvc.model.tensor import DTYPES, TensorSpec
 
-__all__ = [
-    "Buffers", "Deferred", "from_state", "to_state", "values",
-]  # fmt: skip
-
 Buffers = Callable[[int], Any]
 """Gives the bytes of a content as a memoryview or an array; writable ones are not copied."""
 

@@ -17,8 +17,6 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Vector, Worker
 from mvc.errors import BadMessage
 
-__all__ = ["FunctionalCoordinator", "FunctionalWorker"]
-
 SHARE = 0.5
 """Of the safe zone, the workers' part after a flush (lambda); the rest is the coordinator's."""
 

@@ -18,8 +18,6 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Worker
 from mvc.errors import BadMessage
 
-__all__ = ["BALANCING", "GeometricCoordinator", "GeometricWorker"]
-
 BALANCING = ("random", "hedge", "none")
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from mvc.errors import WrongUsage
 
-__all__ = ["VectorLayout"]
-
 
 class VectorLayout(Struct, frozen=True):
     """What the flat vector of a model holds: parameters first, then statistics of its layers.

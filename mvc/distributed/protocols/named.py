@@ -19,8 +19,6 @@ from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWork
 from mvc.distributed.safe import SAFE_FUNCTIONS
 from mvc.errors import WrongUsage
 
-__all__ = ["PROTOCOLS", "Protocol", "check_values", "protocol_named", "takes"]
-
 
 class Protocol(ProtocolOptions, frozen=True):
     """A protocol with all its options. Make one with ``protocol_named``."""

@@ -12,8 +12,6 @@ from mvc.distributed.codecs import Wire, codec_named
 from mvc.distributed.protocols.layout import VectorLayout
 from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold
 
-__all__ = ["OuterStep", "ProtocolOptions"]
-
 Vector = NDArray[np.float64]
 
 

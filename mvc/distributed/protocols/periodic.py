@@ -10,8 +10,6 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Worker
 from mvc.errors import BadMessage
 
-__all__ = ["PeriodicCoordinator", "PeriodicWorker"]
-
 
 class PeriodicCoordinator(Coordinator):
     """Waits for all; who is done is asked."""

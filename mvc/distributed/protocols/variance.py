@@ -19,8 +19,6 @@ from mvc.distributed.protocols.base import Coordinator, Vector, Worker
 from mvc.distributed.safe import norm_of
 from mvc.errors import BadMessage
 
-__all__ = ["ROWS", "WIDTH", "VarianceCoordinator", "VarianceWorker"]
-
 ROWS, WIDTH = 5, 250
 _EPSILON = 1 / math.sqrt(WIDTH)  # the relative error that the estimate of a sketch allows for
 

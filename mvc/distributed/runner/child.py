@@ -15,8 +15,6 @@ from typing import Any
 
 from mvc.io.process import cpu_count, import_path
 
-__all__ = ["Child", "Tell", "end_all"]
-
 Tell = Callable[[Mapping[str, Any]], None]
 
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL

@@ -22,20 +22,6 @@ from msgspec import Struct
 
 from mvc.errors import BadMessage, CannotDistribute
 
-__all__ = [
-    "ALIVE",
-    "CONTROL",
-    "FINAL",
-    "MESSAGE",
-    "MODEL",
-    "Connection",
-    "ConnectionGone",
-    "Frame",
-    "Keys",
-    "read",
-    "serve",
-]
-
 CONTROL, MESSAGE, MODEL, FINAL = 1, 2, 3, 4
 """Kinds of frames: JSON of the runner, a message of the protocol, tensors of a model; and the last
 model, after which a worker receives nothing more.

@@ -48,8 +48,6 @@ from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.patience import SLICE, Patience
 
-__all__ = ["Service"]
-
 _LAST_WORDS = 10.0  # seconds that workers may take to end, at least
 _RESUME = "--resume goes on from the last round"
 

@@ -19,7 +19,6 @@ from mvc.repo.commit.request import CommitOptions
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-__all__ = ["GlobalModels", "Round", "alone"]
 
 _OWN = "model.coordinator.safetensors"
 _MEMORY = "memory."

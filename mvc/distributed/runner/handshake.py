@@ -26,8 +26,6 @@ from mvc.distributed.runner.connection import ConnectionGone, Keys, read
 from mvc.distributed.runner.settings import TOKEN
 from mvc.errors import CannotDistribute
 
-__all__ = ["Unproven", "admit", "greet", "keyed", "own_secret"]
-
 _MARK = b"mvc run\n"
 _NONCE = 32
 _HELLO = struct.Struct(f"<{len(_MARK)}sH{_NONCE}s")

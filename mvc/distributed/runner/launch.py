@@ -27,8 +27,6 @@ from mvc.distributed.runner.settings import START, TIMEOUT, TOKEN
 from mvc.errors import CannotDistribute, MvcError, UnknownPath
 from mvc.io.patience import SLICE, Patience
 
-__all__ = ["ADDRESS", "REFUSED", "Dismissed", "Launch", "launch", "start_coordinator"]
-
 ADDRESS = "MVC_COORDINATOR"
 """The variable that tells a worker where the coordinator is: host:port."""
 

@@ -21,8 +21,6 @@ from safetensors.torch import load, save
 
 from mvc.errors import BadMessage, CannotDistribute
 
-__all__ = ["Carried", "ModelLayout", "Vector"]
-
 Vector = NDArray[np.float32]
 Carried = Mapping[str, torch.Tensor]
 

@@ -40,8 +40,6 @@ from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from mvc.io.patience import SLICE, Patience, warn
 
-__all__ = ["Participant", "join"]
-
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
 

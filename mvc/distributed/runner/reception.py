@@ -16,8 +16,6 @@ from mvc.distributed.runner.sockets import Traffic
 from mvc.errors import BadMessage
 from mvc.io.patience import SLICE
 
-__all__ = ["GOODBYE", "Reception"]
-
 GOODBYE = 5.0  # seconds that a failure may take to reach the workers
 _GREETING = 10.0  # seconds in which a process that connects must prove that it is a worker
 _STRANGERS = 64  # processes that may be about to prove it; the oldest makes room for one more

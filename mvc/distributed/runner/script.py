@@ -17,8 +17,6 @@ from mvc.distributed.runner.launch import REFUSED, Dismissed
 from mvc.errors import MvcError
 from mvc.io.process import signal_at_end_of_parent
 
-__all__ = ["end_with_stdin"]
-
 
 def end_with_stdin() -> None:
     """Ends this process, and its group, as soon as the one that started it is gone.

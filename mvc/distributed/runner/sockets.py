@@ -8,8 +8,6 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Traffic"]
-
 _INFO = struct.Struct("=120xQQII")  # of tcp_info: bytes_acked, bytes_received, segs_out, segs_in
 _FOLDER = Path("/proc/self/fd")
 _HEADERS = 52  # bytes of a segment's headers: IPv4 20, TCP 20, time stamps 12

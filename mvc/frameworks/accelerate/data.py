@@ -18,8 +18,6 @@ from mvc.frameworks.accelerate.prepared import prepared
 from mvc.frameworks.common import data
 from mvc.training.state.rng import rng_state, set_rng_state
 
-__all__ = ["Epochs"]
-
 
 class _Position(Struct):
     """Of one loader: epochs begun before, batches ``done`` of the present one.

@@ -9,8 +9,6 @@ import torch
 
 from mvc.errors import NotInstalled
 
-__all__ = ["model_of", "optimizers_of", "prepared"]
-
 
 def prepared(accelerator: Any, what: str) -> list[Any]:
     """The ``models``, ``optimizers``, ``schedulers``, ``dataloaders`` or ``custom_objects``."""

@@ -34,8 +34,6 @@ from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng, set_rng_state
 
-__all__ = ["Attached", "attach"]
-
 
 class Attached:
     """Makes a version of every ``save_state`` from now on, until ``detach``; ``load`` restores one.

@@ -17,11 +17,6 @@ import torch
 
 from mvc.errors import CannotResume
 
-__all__ = [
-    "Drawing", "Sizes", "changed", "compare", "order_generator", "order_seed", "refuse_middle",
-    "set_order_seed", "sizes", "unlike",
-]  # fmt: skip
-
 Sizes = dict[str, int | None]
 
 

@@ -12,14 +12,6 @@ from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.checks import Metrics, Params, RecorderOptions, check_options
 
-__all__ = [
-    "CallbackOptions",
-    "checked",
-    "refuse_data",
-    "stage_by_data",
-    "stage_by_loss",
-]
-
 
 class CallbackOptions(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""

@@ -10,8 +10,6 @@ from accelerate.utils import gather_object
 from mvc.errors import WrongUsage
 from mvc.training.state.rng import rng_state
 
-__all__ = ["refuse_sharded", "rng_of_others"]
-
 
 def refuse_sharded() -> None:
     """Raises WrongUsage if no process holds the whole model."""

@@ -16,8 +16,6 @@ from mvc.training.checks import Metrics
 from mvc.training.recorder import Recorder, Report
 from mvc.training.state.parts import StateSource
 
-__all__ = ["Recording"]
-
 
 class Recording:
     """Records the trainings of a callback, one after the other: ``begin``, ``step``, ``close``."""

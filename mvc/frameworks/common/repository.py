@@ -9,8 +9,6 @@ from pathlib import Path
 from mvc.api.repository import Repository
 from mvc.training.checks import opened
 
-__all__ = ["AnyRepository", "GivenRepository"]
-
 AnyRepository = Repository | str | PathLike[str]
 """An open repository, or the folder of one."""
 

@@ -11,8 +11,6 @@ from mvc.training.resume import load_model
 from mvc.training.state.component_types import check_type
 from mvc.training.state.optimizers import Placement
 
-__all__ = ["alone", "check_schedulers", "load_with_optimizers", "several"]
-
 
 def alone(states: list[Any]) -> tuple[Any, list[Any]]:
     """Splits states into a single one, stored as the Recorder does, or a list of several."""

@@ -10,8 +10,6 @@ from mvc.model.names import check_path
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
 
-__all__ = ["check_new_path", "is_path", "staging_folder"]
-
 
 def staging_folder(context: Context) -> Path:
     """``.mvc/staging``, created if need be. Raises IoFailed if it is something else, as a link."""

@@ -13,8 +13,6 @@ from mvc.adapters.parsed import MemorySource
 from mvc.adapters.structure import MAX_DEPTH
 from mvc.errors import BadModelFile, UnsupportedTensor
 
-__all__ = ["objects_path", "plain_value", "saved_bytes"]
-
 
 def objects_path(path: str) -> str:
     """The path of objects beside a state: ``a.objects.safetensors`` for ``a.safetensors``."""

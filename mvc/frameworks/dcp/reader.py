@@ -33,8 +33,6 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.queries import note
 
-__all__ = ["MvcReader"]
-
 _TOGETHER = 64 * MIB  # tensors that are recovered in one go
 _LENGTH_BYTES = 8
 

@@ -58,8 +58,6 @@ from mvc.repo.lookup.refs import tip
 from mvc.store.store import FOLDER
 from mvc.types import Bytes
 
-__all__ = ["MvcWriter"]
-
 _TOKEN = re.compile(r"[0-9a-f]{32}")
 _SHARD = ".shard"
 _LOCK = ".lock"

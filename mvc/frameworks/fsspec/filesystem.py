@@ -60,8 +60,6 @@ from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.repo.queries import note
 from mvc.store.store import FOLDER
 
-__all__ = ["MvcFileSystem"]
-
 _BLOCK = 1 << 20
 _CHECKPOINT = re.compile(r"__[0-9]+_[0-9]+\.distcp|(__[0-9]+)?\.metadata(\.tmp)?")
 """What torch.distributed.checkpoint calls its files."""

@@ -22,8 +22,6 @@ from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.types import Bytes
 
-__all__ = ["Parts", "PartsFile", "entry_parts", "place"]
-
 _KEPT = 64 * MIB
 _TOGETHER = 8 * MIB  # contents of a file that are recovered in one go: a record's worth
 

@@ -43,8 +43,6 @@ from mvc.training.resume import Resumed, check_model, resume, training_state, tr
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
 
-__all__ = ["MVCCallback"]
-
 
 class MVCCallback(TrainerCallback):
     """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.

@@ -30,8 +30,6 @@ from mvc.training.recorder import Report
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import included
 
-__all__ = ["MVCCallback", "load"]
-
 
 class MVCCallback(keras.callbacks.Callback):
     """Records a training; list it last, so that what other callbacks change is in the version.

@@ -27,11 +27,6 @@ from keras.src.backend.common import global_state
 from keras.src.random.seed_generator import global_seed_generator
 from keras.src.trainers.epoch_iterator import EpochIterator
 
-__all__ = [
-    "FitData", "begin_at", "data_of_fit", "inner_optimizers", "layers_of", "own_generator",
-    "set_own_generator",
-]  # fmt: skip
-
 _GLOBAL = "global_seed_generator"  # the name under which Keras keeps it
 
 

@@ -28,8 +28,6 @@ from mvc.training.resume import RecordedBy, Resumed, training_state, training_we
 from mvc.training.state.parts import setting
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
-__all__ = ["RestoredFit", "TrainingSource"]
-
 _SCHEMA = "mvc.keras/1"
 _WEIGHTS = "mvc.frameworks.keras.load"
 _WEIGHTS_ALONE = f"for the weights alone use {_WEIGHTS}"

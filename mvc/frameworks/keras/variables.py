@@ -20,11 +20,6 @@ import torch
 from mvc.errors import CannotResume, UnsupportedTensor
 from mvc.frameworks.keras.internals import inner_optimizers, layers_of
 
-__all__ = [
-    "Filling", "by_path", "no_weights", "optimizer_kind", "optimizer_variables", "seeds",
-    "set_stale_gradients", "stale_gradients", "tensors", "weights",
-]  # fmt: skip
-
 _NUMBER = re.compile(r"_\d+(?=[/_#]|$)")
 
 

@@ -30,8 +30,6 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.repo.lookup.refs import tip
 from mvc.training.state.parts import training_path
 
-__all__ = ["MVCCheckpointIO"]
-
 _SCHEMA = "mvc.lightning-checkpoint/1"
 _HEAD = "mvc lightning checkpoint 1"
 _MARKER = re.compile(_HEAD.encode() + rb"\ncommit ([0-9a-f]{64})\npath ([^\n]+)\n")

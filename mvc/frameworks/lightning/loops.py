@@ -25,8 +25,6 @@ from mvc.errors import CannotResume, NotInstalled
 from mvc.frameworks.common.data import Sizes, changed, compare, sizes
 from mvc.training.state.rng import check_rng, rng_state, set_rng_state
 
-__all__ = ["BATCH", "EPOCH", "Order", "begin", "check_draws", "checkpoint_of", "comes_next"]
-
 BATCH = "batch"
 EPOCH = "epoch"
 """What comes after a version: another batch, or a new epoch."""

@@ -29,8 +29,6 @@ from mvc.training.state.optimizers import optimizer_state
 from mvc.training.state.parts import TrainingParts, no_weights
 from mvc.training.state.rng import check_rng
 
-__all__ = ["Resume", "TrainerSource", "VersionReader"]
-
 _ELSEWHERE = ("state_dict", "optimizer_states", "lr_schedulers")
 _HYPER = ("NAME", "KEY", "TYPE")  # keys of hyper-parameters, as attributes of modules
 

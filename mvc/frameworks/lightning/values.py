@@ -22,8 +22,6 @@ from lightning.fabric.utilities.data import AttributeDict
 from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import DamagedData, UnsupportedTensor
 
-__all__ = ["original", "plain"]
-
 Place = tuple[Any, ...]
 _AS_THEY_ARE = {type(None), bool, int, float, complex, str, bytes, dict, OrderedDict, list, tuple}
 _FACTORIES: dict[str, Any] = {f.__name__: f for f in (bool, dict, float, int, list, set, str)}

@@ -32,8 +32,6 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["ExpQ", "Promote"]
-
 
 class ExpQ(Quantiser, frozen=True):
     """lossy delta: one value for all changes of one sign and exponent

@@ -32,7 +32,6 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["Uniform"]
 
 _COARSEST, _FINEST = -10.0, 14.0  # log2 of the root mean square over the step
 _TRIES = 8

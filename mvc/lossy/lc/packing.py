@@ -11,11 +11,6 @@ from mvc.codecs.varint import Cursor
 from mvc.codecs.words import Bytes
 from mvc.errors import DamagedData
 
-__all__ = [
-    "check_below", "decode_constant", "index_of", "occurrences", "pack", "per_byte", "symbol_type",
-    "unpack",
-]  # fmt: skip
-
 _BLOCK = 1 << 16
 
 _FACTORS = {

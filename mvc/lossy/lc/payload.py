@@ -42,7 +42,6 @@ from mvc.lossy.lc.step import Addition, Symbols
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["MAX_JOINT", "decode_joint", "decode_steps", "encode_joint", "encode_steps"]
 
 MAX_JOINT = 1024
 """Steps in one payload."""
@@ -181,6 +180,7 @@ def _row(rows: Sequence[Symbols]) -> Symbols:
 
 
 def encode_table(table: Table) -> bytes:
+    """A table as it is stored. Raises WrongUsage for one that readers refuse."""
     width = table.format.width
     if len(table) > _MOST_SYMBOLS or any(table.data[:width]):
         raise WrongUsage("a table has up to 65,536 numbers, the first of them +0.0")
@@ -213,6 +213,7 @@ def _decode_table(cursor: Cursor) -> Table:
 
 
 def encode_runs(members: Sequence[int]) -> bytes:
+    """The numbers as runs of equal ones: length and number, each a varint."""
     runs = ((len(list(run)), member) for member, run in groupby(members))
     return b"".join(varint(length) + varint(member) for length, member in runs)
 

@@ -31,7 +31,6 @@ from mvc.lossy.lc.step import BLOCK, Addition, Symbols, flushes
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["SECOND_MOMENT", "quantise"]
 
 Data = memoryview | bytes | bytearray
 

@@ -28,7 +28,6 @@ from mvc.lossy.lc.step import Addition, Symbols
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline
 
-__all__ = ["PREFIX", "Ans", "Coder", "Huffman", "Packed", "Quantiser", "SymbolCoding", "expand"]
 
 PREFIX = "lc:"
 MAX_BITS = 8

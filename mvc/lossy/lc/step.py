@@ -23,8 +23,6 @@ from mvc.codecs.words import scratch_bytes
 from mvc.errors import MvcError, WrongUsage
 from mvc.lossy.lc.packing import check_below, index_of
 
-__all__ = ["BLOCK", "Addition", "Symbols", "flushes"]
-
 Symbols = NDArray[Any]  # uint8 or uint16
 
 BLOCK = 1 << 16  # elements that are worked on at once, to stay in the processor's cache

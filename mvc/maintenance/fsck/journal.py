@@ -14,8 +14,6 @@ from mvc.store.journal.entries import Relink, Weights
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
 from mvc.store.snapshot import JOURNAL, Snapshot
 
-__all__ = ["JournalCheck"]
-
 _LOCK_SECONDS = 10.0
 _HALVED = (
     "nothing is lost while the other copy of an entry is read, but no later commit writes "

@@ -15,8 +15,6 @@ from mvc.store.packs.reader import PACK_HEADER, Placed, pack_numbers, pack_path
 from mvc.store.packs.records import Member
 from mvc.store.snapshot import PACKS, Snapshot
 
-__all__ = ["PackCheck"]
-
 
 class PackCheck(Struct):
     """Reads every region that the journal names. Sound payloads go to ``objects``.

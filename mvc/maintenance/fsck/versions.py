@@ -22,8 +22,6 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.store.recovery.sequential import fill_where_sound
 
-__all__ = ["ObjectCheck", "VersionCheck", "named_blobs"]
-
 _HELD = 512 << 20  # bytes of the last versions in memory, and as many of the next one
 _MOST_NAMED = 1000  # versions or tensors listed with one problem
 _NO_RECORD = "no sound record leads to it"

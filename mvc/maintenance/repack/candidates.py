@@ -13,8 +13,6 @@ from mvc.model.tensor import TensorSpec
 from mvc.store.packs.records import BLOB
 from mvc.store.recovery.timing import Timing
 
-__all__ = ["Candidate", "Candidates", "Node", "found_from_base", "starts_of"]
-
 Node = tuple[bytes, int]
 """A blob's id and the first byte of one of its pieces."""
 

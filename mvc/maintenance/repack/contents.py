@@ -12,8 +12,6 @@ from mvc.maintenance.repack.selection import Selection, directions
 from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.solve.priced import Priced, Training
 
-__all__ = ["ContentGraph"]
-
 
 class ContentGraph:
     """``priced``: the problem to solve; its contents are those of the versions, in their order."""

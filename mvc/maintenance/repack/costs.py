@@ -12,8 +12,6 @@ from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.survey import Survey
 from mvc.store.recovery.timing import Timing
 
-__all__ = ["Costs"]
-
 _LOSS = 0.02  # an edge that loses more of a version's bytes on the way back is forward only
 
 

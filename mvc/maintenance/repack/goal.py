@@ -15,8 +15,6 @@ from mvc.repo.context import Context
 from mvc.repo.queries import queries
 from mvc.store.writing.layout import Layout
 
-__all__ = ["Goal", "Proven", "check_aims", "goal_of", "plain"]
-
 
 class Proven(Struct, frozen=True):
     """A recipe that a replay has proven: ``seconds`` make the file ``path`` from ``base``."""

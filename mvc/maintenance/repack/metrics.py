@@ -21,8 +21,6 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.store.packs.records import BASE_BYTES, BLOB, MANIFEST, Coding, Member, encode_header
 from mvc.store.recovery.timing import Part, of_group, together
 
-__all__ = ["LayoutMetrics", "layout_metrics"]
-
 
 class LayoutMetrics(Struct, frozen=True):
     """``bytes``: of all packs. Recovery of a whole version: estimated ``seconds`` on this machine,

@@ -10,8 +10,6 @@ from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.metrics import LayoutMetrics
 from mvc.maintenance.rewrite_plan import RewritePlan
 
-__all__ = ["CurvePoint", "RepackCurve", "RepackPlan"]
-
 
 class RepackPlan(Struct, frozen=True):
     """``rewrite``: what to do; a plan with nothing to do is false.

@@ -26,8 +26,6 @@ from mvc.repo.context import Context
 from mvc.store.writing.layout import Layout as SkipLayout
 from mvc.types import Progress
 
-__all__ = ["RepackProblem", "learn_stored", "try_missing", "try_new"]
-
 
 class RepackProblem:
     """The inputs of the planner. Raises DamagedData if a record is damaged.

@@ -22,8 +22,6 @@ from mvc.maintenance.storage_graph import CheapestPath, Reachability, cheapest_p
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout as SkipLayout
 
-__all__ = ["Selection", "directions", "of_layout", "of_skips", "of_store"]
-
 _Key = tuple[bytes, int, bytes | None, tuple[int, int, int] | None]
 
 

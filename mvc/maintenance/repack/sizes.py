@@ -23,8 +23,6 @@ from mvc.model.tensor import TensorSpec
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.full_or_delta import BasePiece, Choice, choose, fitted
 
-__all__ = ["Sizes"]
-
 _EXACT = 8 << 20  # pieces up to this many bytes are encoded whole, larger ones by samples
 _GUESS = {False: 0.9, True: 0.6}  # shares of full records and deltas before any is known
 

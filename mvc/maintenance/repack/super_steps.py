@@ -39,8 +39,6 @@ from mvc.store.writing.full_or_delta import BasePiece, choose
 from mvc.store.writing.proof import prove_alike, prove_check, proven_header
 from mvc.types import Bytes
 
-__all__ = ["STEP", "SuperStep", "SuperSteps", "join", "super_steps"]
-
 STEP = 8
 """Steps that are joined where nobody says how many."""
 

@@ -17,8 +17,6 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.types import Progress
 
-__all__ = ["Survey", "Version", "survey"]
-
 
 class Version(Struct, frozen=True):
     """``blobs``: its contents by id, each with its line: the path and name it is found under.

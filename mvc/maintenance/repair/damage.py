@@ -27,8 +27,6 @@ from mvc.store.packs.records import BASE_BYTES, RecordHeader
 from mvc.store.snapshot import Snapshot
 from mvc.types import Progress
 
-__all__ = ["DamageSurvey", "SoundGraph", "quarantined", "survey_damage"]
-
 
 class DamageSurvey(Struct):
     """``found``: every record with a sound header. ``damaged``: those of its codings whose

@@ -31,8 +31,6 @@ from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.packs.reader import PackReader
 from mvc.store.snapshot import JOURNAL, PACKS
 
-__all__ = ["before_opening"]
-
 _MAX_FORMAT = 4096
 _MAINTENANCE = frozenset({"gc", "repack", "repair"})
 _NO_COPY = "take the entry from a copy of the same journal: mvc fsck --repair --from BACKUP"

@@ -22,8 +22,6 @@ from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifests import objects
 from mvc.store.packs.records import BASE_BYTES, MANIFEST
 
-__all__ = ["Need", "RepairPlan", "needs_of", "plan_repair"]
-
 
 class Need(Struct, frozen=True):
     """An object that a version has. ``spec`` is None for a manifest.

@@ -33,8 +33,6 @@ from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store
 
-__all__ = ["ObjectSources", "folder_of", "object_sources"]
-
 
 def folder_of(fs: FileSystem, path: Path) -> Path:
     """The folder with journal and packs: ``path`` itself, or the ``.mvc`` in it.

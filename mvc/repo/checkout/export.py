@@ -30,8 +30,6 @@ from mvc.repo.opening import remove_if_failed
 from mvc.repo.worktree.worktree import is_control_folder
 from mvc.types import Progress
 
-__all__ = ["export", "export_to"]
-
 _CHUNK = 1 << 20
 _GOING = ".old"  # the end of the name of a folder that is being deleted
 

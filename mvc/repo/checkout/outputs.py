@@ -8,8 +8,6 @@ from mvc.errors import WrongUsage
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 
-__all__ = ["refuse_store"]
-
 
 def refuse_store(fs: FileSystem, output: Path) -> None:
     """Raises WrongUsage for a path inside the ``.mvc`` of any repository.

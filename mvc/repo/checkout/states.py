@@ -22,8 +22,6 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 
-__all__ = ["load_state", "one_entry"]
-
 _INDEX = ".index.json"
 _DEFAULT_INDEX = DEFAULT_STATE + _INDEX
 

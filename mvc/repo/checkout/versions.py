@@ -31,8 +31,6 @@ from mvc.repo.times import within
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_sequentially
 
-__all__ = ["ON_ERROR", "Version", "iter_versions"]
-
 Version: TypeAlias = Commit | Deployed
 
 ON_ERROR = ("raise", "skip", "yield")

@@ -44,8 +44,6 @@ from mvc.store.writing.full_or_delta import exactly
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.types import Progress
 
-__all__ = ["check_recoverable", "commit", "store_file"]
-
 _HELD_OPEN = 16  # files
 _TRIES = 8
 

@@ -24,16 +24,6 @@ from mvc.store.writing.base_cache import BaseCache
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
-__all__ = [
-    "attachments",
-    "of_files",
-    "of_state",
-    "of_states",
-    "paths_of",
-    "refuse_empty",
-    "states_by_path",
-]
-
 
 def states_by_path(
     state: object, path: str, states: Mapping[str, Mapping[str, Any]] | None

@@ -42,8 +42,6 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.store.writing.base_cache import BaseCache
 
-__all__ = ["LossyCommit"]
-
 
 class LossyCommit(Struct):
     """One lossy commit: replaces the weights of its changes by production weights.

@@ -24,8 +24,6 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.context import Context
 from mvc.store.recovery.recover import Request
 
-__all__ = ["FileArrays", "ReducedFile", "approximating", "arrays_before", "reduced"]
-
 
 class FileArrays(Struct, frozen=True):
     """Tensors of a file as arrays, by name.

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
     from mvc.store.writing.base_cache import BaseCache
 
-__all__ = [
-    "Change",
-    "CommitOptions",
-    "CommitRequest",
-    "check_author",
-    "check_request",
-    "metrics_from",
-    "params_from",
-]
-
 
 class CommitOptions(Struct, frozen=True, kw_only=True):
     """The rarer arguments of ``Repository.commit``.

@@ -13,8 +13,6 @@ from mvc.model.manifest import FileEntry
 from mvc.repo.deployments import Deployed
 from mvc.repo.display import html_table
 
-__all__ = ["CommitResult", "PathChange"]
-
 
 class PathChange(Struct, frozen=True):
     """What a commit did to one path.

@@ -29,8 +29,6 @@ from mvc.store.graph.search import Link
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import Layout
 
-__all__ = ["layout_of", "storage_policy"]
-
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # blobs, the largest of a version
 _UNBOUNDED = 10_000  # versions in a chain whose limit is in seconds

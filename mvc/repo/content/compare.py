@@ -16,8 +16,6 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.merkle import compare as compare_trees
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["FileDiff", "TensorDiff", "bare_name", "compare_files", "renames"]
-
 _WRAPPERS = ("module.", "_orig_mod.", "model.", "state_dict.", "_fsdp_wrapped_module.")
 
 

@@ -18,8 +18,6 @@ from mvc.repo.context import Context
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes
 
-__all__ = ["StoredBytes", "in_memory", "skeleton_of", "write_file"]
-
 _HALF = PIECE // 2
 
 

@@ -23,8 +23,6 @@ from mvc.repo.content.compare import bare_name
 from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.content_writer import Origin
 
-__all__ = ["BaseFinder", "content_names"]
-
 
 class _Placed(Protocol):
     @property

@@ -17,8 +17,6 @@ from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import training_path
 from mvc.repo.content.compare import bare_name
 
-__all__ = ["Kind", "Relation", "models", "relation"]
-
 Kind: TypeAlias = Literal[
     "equal", "fine-tuned version", "version", "extended", "derived architecture", "base"
 ]

@@ -11,8 +11,6 @@ from mvc.adapters.parsed import ParsedFile
 from mvc.errors import BadModelFile, SourceChanged
 from mvc.io.files import FileSystem
 
-__all__ = ["open_file"]
-
 
 @contextmanager
 def open_file(

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from mvc.model.tensor import DTYPES
 
-__all__ = ["Distance", "measure", "to_float64"]
-
 _BLOCK = 1 << 16  # elements; pieces are multiples of it, except the last one
 _SAFE = (1e-140, 1e140)  # magnitudes whose squares neither overflow nor vanish
 _Floats = NDArray[np.float64]

@@ -11,8 +11,6 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.repo.deployments import Deployed
 
-__all__ = ["FirstChange", "Predict", "first_change"]
-
 Predict = Callable[[Any, Any], Any]
 """From a version's state and a sample to a label: a comparable value, or an array of one."""
 

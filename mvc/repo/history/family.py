@@ -25,8 +25,6 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.types import Progress
 
-__all__ = ["FamilyMember", "family"]
-
 
 class FamilyMember(Struct, frozen=True):
     """A model, and the version in which it appeared.

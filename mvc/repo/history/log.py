@@ -29,17 +29,6 @@ from mvc.repo.times import within
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
 
-__all__ = [
-    "LogEntry",
-    "Orphans",
-    "ancestry",
-    "is_reset_point",
-    "log",
-    "names_by_commit",
-    "orphans",
-    "relations",
-]
-
 
 class LogEntry(Struct, frozen=True):
     """A commit with its names and deployments.

@@ -29,8 +29,6 @@ from mvc.repo.worktree.worktree import dead_link, entry_at, files_in, sound_file
 from mvc.store.index import keys
 from mvc.types import Progress
 
-__all__ = ["Checkpoint", "Imported", "find_checkpoints", "import_checkpoints"]
-
 _EXTENSIONS = (
     ".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".jit", ".ptl",
     ".onnx", ".gguf", ".h5", ".hdf5", ".keras", ".tflite", ".msgpack",

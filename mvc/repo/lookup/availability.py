@@ -22,11 +22,6 @@ from mvc.repo.times import format_time
 from mvc.store.journal.entries import Weights
 from mvc.store.journal.frames import Recorded
 
-__all__ = [
-    "Dropped", "all_dropped", "check_available", "dropped", "dropped_paths", "given_up",
-    "is_stored", "proof",
-]  # fmt: skip
-
 
 class Dropped(Struct, frozen=True):
     """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``, 0 if

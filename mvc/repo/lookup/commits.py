@@ -13,8 +13,6 @@ from mvc.repo.context import Context
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Ancestors", "find", "get", "newest_first", "placed", "starting_with", "unknown_metric"]
-
 _HEX_OF_KEY = 16  # digits of an id that the index has
 
 

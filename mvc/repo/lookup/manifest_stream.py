@@ -20,8 +20,6 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, patch_extra
 from mvc.store.store import Store
 
-__all__ = ["ManifestStream"]
-
 _KEPT_BYTES = 16 * MIB
 _KEPT = 256
 

@@ -14,19 +14,6 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.commits import get as get_commit
 from mvc.repo.times import format_time
 
-__all__ = [
-    "EMPTY",
-    "check_kept",
-    "clear",
-    "forgotten_ns",
-    "if_kept",
-    "load",
-    "objects",
-    "of_commit",
-    "positions",
-    "remember",
-]
-
 EMPTY = Manifest(())
 _KEPT = 16
 _kept: OrderedDict[ManifestId, Manifest] = OrderedDict()

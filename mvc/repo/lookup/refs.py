@@ -16,22 +16,6 @@ from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = [
-    "BRANCH",
-    "HEAD",
-    "TAG",
-    "Head",
-    "Ref",
-    "branches",
-    "head",
-    "head_if_known",
-    "staged_removals",
-    "tagged",
-    "tags",
-    "tip",
-    "value_at",
-]
-
 HEAD = "HEAD"
 BRANCH = "heads/"
 TAG = "tags/"

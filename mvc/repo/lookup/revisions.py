@@ -29,8 +29,6 @@ if TYPE_CHECKING:
         def commit(self) -> CommitId: ...
 
 
-__all__ = ["Rev", "id_or_text", "resolve", "resolve_ref"]
-
 Rev: TypeAlias = "str | CommitId | _HasId | _HasCommit"
 """A text as on the command line, the id of a commit, or what has one.
 

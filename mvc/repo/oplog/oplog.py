@@ -18,8 +18,6 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Operation", "find", "label", "oplog", "undoes", "undone_by"]
-
 
 class Operation(Struct, frozen=True):
     """One operation. ``undone_by``: the number of the undo in force; None if there is none.

@@ -27,8 +27,6 @@ from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 
-__all__ = ["Undoing", "plan", "undo"]
-
 _NOT_UNDONE = {
     "init": "made the repository",
     "deploy": "recorded a deployment, which is not undone",

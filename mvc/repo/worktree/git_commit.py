@@ -7,8 +7,6 @@ from pathlib import Path
 from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 
-__all__ = ["git_commit"]
-
 _MAX_REF = 4096
 _MAX_PACKED = 1 << 24
 _HEX = frozenset("0123456789abcdef")

@@ -19,8 +19,6 @@ from mvc.repo.lookup.refs import branches, head, tags
 from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 
-__all__ = ["Identified", "earlier", "holders", "identify", "is_held"]
-
 
 class Identified(Struct, frozen=True):
     """A version that has the state at ``path``.

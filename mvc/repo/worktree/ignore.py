@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-__all__ = ["IGNORE_FILE", "Ignore"]
-
 IGNORE_FILE = ".mvcignore"
 
 _CLASSES = {

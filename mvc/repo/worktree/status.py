@@ -18,8 +18,6 @@ from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_state
 
-__all__ = ["FileChange", "Status", "status"]
-
 
 class FileChange(Struct, frozen=True):
     """One path.

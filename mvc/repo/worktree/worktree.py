@@ -21,19 +21,6 @@ from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 
-__all__ = [
-    "FoundFile",
-    "dead_link",
-    "entry_at",
-    "entry_of",
-    "expand",
-    "files_in",
-    "is_control_folder",
-    "is_python_state",
-    "sound_files_in",
-    "tracked_name",
-]
-
 _MAX_IGNORE_FILE = 1 << 20
 
 

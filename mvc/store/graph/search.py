@@ -21,8 +21,6 @@ from mvc.store.journal.frames import Position
 from mvc.store.packs.records import Member, RecordHeader
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Graph", "Link", "Path", "PathStep", "Place", "Speed"]
-
 _MAX_VISITED = 100_000
 _REMEMBERED = 100_000
 _SEARCHED = 4096  # paths in memory

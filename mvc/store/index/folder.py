@@ -24,11 +24,6 @@ from mvc.errors import DamagedData, MvcError
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.store.index.index import Index
 
-__all__ = [
-    "BUILDING", "CURRENT", "DATA", "Lent", "create", "current", "data_identity", "lend", "make",
-    "switch",
-]  # fmt: skip
-
 CURRENT = "current"
 BUILDING = "building"  # the process that indexes for all holds the lock on this file
 DATA, LOCK = "data.mdb", "lock.mdb"

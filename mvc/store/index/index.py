@@ -30,8 +30,6 @@ from mvc.store.index.pages import check_pages
 from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
-__all__ = ["Index", "IndexRun", "Meta"]
-
 _VERSION = 3  # 2: every operation by its number; 3: runs and blocks by their hashes
 _META = b"meta"
 _CHECK = 16

@@ -11,37 +11,6 @@ from collections.abc import Iterable, Iterator
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
-__all__ = [
-    "BLOB",
-    "COMMIT",
-    "DEPLOYED",
-    "EDGE",
-    "FORGOTTEN",
-    "ID_BYTES",
-    "LIVE",
-    "MARK",
-    "OPERATION",
-    "PACK",
-    "PENDING",
-    "REF",
-    "REFLOG",
-    "RELINKED",
-    "RETRACTED",
-    "TARGET",
-    "UNDONE",
-    "WEIGHTS",
-    "after",
-    "blob_keys",
-    "edge_key",
-    "entry_keys",
-    "moment",
-    "name_of",
-    "number",
-    "offset_of",
-    "text",
-    "without_offset",
-]
-
 REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLOG, LIVE = (
     b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
 )  # fmt: skip

@@ -19,8 +19,6 @@ from msgspec import Struct
 from mvc.errors import DamagedData
 from mvc.io.files import ReadFile
 
-__all__ = ["check_pages"]
-
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _META = struct.Struct("<16xIIQQ48s48sQQ")  # page header; magic, version, address, map size
 _DB = struct.Struct("<IHHQQQQQ")  # pad, flags, depth, branch, leaf, overflow, entries, root

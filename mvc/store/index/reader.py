@@ -26,8 +26,6 @@ from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.reader import JournalReader
 from mvc.store.packs.reader import Placed, RecordReader
 
-__all__ = ["INDEX", "IndexReader", "IndexThresholds"]
-
 INDEX = "index.lmdb"
 _WAIT_SECONDS = 300.0
 _TRIES = 5

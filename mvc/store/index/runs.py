@@ -19,8 +19,6 @@ from mvc.errors import DamagedData
 from mvc.limits import ZSTD_MAX_WINDOW
 from mvc.model.canonical import Reader, Writer, encode_uint
 
-__all__ = ["Block", "Directory", "RunReader", "build_run"]
-
 BLOCK_KEYS = 512
 _CHECK = 16
 _MAX_BLOCK = 1 << 22
@@ -121,6 +119,7 @@ def _read_keys(raw: bytes) -> Sequence[bytes]:
 
 
 def block_check(data: bytes) -> bytes:
+    """The hash under which a block is stored: 16 bytes."""
     return blake3(data).digest(_CHECK)
 
 

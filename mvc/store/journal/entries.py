@@ -18,18 +18,6 @@ from mvc.model.canonical import Reader, Writer, signed
 from mvc.model.commit import Commit
 from mvc.model.layout import Forms, number
 
-__all__ = [
-    "Deployment",
-    "Entry",
-    "Forgotten",
-    "RefChange",
-    "RefValue",
-    "Region",
-    "Relink",
-    "Retraction",
-    "Weights",
-]
-
 # Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
 # one each ("entry-3", "entry-4").
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED = 1, 2, 3, 4

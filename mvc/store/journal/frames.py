@@ -24,21 +24,6 @@ from mvc.errors import DamagedData
 from mvc.limits import MAX_ENTRY
 from mvc.store.journal.entries import Entry
 
-__all__ = [
-    "GENESIS",
-    "OVERHEAD",
-    "Gap",
-    "Position",
-    "Recorded",
-    "complete",
-    "encode_entry",
-    "frame_of",
-    "frames_behind",
-    "read_entry",
-    "scan",
-    "stands",
-]
-
 _MAGIC = b"mvJ1"
 _HEAD = struct.Struct("<4sIQ16s")
 _CHECK = 16

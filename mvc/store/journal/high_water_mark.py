@@ -17,8 +17,6 @@ from mvc.errors import MvcError
 from mvc.io.files import FileSystem
 from mvc.store.journal.frames import Position
 
-__all__ = ["HIGH_WATER_MARK", "read_high_water_mark", "write_high_water_mark"]
-
 HIGH_WATER_MARK = "witness"
 _BODY = struct.Struct("<QQ16s16s")
 _CHECK = 16

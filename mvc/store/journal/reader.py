@@ -21,8 +21,6 @@ from mvc.store.journal.frames import (
     stands,
 )
 
-__all__ = ["CACHED_ENTRIES", "JOURNAL", "EntryList", "JournalReader"]
-
 JOURNAL = "journal"
 CACHED_ENTRIES = 4096
 _WINDOW = 1 << 20  # bytes

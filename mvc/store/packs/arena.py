@@ -6,8 +6,6 @@ import threading
 
 import numpy as np
 
-__all__ = ["Arena", "Arenas"]
-
 _ALIGN = 64
 
 

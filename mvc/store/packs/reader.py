@@ -23,16 +23,6 @@ from mvc.store.packs.records import (
     read_prefix,
 )
 
-__all__ = [
-    "PACKS",
-    "PACK_HEADER",
-    "PackReader",
-    "Placed",
-    "RecordReader",
-    "pack_numbers",
-    "pack_path",
-]
-
 PACKS = "packs"
 
 PACK_HEADER = b"mvcpack1"

@@ -22,21 +22,6 @@ from mvc.model.canonical import Reader, Writer
 from mvc.model.layout import Forms, number
 from mvc.types import Bytes
 
-__all__ = [
-    "BASE_BYTES",
-    "BLOB",
-    "JOINT",
-    "MANIFEST",
-    "Coding",
-    "Member",
-    "RecordHeader",
-    "decode_header",
-    "encode_header",
-    "patch_extra",
-    "payload_check",
-    "read_prefix",
-]
-
 MAGIC = b"mvR1"
 _PREFIX = struct.Struct("<4sIQ")
 PREFIX_SIZE = _PREFIX.size

@@ -30,8 +30,6 @@ from mvc.store.journal.high_water_mark import write_high_water_mark
 from mvc.store.proof import proof_of, prove_equal
 from mvc.store.snapshot import JOURNAL, Snapshot
 
-__all__ = ["ConcurrentRewrite", "heal", "proven_entry", "publish"]
-
 
 class ConcurrentRewrite(Exception):
     """The store was rewritten concurrently; retry the operation."""

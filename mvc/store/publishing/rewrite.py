@@ -28,8 +28,6 @@ from mvc.store.publishing.publish import ConcurrentRewrite, heal, proven_entry
 from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 
-__all__ = ["Rewrite"]
-
 _BUFFER = 1 << 20
 _ROUNDS = 4
 

@@ -14,8 +14,6 @@ from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
 
-__all__ = ["LOADED", "apply_steps", "in_order", "pipeline_of", "short_name"]
-
 LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
 

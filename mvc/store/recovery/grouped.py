@@ -26,8 +26,6 @@ from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
-__all__ = ["MOST_JOINT", "decode_shared", "decode_super_step", "is_grouped", "walk_together"]
-
 _MOST = 4 * (RECORD + PIECE)
 """Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
 

@@ -27,8 +27,6 @@ from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["Recovery", "Request", "by_chunks"]
-
 _QUEUED = 256
 _DESPITE = 8  # paths over damaged payloads that are tried before an object is given up
 _T = TypeVar("_T")

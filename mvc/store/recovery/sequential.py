@@ -20,8 +20,6 @@ from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.recovery.recover import Recovery, Request
 
-__all__ = ["fill_sequentially", "fill_where_sound"]
-
 
 def fill_sequentially(
     recovery: Recovery, requests: Iterable[Request], held: Mapping[bytes, memoryview]

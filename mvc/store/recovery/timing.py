@@ -36,8 +36,6 @@ from mvc.store.recovery.decode import apply_steps
 from mvc.store.recovery.grouped import decode_shared
 from mvc.store.recovery.recover import Recovery, by_chunks
 
-__all__ = ["Part", "Timing", "of_group", "together"]
-
 _OPEN = 10e-3  # seconds to open a repository and read a version's manifest
 _LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
 _READ = 1e9  # payload bytes a second, from the system's cache

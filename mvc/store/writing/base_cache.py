@@ -20,8 +20,6 @@ from mvc.model.tensor import TensorSpec
 if TYPE_CHECKING:
     from mvc.store.graph.search import Graph, Link
 
-__all__ = ["BaseCache", "BaseCaches", "tensor_changed"]
-
 
 class BaseCaches:
     """The ``BaseCache`` of each path of an open repository, all within ``budget`` bytes.

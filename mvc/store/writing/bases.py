@@ -15,8 +15,6 @@ from mvc.model.tensor import TensorSpec
 from mvc.store.graph.search import Graph, Link, Path
 from mvc.store.packs.arena import Arena
 
-__all__ = ["Base", "Recovers", "StoredBase"]
-
 
 class Base(Protocol):
     """An object that a new blob may be coded against."""

@@ -35,7 +35,6 @@ from mvc.types import Progress
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
-__all__ = ["ContentWriter", "Origin"]
 
 _MANY = 10_000  # contents of a file
 _SMALL = 512  # bytes of a tensor: copied before it is hashed, which is quicker than hashing twice

@@ -9,8 +9,6 @@ from mvc.ids import BlobId
 from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
 
-__all__ = ["FileContents", "MadeFrom"]
-
 
 class _Content(Protocol):
     @property

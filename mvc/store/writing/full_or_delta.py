@@ -17,8 +17,6 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 
-__all__ = ["BasePiece", "Choice", "Policy", "choose", "exactly", "fitted"]
-
 _WORTH = 0.9  # a delta larger than this share of the full record is not worth its chain
 _AGAIN = 4  # deltas of a chain after which the size of the full record is estimated anew
 _SAMPLE = 64 << 10

@@ -33,7 +33,6 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from mvc.store.graph.search import Link
 
-__all__ = ["ENDLESS", "PATTERN", "Layout"]
 
 ENDLESS = 1 << 30
 """An interval that no chain reaches."""

@@ -63,7 +63,6 @@ from mvc.types import Bytes
 if TYPE_CHECKING:
     from mvc.adapters.parsed import StepFrom
 
-__all__ = ["ObjectWriter"]
 
 _SLACK = 256  # bytes that an incompressible chunk may grow by; hardly any does
 _IN_FLIGHT = 2  # records being appended while later ones are encoded

@@ -11,8 +11,6 @@ from __future__ import annotations
 from mvc.store.index import keys
 from mvc.store.snapshot import Snapshot
 
-__all__ = ["PackEnds"]
-
 
 class PackEnds:
     """Committed ends of the packs of one snapshot, in bytes."""

@@ -21,8 +21,6 @@ from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
 from mvc.store.writing.pack_ends import PackEnds
 from mvc.types import Bytes
 
-__all__ = ["PackWriter"]
-
 _TRIES = 64
 
 

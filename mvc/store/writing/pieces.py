@@ -22,21 +22,6 @@ from mvc.store.writing.full_or_delta import fitted
 from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch
 from mvc.types import Bytes
 
-__all__ = [
-    "Encoded",
-    "NextBase",
-    "OpenRecord",
-    "Piece",
-    "Waiting",
-    "copy_kept",
-    "encode_chunk",
-    "encode_proven_patch",
-    "group_member",
-    "payload_of",
-    "placed",
-    "tell",
-]
-
 _NO_RAW = (memoryview(b""), None)
 
 

@@ -23,7 +23,6 @@ from mvc.types import Bytes
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
 
-__all__ = ["Master", "PrecisionCopies"]
 
 _SAMPLE = 4096  # elements that must agree between a master and its copy
 _TINY = 64  # bytes of a tensor for which the name of a master is no saving

@@ -30,11 +30,6 @@ from mvc.store.packs.records import Member, decode_header, encode_header, payloa
 from mvc.store.proof import proof_of, prove_equal
 from mvc.types import Bytes
 
-__all__ = [
-    "ALWAYS", "Sampling", "prove_alike", "prove_check", "prove_chunks", "prove_group",
-    "prove_patch", "proven_header", "proven_steps",
-]  # fmt: skip
-
 ALWAYS = 16 * MIB
 """Raw bytes of an operation up to which every chunk is proven."""
 _EVERY = 32

@@ -11,8 +11,6 @@ from typing import Any
 
 from mvc.errors import CannotResume
 
-__all__ = ["check_type", "component_type", "type_name"]
-
 
 def type_name(obj: Any) -> str:
     """The full name of the class; then, in brackets, those of the schedulers that it is made of."""

@@ -14,8 +14,6 @@ import torch
 
 from mvc.errors import CannotResume, UnsupportedTensor
 
-__all__ = ["Placement", "bound_moments", "optimizer_state"]
-
 _WEIGHTS = "model.load_state_dict(repo.checkout(rev))"
 _GROUPS = "give the optimizer the parameters and groups that it had when it was recorded"
 _ROUNDING = 1.01  # so that no exact moment is changed

@@ -16,8 +16,6 @@ import torch
 
 from mvc.errors import CannotResume
 
-__all__ = ["check_rng", "rng_state", "same_rng", "set_rng_state"]
-
 _PYTHON_WORDS = 625
 _NUMPY_WORDS = 624
 _NUMPY = ("kind", "keys", "position", "has_gauss", "cached")

@@ -40,8 +40,6 @@ from mvc.lossy.lc.packing import (
 )
 from mvc.lossy.lc.step import BLOCK, Symbols
 
-__all__ = ["decode", "encode"]
-
 Letters = NDArray[Any]
 
 CONSTANT, RAW, CODED, PACKED = range(4)

@@ -30,8 +30,6 @@ from mvc.errors import DamagedData
 from mvc.lossy.lc.packing import decode_constant, occurrences, pack, per_byte, symbol_type
 from mvc.lossy.lc.step import BLOCK, Symbols
 
-__all__ = ["decode", "encode", "lengths_of"]
-
 CONSTANT, CODED = range(2)
 MOST_BITS = 15
 _READ = 1 << 12  # bytes that are read at once

@@ -24,8 +24,6 @@ from mvc.errors import DamagedData
 from mvc.lossy.lc.packing import check_below, pack, per_byte, unpack
 from mvc.lossy.lc.step import Symbols
 
-__all__ = ["decode", "encode"]
-
 CONSTANT, RAW, ZLIB, ZSTD = range(4)
 _SMALL = 16  # bytes; a frame's header takes more than it could save
 

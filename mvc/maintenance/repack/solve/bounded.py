@@ -14,8 +14,6 @@ from mvc.maintenance.repack.solve.exact import MOST, cheapest_chain, cheapest_tr
 from mvc.maintenance.repack.solve.layouts import evenly_within
 from mvc.maintenance.repack.solve.model import Selected, Tree, Versions
 
-__all__ = ["fastest", "grown", "smallest", "soonest", "within_bytes", "within_time"]
-
 
 def fastest(versions: Versions) -> int:
     """The worst recovery of the fastest layout, in nanoseconds."""

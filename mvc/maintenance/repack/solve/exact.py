@@ -25,9 +25,6 @@ from numpy.typing import NDArray
 
 from mvc.maintenance.repack.solve.model import Edge, Selected, Tree, Versions
 
-__all__ = ["MOST", "Segment", "cheapest_chain", "cheapest_tree"]
-
-
 MOST = 10_000  # versions of one tree; larger ones take too long
 _NEVER = np.int64(1) << 60
 

@@ -8,17 +8,6 @@ from heapq import heapify, heappop, heappush
 
 from mvc.maintenance.repack.solve.model import Selected, Versions
 
-__all__ = [
-    "at_interval",
-    "closed_interval",
-    "connected",
-    "depths",
-    "evenly_within",
-    "open_interval",
-    "with_steps",
-    "without",
-]
-
 
 def open_interval(bound: float, step: float) -> int:
     """R' = floor(MDTT / t): versions at most, the full one included, behind the last reset point.

@@ -13,8 +13,6 @@ from heapq import heapify, heappop, heappush
 
 from msgspec import Struct
 
-__all__ = ["Edge", "Price", "Selected", "Tree", "Versions"]
-
 
 class Edge(Struct, frozen=True):
     """The delta from version ``a`` to ``b``, its child or, where ``long``, a later version.

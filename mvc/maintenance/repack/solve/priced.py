@@ -21,8 +21,6 @@ from msgspec import Struct
 from mvc.maintenance.repack.solve.exact import cheapest_tree
 from mvc.maintenance.repack.solve.model import Selected, Versions
 
-__all__ = ["Priced", "PricedLayout", "Training", "cheapest"]
-
 _ROUNDS = 40  # in which recoveries become dearer or cheaper
 _AGAIN = 4  # rounds after a change of one version
 _DEARER, _EASED = 1.6, 0.6  # factors of a version above the bound, of all if none is
