@@ -1,4 +1,4 @@
-"""The command line ``mvc`` (layer 5): the only code that prints, reads the environment or exits.
+"""The command line ``mvc``: what a user types and reads. What it does is in ``mvc.api``.
 
 ``main`` turns endings into exit codes, ``program`` finds commands, ``commands/`` has one
 file for each, whose ``options`` are a struct; ``payload`` makes JSON of structs; the rest is how

@@ -1,4 +1,4 @@
-"""Training one model at several sites that talk only when the model has moved (layer 4).
+"""Training one model at several sites that talk only when the model has moved.
 
 Here: the protocols (pure state machines), the codecs of what they send, the simulator in one
 process and the runner over TCP. Not here: how versions are stored (``repo``).

@@ -1,1 +1,1 @@
-"""One verb a module, on one repository (layer 3). ``repository.py`` is the public entry."""
+"""The operations on one repository, one verb a module. The public entry to them is ``mvc.api``."""

@@ -5,7 +5,8 @@ Deployments are evidence: they are added and never erased (docs/decisions.md). A
 time was given, that is, if its time differs from its entry's; otherwise it is *immediate*.
 Retracted deployments are skipped.
 
-- Live at T: the last deployment at or before T by (time, sequence).
+- Live at T: the last deployment at or before T by (time, sequence). Recorded times are taken as
+  they stand: deployments that were recorded while a clock was set back stand where it said.
 - Live now: the immediate deployment with the highest sequence, so that a clock set back does no
   harm. But if dated deployments that are not in the future come after it by (time, sequence),
   the last of those. So a dated deployment of an earlier time does not take over, and one of a

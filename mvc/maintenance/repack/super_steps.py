@@ -33,7 +33,7 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import JOINT, Coding, Member, encode_header, payload_check
-from mvc.store.proof import proof_of
+from mvc.store.proving import proof_of
 from mvc.store.recovery.grouped import MOST_JOINT, decode_shared, decode_super_step
 from mvc.store.writing.full_or_delta import BasePiece, choose
 from mvc.store.writing.proof import prove_alike, prove_check, proven_header

@@ -36,7 +36,7 @@ from mvc.repo.worktree.git_commit import git_commit
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
-from mvc.store.proof import proof_of, prove_equal
+from mvc.store.proving import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.content_writer import ContentWriter

@@ -1,7 +1,8 @@
 """status: which tracked files differ from HEAD, and which files are not tracked.
 
 Every tracked file is hashed: modification times are not reliable, and the hash of a file that
-differs shows which other version has it.
+differs shows which other version has it. What ``.mvcignore`` names is not listed: ``files_in`` of
+``worktree`` leaves it out.
 """
 
 from __future__ import annotations

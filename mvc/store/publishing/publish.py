@@ -27,7 +27,7 @@ from mvc.store.journal.frames import (
     frames_behind,
 )
 from mvc.store.journal.high_water_mark import write_high_water_mark
-from mvc.store.proof import proof_of, prove_equal
+from mvc.store.proving import proof_of, prove_equal
 from mvc.store.snapshot import JOURNAL, Snapshot
 
 

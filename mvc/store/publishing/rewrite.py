@@ -23,7 +23,7 @@ from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.high_water_mark import write_high_water_mark
 from mvc.store.packs.reader import PackReader, pack_path
-from mvc.store.proof import proof_of
+from mvc.store.proving import proof_of
 from mvc.store.publishing.publish import ConcurrentRewrite, heal, proven_entry
 from mvc.store.snapshot import JOURNAL, PACKS, Snapshot
 from mvc.store.writing.pack_writer import PackWriter

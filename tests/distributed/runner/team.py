@@ -86,12 +86,12 @@ class Team:
 
     def _serve(self, job: dict[str, Any]) -> None:
         try:
-            Service(job, self._tell).run()
+            Service(job, self.tell).run()
         except Exception as error:
             self.failure = error
             self._ports.put(None)
 
-    def _tell(self, event: str, **fields: Any) -> None:
+    def tell(self, event: str, **fields: Any) -> None:
         self.events.append({"event": event, **fields})
         if event == "listening":
             self._ports.put(fields["port"])

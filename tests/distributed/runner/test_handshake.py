@@ -345,7 +345,7 @@ def test_a_relay_can_cut_but_put_nothing_in(tmp_path: Path) -> None:
         if number == 1:
             threading.Thread(target=put_in, daemon=True).start()
 
-    tell, relays = team._tell, list[Relay]()
+    tell, relays = team.tell, list[Relay]()
 
     def through(event: str, **fields: Any) -> None:
         if event == "listening":
@@ -359,7 +359,7 @@ def test_a_relay_can_cut_but_put_nothing_in(tmp_path: Path) -> None:
             if worker.steps > 8:
                 assert cut.wait(20)
 
-    team._tell = through  # type: ignore[method-assign]
+    team.tell = through  # type: ignore[method-assign]
     assert team.run([Trainer(0, count=20), Trainer(1, count=20)], loop) == NONE
     relays[0].door.close()
     assert relays[0].connections == 3
@@ -373,7 +373,7 @@ def test_a_relay_can_cut_but_put_nothing_in(tmp_path: Path) -> None:
 
 def at_the_port(team: Team, act: Callable[[int], object]) -> None:
     """Strangers act before the workers come, and again when the training begins."""
-    tell = team._tell
+    tell = team.tell
 
     def first(event: str, **fields: Any) -> None:
         if event == "listening":
@@ -382,7 +382,7 @@ def at_the_port(team: Team, act: Callable[[int], object]) -> None:
             act(team.of("listening")[0]["port"])
         tell(event, **fields)
 
-    team._tell = first  # type: ignore[method-assign]
+    team.tell = first  # type: ignore[method-assign]
 
 
 def garbage() -> list[bytes]:

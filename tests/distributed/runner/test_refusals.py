@@ -354,7 +354,7 @@ def test_a_worker_that_says_odd_things_of_itself_is_refused(tmp_path: Path) -> N
         (CONTROL, hello, "there is no worker 2"),
     ]
     team = Team(tmp_path, protocol="sync", timeout=20)
-    tell, heard = team._tell, list[tuple[str, str]]()
+    tell, heard = team.tell, list[tuple[str, str]]()
 
     def speak(port: int, what: tuple[int, Any, str]) -> tuple[str, str]:
         kind, words, text = what
@@ -377,7 +377,7 @@ def test_a_worker_that_says_odd_things_of_itself_is_refused(tmp_path: Path) -> N
         tell(event, **fields)
 
     late: list[Future[tuple[str, str]]] = []
-    team._tell = first  # type: ignore[method-assign]
+    team.tell = first  # type: ignore[method-assign]
     assert team.run([Trainer(0, count=4), Trainer(1, count=4)]) == [None, None]
     assert team.finished["refused"] == {}
     assert sorted(event["worker"] for event in team.of("joined")) == [0, 1]

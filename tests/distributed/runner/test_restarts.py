@@ -75,14 +75,14 @@ def test_a_coordinator_killed_before_it_began_starts_at_its_own_round_0(tmp_path
         pass
 
     team = Team(tmp_path, protocol="sync", timeout=20)
-    tell = team._tell
+    tell = team.tell
 
     def until_it_begins(event: str, **fields: object) -> None:
         if event == "begins":
             raise Killed
         tell(event, **fields)
 
-    team._tell = until_it_begins  # type: ignore[method-assign]
+    team.tell = until_it_begins  # type: ignore[method-assign]
     team.run(some(2), run="ours")
     assert isinstance(team.failure, Killed)
     again = Team(tmp_path, protocol="sync")
