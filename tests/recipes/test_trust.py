@@ -152,7 +152,10 @@ def test_options_name_each_version_whose_code_may_run(
     assert (
         "--trust goes with --retrain" in program("checkout", newest, "--trust", newest, code=2).err
     )
-    assert "--trust goes with --drop" in program("repack", "--trust", newest, code=2).err
+    assert (
+        "--trust goes with --add or --drop-weights"
+        in program("repack", "--trust", newest, code=2).err
+    )
     assert foreign.ran == []
     named = program("checkout", newest, *out, "--retrain", "--trust-code", code=3).err
     options = named.rpartition("name each of them: ")[2].partition(" (")[0]

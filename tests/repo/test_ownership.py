@@ -37,11 +37,11 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository; the user's settings are an empty folder."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SUDO_UID", raising=False)
-    with Repository.init(tmp_path / "models") as repo:
+    with Repository.init(tmp_path / "theirs") as repo:
         write_model(repo.root / "model.safetensors")
         repo.commit(repo.root / "model.safetensors")
-    (tmp_path / "models/sub").mkdir()
-    return tmp_path / "models"
+    (tmp_path / "theirs/sub").mkdir()
+    return tmp_path / "theirs"
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_the_users_file_allows(other: Path, tmp_path: Path, value: str) -> None:
 
 
 @NEEDS_ROOT
-@pytest.mark.parametrize("value", ["", "/", "models", ".", "{root}/sub", "{root}x"])
+@pytest.mark.parametrize("value", ["", "/", "theirs", ".", "{root}/sub", "{root}x"])
 def test_other_values_allow_nothing(
     other: Path, tmp_path: Path, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
