@@ -121,8 +121,9 @@ def collect(
 ) -> Collection:
     """Deletes what is unreachable and not named by an operation within ``grace``.
 
-    Commits and readers may run meanwhile. Raises ReadOnly, Busy, and DamagedData if something
-    that stays is damaged; then nothing is changed.
+    Commits and readers may run meanwhile. The caller has completed killed checkouts, whose plans
+    may lead to versions that nothing else names. Raises ReadOnly, Busy, and DamagedData if
+    something that stays is damaged; then nothing is changed.
     """
     check_writable(context, "collected")
     store, policy = context.store, encoding_policy(context)

@@ -292,7 +292,7 @@ def _tagged(value: dict[str, Any]) -> tuple[str, Any]:
     if value.keys() == {"data", "path"}:
         if value["path"] != "":
             check_path(convert(value["path"], _Text))
-        return "data", value["data"]
+        return "data", convert(value["data"], _Text)
     if len(value) != 1 or not value.keys() <= _FORMS.keys():
         raise ValueError("a value has an unknown form")
     ((tag, held),) = value.items()

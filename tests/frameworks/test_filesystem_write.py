@@ -20,6 +20,7 @@ from tests.frameworks.need import need
 
 fsspec = need("fsspec")
 
+from mvc.frameworks.fsspec import filesystem  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("beside")
 
@@ -301,6 +302,38 @@ def test_threads_each_get_their_commit(repo, fs):
         t.join()
     assert paths(repo) == [f"t{i}" for i in range(6)]
     assert len(messages(repo)) == 6
+
+
+def test_nobody_waits_for_another_thread_that_commits(repo, fs, monkeypatch):
+    """Neither a reader, nor a child that is forked meanwhile, as workers of a DataLoader are."""
+    fs.pipe_file("mvc://models/first", b"1")
+    inside, go_on = threading.Event(), threading.Event()
+    commit = filesystem.commit
+
+    def slow(*arguments):
+        inside.set()
+        assert go_on.wait(60)
+        return commit(*arguments)
+
+    monkeypatch.setattr(filesystem, "commit", slow)
+    writer = threading.Thread(target=fs.pipe_file, args=("mvc://models/second", b"2"))
+    writer.start()
+    try:
+        assert inside.wait(60)
+        found = []
+        reader = threading.Thread(target=lambda: found.extend(fs.ls("mvc://models", detail=False)))
+        reader.start()
+        reader.join(20)
+        assert [name.rpartition("/")[2] for name in found] == ["first"]
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            os._exit(len(fs.ls("mvc://models", detail=False)))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    finally:
+        go_on.set()
+        writer.join()
+    assert paths(repo) == ["first", "second"]
 
 
 def test_a_killed_writer_leaves_nothing(repo):

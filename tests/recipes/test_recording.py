@@ -213,6 +213,8 @@ def hostile(recipe: Recipe) -> Iterator[tuple[bytes, bytes]]:
     yield b'"objects": []', b'"objects": [{"name": "a"}]'
     yield b'"arguments": {}', b'"arguments": {"x": {"object": "b"}}'
     yield b'"arguments": {}', b'"arguments": {"x": {"data": "none", "path": ""}}'
+    yield b'"arguments": {}', b'"arguments": {"x": {"data": [1], "path": ""}}'
+    yield b'"arguments": {}', b'"arguments": {"x": {"data": {"a": 1}, "path": ""}}'
     yield b'"arguments": {}', b'"arguments": {"x": NaN}'
     yield b'"arguments": {}', b'"arguments": {"x": ' + b"[" * 5000 + b"]" * 5000 + b"}"
     yield b'"arguments": {}', b'"arguments": {"x": {"method": [1, "__class__.x"]}}'

@@ -88,7 +88,7 @@ class Location(Struct, frozen=True):
 
 
 _opened: dict[tuple[Path, int, int], Repository] = {}
-_one_at_a_time = threading.RLock()  # opens, or commits
+_opening = threading.Lock()
 
 
 def opened(root: Path) -> Repository:
@@ -99,7 +99,7 @@ def opened(root: Path) -> Repository:
     if identity is None:
         raise NotARepository(f"not a repository: {printable(str(root))}", hint=_FORM)
     key = real, identity.device, identity.inode
-    with _one_at_a_time:
+    with _opening:
         if key not in _opened:
             _opened[key] = Repository.open(real, discover=False)
         return _opened[key]
@@ -255,7 +255,7 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
         said = {plan.message for plan in group}
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
         request = CommitRequest(tuple(changes.values()), message, branch=branch)
-        with _one_at_a_time, suppress(NothingToCommit):
+        with context.caches.lock, suppress(NothingToCommit):
             commit(context, request)
 
 

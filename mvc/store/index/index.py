@@ -123,11 +123,13 @@ class Index:
         state, write over pages in use, and could end the process.
         """
         until = time.monotonic() + _PATIENCE
-        while time.monotonic() < until:
+        while True:
             before = self._env.info()["last_txnid"]
             with self._env.begin() as txn:
                 if before == txn.id():
                     return
+            if time.monotonic() >= until:
+                break
             time.sleep(_PAUSE)
         self.close()
         raise DamagedData(_NOT_ITS_LOCK)
