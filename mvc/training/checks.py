@@ -37,13 +37,12 @@ Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
 
 
-class RecorderKeywords(TypedDict, total=False):
-    """Keyword arguments of a Recorder, whose docstring explains each of them."""
+class CallbackOptions(TypedDict, total=False):
+    """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
     branch: str | None
     pipeline: str | Requirements | None
-    every: int
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None
     params: Params | Callable[[], Params] | None
@@ -54,6 +53,12 @@ class RecorderKeywords(TypedDict, total=False):
     monitor: Monitor | None
     exact: Sequence[str]
     keep_training: bool
+
+
+class RecorderKeywords(CallbackOptions, total=False):
+    """Keyword arguments of a Recorder, whose docstring explains each of them."""
+
+    every: int
     message: str
     author: str | None
 

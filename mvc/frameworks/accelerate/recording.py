@@ -18,7 +18,7 @@ from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
-from mvc.frameworks.common.options import CallbackOptions, refuse_data, stage_by_loss
+from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
@@ -26,7 +26,7 @@ from mvc.frameworks.common.resume import alone, check_schedulers, load_with_opti
 from mvc.ids import CommitId
 from mvc.repo.lookup.refs import tip
 from mvc.training import resume
-from mvc.training.checks import RecorderOptions
+from mvc.training.checks import CallbackOptions, RecorderOptions
 from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed
 from mvc.training.state.component_types import component_type

@@ -2,33 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 from mvc.errors import WrongUsage
-from mvc.lossy.decisions import DriftStage, Dsed, Evaluate, Monitor
+from mvc.lossy.decisions import DriftStage, Dsed
 from mvc.lossy.topk import TopKOfEach
-from mvc.requirements import Requirements, pipeline_and_bound
-from mvc.serving.served_version import ServedVersion
-from mvc.training.checks import Metrics, Params, RecorderOptions, check_options
-
-
-class CallbackOptions(TypedDict, total=False):
-    """Keyword arguments that every callback hands to its Recorder, which explains them."""
-
-    deploy: str | None
-    branch: str | None
-    pipeline: str | Requirements | None
-    when_full: str
-    metrics: Metrics | Callable[[], Metrics] | None
-    params: Params | Callable[[], Params] | None
-    name: str
-    queue_bytes: int | None
-    on_deploy: Callable[[ServedVersion], object] | None
-    evaluate: Evaluate | None
-    monitor: Monitor | None
-    exact: Sequence[str]
-    keep_training: bool
+from mvc.requirements import pipeline_and_bound
+from mvc.training.checks import CallbackOptions, RecorderOptions, check_options
 
 
 def checked(options: CallbackOptions, every: int = 1) -> RecorderOptions:

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import CallbackOptions, checked
+from mvc.frameworks.common.options import checked
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.ids import CommitId
-from mvc.training.checks import Metrics
+from mvc.training.checks import CallbackOptions, Metrics
 from mvc.training.recorder import Recorder, Report
 from mvc.training.state.parts import StateSource
 

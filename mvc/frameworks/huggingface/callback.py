@@ -32,12 +32,12 @@ from transformers import TrainerCallback
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
-from mvc.frameworks.common.options import CallbackOptions, refuse_data, stage_by_loss
+from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.ids import CommitId
-from mvc.training.checks import whole
+from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap

@@ -17,7 +17,7 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import CallbackOptions, refuse_data
+from mvc.frameworks.common.options import refuse_data
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.keras.internals import begin_at, data_of_fit
@@ -25,7 +25,7 @@ from mvc.frameworks.keras.state import RestoredFit, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
 from mvc.repo.checkout.checkout import DEFAULT_STATE
-from mvc.training.checks import whole
+from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import included

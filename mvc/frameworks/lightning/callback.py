@@ -25,14 +25,14 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
-from mvc.frameworks.common.options import CallbackOptions, stage_by_data, stage_by_loss
+from mvc.frameworks.common.options import stage_by_data, stage_by_loss
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
 from mvc.frameworks.lightning.checkpoint import MVCCheckpointIO
 from mvc.frameworks.lightning.loops import EPOCH, Order, comes_next
 from mvc.frameworks.lightning.state import Resume, TrainerSource, VersionReader
 from mvc.ids import CommitId
-from mvc.training.checks import whole
+from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed
 from mvc.training.state.parts import included
