@@ -15,7 +15,7 @@ FEW = (PRESETS["lossless"], "xor | planes | zstd:1", PRESETS["none"])
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "_ROUNDS", 1)
+    monkeypatch.setattr(bench_module, "ROUNDS", 1)
     monkeypatch.setattr(bench_module, "PIPELINES", FEW)
 
 
