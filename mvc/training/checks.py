@@ -86,6 +86,8 @@ class RecorderOptions(Struct, frozen=True):
     author: str | None = None
     origin: CommitId | None = None
     """The version that the training resumed from."""
+    files: Mapping[str, bytes] = {}
+    """Files of every version in the folder of ``name``, by their path in it."""
 
     @classmethod
     def of(
