@@ -218,7 +218,8 @@ class WriterThread(threading.Thread):
 
 def _parsed(options: RecorderOptions) -> dict[str, tuple[ParsedFile, bytes]]:
     """The files beside the model by path, each with the id of its bytes."""
-    folder, found = PurePosixPath(options.name).parent, {}
+    folder = PurePosixPath(options.name).parent
+    found: dict[str, tuple[ParsedFile, bytes]] = {}
     for name, content in options.files.items():
         path = check_path(str(folder / name))
         parsed = opaque(MemorySource(content), path)

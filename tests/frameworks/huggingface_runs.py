@@ -25,6 +25,10 @@ from tests.frameworks.trainings import Act, Trained, bits_of_all, buffers, distu
 SAMPLES, BATCH = 44, 4
 EPOCH = 6  # 11 batches, the last one of which is a step by itself
 LOGS, ENDS = True, False
+HYPER = {
+    "learning_rate": "0.01", "lr_scheduler_type": "cosine", "gradient_accumulation_steps": "2",
+    "weight_decay": "0.0", "seed": "3",
+}  # fmt: skip
 _OBJECTS = ("data_collator", "eval_dataset", "processing_class")
 
 

@@ -53,13 +53,16 @@ class Recording:
         *,
         start: int = 0,
         origin: CommitId | None = None,
+        hyper: Mapping[str, str] | None = None,
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         """Records a training, of which ``start`` steps were done before.
 
-        Every version has the ``files``, by their path in the folder of the model.
+        Every version has the params ``hyper``, unless the user gave others of these names, and the
+        ``files``, by their path in the folder of the model.
         """
-        options = replace(self.options, start=start, origin=origin, files=files or {})
+        own = {"hyper": hyper or {}, "files": files or {}}
+        options = replace(self.options, start=start, origin=origin, **own)
         self._recorder = Recorder.of(self.repo, source, options)
 
     def step(

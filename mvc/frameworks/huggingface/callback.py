@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from os import PathLike
@@ -32,6 +33,7 @@ from transformers import TrainerCallback
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
+from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
@@ -43,6 +45,18 @@ from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
+
+_COMPARED = frozenset({
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "adam_beta1",
+    "adam_beta2", "adam_epsilon", "max_grad_norm", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "num_train_epochs", "max_steps", "label_smoothing_factor",
+    "bf16", "fp16", "seed",
+})  # fmt: skip
+_NO_HYPER = re.compile(
+    "output_dir|run_name|project|report_to|disable_tqdm|local_rank|debug|resume_from_|do_|"
+    "log_|logging_|save_|hub_|push_to_|trackio_|dataloader_|skip_memory_"
+)
+"""Of the TrainingArguments those that say where and how often things are written."""
 
 
 class MVCCallback(TrainerCallback):
@@ -155,8 +169,10 @@ class MVCCallback(TrainerCallback):
             origin, kept = self._going_on
             self._go_on(self._source, origin, kept, _parts(live, None))
         if state.is_world_process_zero:
-            start = int(state.global_step)
-            self._recording.begin(self._source, start=start, origin=origin, files=files)
+            self._recording.begin(
+                self._source, start=state.global_step, origin=origin, hyper=_hyper(args),
+                files=files,
+            )  # fmt: skip
 
     def _go_on(
         self, source: _TrainerSource, commit: CommitId, kept: Any, parts: TrainingParts
@@ -313,6 +329,18 @@ class _TrainerSource:
         }
         found = [f"data: {reason}" for reason, applies in reasons.items() if applies]
         return data.unlike(kept["run"], self._run) + found
+
+
+def _hyper(args: Any) -> dict[str, str]:
+    """What was chosen of the TrainingArguments, and what every training is compared by."""
+    chosen = {
+        field.name: value
+        for field in dataclasses.fields(args)
+        if (value := getattr(args, field.name, None)) is not None
+        and (field.name in _COMPARED or getattr(value, "value", value) != field.default)
+        and not _NO_HYPER.match(field.name)
+    }
+    return hyper_parameters(("", chosen))
 
 
 def _processing(live: Mapping[str, Any], loader: Any) -> Any:
