@@ -32,7 +32,7 @@ def files_beside(model: Any, processing: Any) -> dict[str, bytes]:
 
 
 def _save_configuration(model: PreTrainedModel, folder: str) -> None:
-    config = copy.deepcopy(model.config)
+    config: Any = copy.deepcopy(model.config)
     config.architectures = [type(model).__name__.removeprefix("FSDP")]
     config.dtype = str(model.dtype).removeprefix("torch.")
     if model.is_remote_code():
