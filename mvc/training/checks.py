@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from pathlib import PurePosixPath
+from typing import Any, TypedDict, cast
 
 import torch
 from msgspec import Struct
 
-import mvc
-from mvc.errors import NotARepository, WrongUsage
+from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
@@ -28,10 +26,6 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.staging import MODES
-
-if TYPE_CHECKING:
-    from mvc.api.repository import Repository
-
 
 Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
@@ -132,30 +126,6 @@ def _joined(name: str, common: Any, given: Any) -> dict[str, Any]:
             raise _wrong(name, each, "a mapping from names to values")
         found |= each or {}
     return found
-
-
-_PATH = "an open mvc.Repository, or the path of one"
-
-
-def opened(given: Repository | str | PathLike[str]) -> tuple[Repository, bool]:
-    """The repository, and whether this call opened it, so that the caller must close it.
-
-    ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else and
-    for a closed repository, NotARepository for a folder without one.
-    """
-    if isinstance(given, mvc.Repository):
-        if given.closed:
-            raise WrongUsage("this repository is closed", hint="open it again")
-        return given, False
-    if not isinstance(given, str | PathLike):
-        raise _wrong("repo", given, _PATH)
-    try:
-        return mvc.Repository.open(given, discover=False), True
-    except NotARepository as error:
-        raise NotARepository(
-            f"not a repository: {Path(given)}",
-            hint="make it with mvc.Repository.init(...) or 'mvc init'",
-        ) from error
 
 
 def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:

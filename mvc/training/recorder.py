@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from mvc.errors import WrongUsage
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
+from mvc.repo.opening import opened
 from mvc.repo.recording import announce
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
@@ -132,7 +133,7 @@ class Recorder:
         self._on_close: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._closed = False
-        self._repo, self._own = checks.opened(repo)
+        self._repo, self._own = opened(repo)
         with ExitStack() as failed:
             failed.callback(self._close_own_repo)
             options = self._from_resumed(options)
