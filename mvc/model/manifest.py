@@ -32,7 +32,7 @@ from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
-from mvc.model.names import ATTACHED, attached_path, check_key, check_path
+from mvc.model.names import ATTACHED, attached_path, check_key, check_path, training_path
 from mvc.model.tail import MANIFEST_TAGS, Unknown, read_tail, write_tail
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
@@ -162,6 +162,11 @@ class Manifest:
     @cached_property
     def by_path(self) -> dict[str, FileEntry]:
         return {e.path: e for e in self.entries}
+
+    @cached_property
+    def training_states(self) -> frozenset[str]:
+        """The paths at which a Recorder keeps the training state of a model of this version."""
+        return frozenset(training_path(entry.path) for entry in self.entries) & self.by_path.keys()
 
     @cached_property
     def attached_by_path(self) -> dict[str, FileEntry]:
