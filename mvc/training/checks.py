@@ -86,6 +86,10 @@ class RecorderOptions(Struct, frozen=True):
     author: str | None = None
     origin: CommitId | None = None
     """The version that the training resumed from."""
+    hyper: Params = {}
+    """The hyper-parameters that a framework knows; ``params`` of the same names count."""
+    files: Mapping[str, bytes] = {}
+    """Files of every version in the folder of ``name``, by their path in it."""
 
     @classmethod
     def of(
@@ -115,7 +119,7 @@ class RecorderOptions(Struct, frozen=True):
 
     def settings(self, params: Params | None) -> dict[str, str]:
         """The params of one version: those of every version, and those of the step."""
-        made = params_from(_joined("params", self.params, params))
+        made = {**self.hyper, **params_from(_joined("params", self.params, params))}
         check_request(CommitRequest((), params=made))
         return made
 
