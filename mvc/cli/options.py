@@ -131,9 +131,9 @@ def _is_set(value: object) -> bool:
 def _spelled(name: str) -> str:
     """How a parameter of the command is typed."""
     named = next(p for p in click.get_current_context().command.params if p.name == name)
-    return (
-        named.opts[0] if isinstance(named, click.Option) else named.human_readable_name.strip("[]")
-    )
+    if isinstance(named, click.Option):
+        return named.opts[0]
+    return re.sub(r"[][.]", "", named.human_readable_name)
 
 
 def check_alone(mode: str, *, takes: str = "") -> None:

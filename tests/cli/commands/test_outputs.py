@@ -25,7 +25,7 @@ def test_no_store_is_written_into(mvc, place: str) -> None:
     says = "lies in the store of a repository"
     untouched(mvc, *LOSSY, "-o", to, "--deploy", "prod", code=2, says=says)
     untouched(mvc, "checkout", "HEAD", "-f", "-o", to, code=2, says=says)
-    untouched(mvc, "cat", "HEAD", "steps", "-f", "-o", to, code=2, says=says)
+    untouched(mvc, "show", "HEAD", "steps", "-f", "-o", to, code=2, says=says)
     untouched(mvc, "repack", "--curve", "-f", "-o", f"{to}.svg", code=2, says=says)
 
 

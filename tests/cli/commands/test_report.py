@@ -52,7 +52,8 @@ def test_plot_as_a_picture(history, monkeypatch: pytest.MonkeyPatch) -> None:
     history("report", "acc", "-o", "p.svg", code=3)
     history("report", "acc", "--bytes", "-o", "p.png", "-f")
     assert (history.folder / "p.png").read_bytes().startswith(b"\x89PNG")
-    assert "as .svg or .png" in history("report", "acc", "-o", "p.gif", code=2).err
+    assert "as .svg or .png" in history("report", "acc", "--svg", "-o", "p.gif", code=2).err
+    assert "METRIC is for charts" in history("report", "acc", "-o", "p.html", code=2).err
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     failed = history("report", "acc", "-o", "q.png", code=3)
     assert "a plot as .png needs matplotlib; .svg needs nothing" in failed.err
