@@ -357,7 +357,7 @@ def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
         if any(map(is_temporary, Path(step.name).parts)):
             raise WouldOverwrite(
                 f"{step.name} has the name of a temporary file of mvc: it is not written",
-                hint="commit it under another name, or read it with mvc cat",
+                hint="commit it under another name, or read it with mvc show",
             )
 
 
