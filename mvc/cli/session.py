@@ -111,9 +111,10 @@ class Session:
         return False
 
     def from_here(self, name: str) -> str:
-        """A tracked name as a path from the working folder, printable."""
+        """A tracked name, or a folder's with ``/`` at its end, as a printable path from here."""
         here = self.fs.realpath(self.fs.cwd())
-        return printable(os.path.relpath(self.repository.root / name, here))
+        path = os.path.relpath(self.repository.root / name, here)
+        return printable(path + "/" if name.endswith("/") else path)
 
     def check_output(self, path: Path, *, force: bool) -> None:
         """Raises WouldOverwrite if ``path`` exists, unless ``force``; WrongUsage inside .mvc."""
