@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
-    from mvc.repo.display import Log
+    from mvc.repo.display import Deployments, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -302,6 +302,22 @@ class Repository:
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""
         return f"<mvc repository {printable(str(self.root))}{state}>"
+
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import html_table
+
+        if self.closed:
+            return html_table((), (), title=repr(self))
+        head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
+        at = "no version yet" if head.commit is None else head.commit.short
+        title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
+        live = [
+            (target, id_.short)
+            for id_, targets in deployments.live_now(self.context).items()
+            for target in targets
+        ]
+        tables = html_table((), (), title=title) + newest._repr_html_()
+        return tables + (html_table(("target", "live now"), sorted(live)) if live else "")
 
     def __enter__(self) -> Self:
         return self
@@ -1105,13 +1121,16 @@ class Repository:
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
-    ) -> list[Deployed]:
+    ) -> Deployments:
         """Every deployment, retracted ones included, of one target or all.
 
         Raises DamagedData where entries of the journal are lost that may have recorded more;
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
-        return deployments.list_deployments(self.context, target, incomplete=incomplete)
+        from mvc.repo.display import Deployments
+
+        found = deployments.list_deployments(self.context, target, incomplete=incomplete)
+        return Deployments(found)
 
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""

@@ -19,7 +19,7 @@ from mvc.repo.times import format_time
 
 OWN_FIELDS = {
     "Bars": "title kinds",
-    "Best": "kind place value commit",
+    "BestVersion": "kind place value commit",
     "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",

@@ -130,6 +130,7 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
             "-v", "--verbose", "verbosity", count=True, help="Show more: full ids, every tensor."
         ),
         option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
+        option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
         option("--debug", is_flag=True, help="Show a traceback when something fails."),
     ]
 
@@ -185,12 +186,17 @@ class Verb(click.Command):
 
 
 def verb(
-    example: str, options: type[CommandOptions] | None = None, *, json: bool = True
+    example: str,
+    options: type[CommandOptions] | None = None,
+    *,
+    json: bool = True,
+    pages: bool = False,
 ) -> Callable[[Callable[..., int | None]], Verb]:
     """Makes a command of a function that is given the Session and the values of its options.
 
     The function returns the exit code, None for 0. The command is called as its module is. Its
     help is its line in ``COMMANDS`` and what the module's docstring says after its own first line.
+    With ``pages`` its output goes through a pager.
     """
 
     def decorate(function: Callable[..., int | None]) -> Verb:
@@ -200,6 +206,8 @@ def verb(
 
         def callback(**values: Any) -> int | None:
             session = click.get_current_context().find_object(Session)
+            if pages and not (session.as_json or session.no_pager):
+                session.out.page()
             if options is None:
                 return function(session)
             check_needs(options, values)

@@ -17,7 +17,7 @@ from mvc.model.names import printable
 from mvc.repo.display import number, size
 from mvc.repo.version_stats import VersionStats
 from mvc.report.axis import Axis, Point
-from mvc.report.figure import NAMED, Bars, Best, Curve, Lane, Lanes, Legend, Line
+from mvc.report.figure import NAMED, Bars, BestVersion, Curve, Lane, Lanes, Legend, Line
 from mvc.report.overview import Overview, Span
 
 KINDS = {"full": "full records", "delta": "deltas", "metadata": "manifests, headers"}
@@ -141,13 +141,13 @@ class Charts(Struct, frozen=True, dict=True):
 
     def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
         """Where a branch leaves another one: the value of the version that it begins at."""
-        parent = self.found.known.get(next(iter(commit.parents), commit.id))
+        parent = self.found.known.get(commit.parents[0]) if commit.parents else None
         if parent is None or not self.found.view.shows(parent):
             return []
         before = value(parent)
         return [] if before is None else [(self._place(parent), before)]
 
-    def _best(self, name: str) -> Best | None:
+    def _best(self, name: str) -> BestVersion | None:
         having = [c for c in self.found.versions if math.isfinite(c.metrics.get(name, math.nan))]
         if len(having) < 2:
             return None
@@ -155,7 +155,7 @@ class Charts(Struct, frozen=True, dict=True):
         choose = min if lowest else max
         best = choose(reversed(having), key=lambda c: c.metrics[name])  # of equals the newest
         kind = "lowest" if lowest else "highest"
-        return Best(kind, self._place(best), best.metrics[name], best.id)
+        return BestVersion(kind, self._place(best), best.metrics[name], best.id)
 
 
 def less_is_better(name: str) -> bool:
@@ -173,4 +173,3 @@ def metrics_of(versions: Iterable[Commit]) -> list[str]:
 def whole(value: float) -> str:
     """A whole number."""
     return f"{round(value):,}"
-

@@ -51,7 +51,7 @@ class Curve(Struct, frozen=True):
     colour: int = 0
 
 
-class Best(Struct, frozen=True):
+class BestVersion(Struct, frozen=True):
     """The version with the best value of a metric: the ``kind``, ``highest`` or ``lowest``."""
 
     kind: str
@@ -69,7 +69,7 @@ class Line(Struct, frozen=True):
     title: str
     curves: Sequence[Curve]
     unit: Callable[[float], str] = number
-    best: Best | None = None
+    best: BestVersion | None = None
     links: Collection[CommitId] = ()
 
     @property

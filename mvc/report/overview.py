@@ -170,8 +170,8 @@ def changes(
 ) -> tuple[list[VersionChange], int]:
     """Those of HEAD and its first parents, as many as ``seconds`` allow; and how many there are.
 
-    Oldest first, of the time that is looked at. A version whose state or whose parent's was forgotten, given up or is damaged is
-    left out.
+    Oldest first, of the time that is looked at. A version whose state or whose parent's was
+    forgotten, given up or is damaged is left out.
     """
     deadline, known = time.monotonic() + seconds, found.known
 

@@ -6,7 +6,6 @@ Whatever grows with the history is cut off or added up, and the page says so: se
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
@@ -19,8 +18,8 @@ from mvc.repo.display import number, size
 from mvc.repo.times import format_time
 from mvc.repo.version_stats import VersionStats
 from mvc.repo.worktree.worktree import REPORT_BEGIN
-from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.axis import Axis
+from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Panel, svg
 from mvc.report.overview import Overview, VersionChange, View, changes, overview
 from mvc.report.stats import by_version
@@ -73,7 +72,9 @@ def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
         return stats[commit.id].deltas if commit.id in stats else None
 
     storage: list[Panel] = [
-        charts.stored(stats), *charts.legend, charts.line("deltas to apply", deltas, whole)
+        charts.stored(stats),
+        *charts.legend,
+        charts.line("deltas to apply", deltas, whole),
     ]
     name = _e(context.root.name or "repository")
     sizes = ", ".join(f"{_e(KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
@@ -91,9 +92,7 @@ def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
         _hint(charts.crowded()),
         _left_out(len(found.spans) - len(lanes), "targets without a recent deployment"),
         _section("metrics", "Metrics"),
-        _figure(axis, drawn, "Metrics")
-        if metrics
-        else "<p>No version has a metric.</p>",
+        _figure(axis, drawn, "Metrics") if metrics else "<p>No version has a metric.</p>",
         _left_out(len(metrics) - _METRICS, "metrics that fewer versions have"),
         _section("storage", "Storage"),
         f"<p>{sizes}. Bars: bytes that came with the versions of a span of time. Deltas to apply: "

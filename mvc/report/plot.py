@@ -63,9 +63,7 @@ class Plot(Struct, frozen=True):
         return self.svg()
 
 
-def plot(
-    context: Context, metrics: Sequence[str], options: Mapping[str, Any], view: View
-) -> Plot:
+def plot(context: Context, metrics: Sequence[str], options: Mapping[str, Any], view: View) -> Plot:
     """``Repository.plot``; ``options`` by the names of ``PlotOptions``."""
     seconds, target = options.get("seconds", 10.0), options.get("target")
     stored, distance = options.get("stored", False), options.get("distance", False)

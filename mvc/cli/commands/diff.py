@@ -43,7 +43,7 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     retrain: Retraining
 
 
-@verb("mvc diff HEAD~1 HEAD", _DiffOptions)
+@verb("mvc diff HEAD~1 HEAD", _DiffOptions, pages=True)
 def command(session: Session, args: _DiffOptions) -> int:
     revs = _versions(session, args.a, args.b) if args.retrain.asked else []
     with retraining(session, revs, args.retrain), session.progress("comparing") as progress:

@@ -34,7 +34,7 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     code: bool = flag("Print the code that it carries and what would run.")
 
 
-@verb("mvc show main~2", _ShowOptions)
+@verb("mvc show main~2", _ShowOptions, pages=True)
 def command(session: Session, args: _ShowOptions) -> None:
     if args.code:
         _print_code(session, args.rev)
