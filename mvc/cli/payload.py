@@ -47,7 +47,7 @@ OWN_FIELDS = {
     "unreached=orphans",
     "Retraction": "target operation=sequence",
     "Short": "metric=best.metric keep=best.count have without",
-    "Span": "commit start_ns end_ns",
+    "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
     "nonfinite",
     "TensorSpec": "dtype shape",

@@ -205,7 +205,7 @@ def verb(
         details = (module.__doc__ or "").partition("\n\n")[2]
 
         def callback(**values: Any) -> int | None:
-            session = click.get_current_context().find_object(Session)
+            session = click.get_current_context().ensure_object(Session)
             if pages and not (session.as_json or session.no_pager):
                 session.out.page()
             if options is None:

@@ -86,6 +86,7 @@ class Log(Sequence["LogEntry"]):
             "time": pandas.to_datetime([e.commit.time_ns for e in entries], utc=True),
             "author": [entry.commit.author for entry in entries],
             "message": [entry.commit.message for entry in entries],
+            "run": [entry.commit.run for entry in entries],
             "refs": [list(entry.refs) for entry in entries],
             "deployed": [_deployed_to(entry) for entry in entries],
         })  # fmt: skip
@@ -105,7 +106,7 @@ class Deployments(list["Deployed"]):
     """Deployments; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        names = ("version", "target", "live from", "recorded", "")
+        names = ("version", "target", "live from", "by", "why", "")
         return html_table(names, map(_deployed_row, self))
 
 
@@ -119,7 +120,8 @@ def _deployed_row(deployed: Deployed) -> Sequence[str]:
         deployed.commit.short,
         deployed.target,
         format_time(deployed.time_ns, precise=False),
-        format_time(deployed.recorded_ns, precise=False),
+        deployed.author,
+        deployed.reason,
         "retracted" if deployed.retracted else "",
     )
 

@@ -63,10 +63,10 @@ class Axis(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """What the labels leave out: the date, where they are times of one day."""
+        """What the labels leave out: the date, where they are times of day."""
         if self.by == "version":
             return "number of the version"
-        if self.high - self.low > 10 * _MINUTE:
+        if self.high - self.low > 5 * _DAY:
             return ""
         return format_time(self.low, precise=False)[:10]
 

@@ -142,7 +142,7 @@ class Charts(Struct, frozen=True, dict=True):
     def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
         """Where a branch leaves another one: the value of the version that it begins at."""
         parent = self.found.known.get(commit.parents[0]) if commit.parents else None
-        if parent is None or not self.found.view.shows(parent):
+        if parent is None or commit.run or parent.run or not self.found.view.shows(parent):
             return []
         before = value(parent)
         return [] if before is None else [(self._place(parent), before)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
@@ -25,11 +27,16 @@ from mvc.types import Progress
 
 
 class Span(Struct, frozen=True):
-    """``commit`` was live on a target from ``start_ns`` to ``end_ns``, in ns since 1970."""
+    """``commit`` was live on a target from ``start_ns`` to ``end_ns``, in ns since 1970.
+
+    ``author`` and ``reason`` of the deployment; empty where they are not known.
+    """
 
     commit: CommitId
     start_ns: int
     end_ns: int
+    author: str = ""
+    reason: str = ""
 
 
 class View(Struct, frozen=True):
@@ -75,7 +82,7 @@ def overview(context: Context, view: View = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
-    made: dict[str, list[tuple[int, int, CommitId]]] = {}
+    made: dict[str, list[tuple[int, int, Span]]] = {}
     gone: set[tuple[str, int]] = set()
     now = context.store.clock.now_ns()
     for recorded in context.fresh().entries():  # after the names, so that it has what they name
@@ -83,12 +90,13 @@ def overview(context: Context, view: View = EVERYTHING) -> Overview:
         history.take(recorded)
         known.update((commit.id, commit) for commit in entry.commits)
         for d in entry.deployments:
-            made.setdefault(d.target, []).append((d.time_ns, recorded.sequence, d.commit))
+            span = Span(d.commit, d.time_ns, now, author=entry.author, reason=entry.reason)
+            made.setdefault(d.target, []).append((d.time_ns, recorded.sequence, span))
         gone.update((r.target, r.sequence) for r in entry.retractions)
     there, found = history.reachable(), dict[str, tuple[Span, ...]]()
     for target, rows in sorted(made.items()):
         stay = [row for row in rows if (target, row[1]) not in gone and row[0] <= now]
-        spans = tuple(span for span in _spans(stay, now) if _overlaps(span, view))
+        spans = tuple(span for span in _spans(stay) if _overlaps(span, view))
         if spans:
             found[target] = spans
     reached = [commit for id_, commit in known.items() if history.numbers[id_] in there]
@@ -118,9 +126,9 @@ def _overlaps(span: Span, view: View) -> bool:
 def _lines(
     known: Mapping[CommitId, Commit], head: refs.Head, names: Mapping[CommitId, Sequence[str]]
 ) -> dict[CommitId, str]:
-    """By version the branch that first parents lead to it from, the current one first; else a tag.
+    """By version its run, else the branch from which first parents lead to it, else a tag.
 
-    A run takes the place of its branch.
+    The current branch comes before the others.
     """
     tips = sorted((name, id_) for id_, each in names.items() for name in each)
     tips.sort(key=lambda tip: (tip[0] != head.branch, tip[0].startswith("tag: ")))
@@ -128,16 +136,16 @@ def _lines(
     for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(known))]:
         at = tip if name != "HEAD" or head.branch is None else None
         while at in known and at not in found:
-            found[at] = name
+            found[at] = known[at].run or name
             at = next(iter(known[at].parents), None)
     return found
 
 
-def _spans(rows: list[tuple[int, int, CommitId]], now: int) -> tuple[Span, ...]:
+def _spans(rows: list[tuple[int, int, Span]]) -> tuple[Span, ...]:
     """What was live when on a target: of its deployments up to a moment the last one by time."""
     rows.sort(key=lambda row: row[:2])
-    ends = [start for start, _, _ in rows[1:]] + [now]
-    return tuple(Span(c, start, end) for (start, _, c), end in zip(rows, ends, strict=False))
+    ended = [replace(span, end_ns=start) for (_, _, span), (start, _, _) in pairwise(rows)]
+    return (*ended, *(span for _, _, span in rows[-1:]))
 
 
 class VersionChange(Struct, frozen=True):

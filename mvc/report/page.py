@@ -28,6 +28,7 @@ _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
 _SHADES = 8
+_DEPLOYED = ("version", "target", "from", "until", "by", "why")
 
 _HEAD = (
     f'{REPORT_BEGIN.decode()}<head><meta charset="utf-8">'
@@ -143,7 +144,8 @@ def _versions(
     stats: Mapping[CommitId, VersionStats],
     metrics: Sequence[str],
 ) -> str:
-    heads = ["version", "date", "names", "live on", "message", *metrics, "params", *KINDS, "chain"]
+    heads = ["version", "date", "run", "names", "live on", "message", *metrics, "params"]
+    heads += [*KINDS, "chain"]
     anchors, rows = {commit.id for commit in listed}, []
     for commit in listed:
         of = stats.get(commit.id)
@@ -152,6 +154,7 @@ def _versions(
         cells = [
             f'<th scope="row" id="v{commit.id.short}">{commit.id.short}</th>',
             _cell(date.replace("T", " ")),
+            _cell(commit.run),
             _cell(", ".join(found.names.get(commit.id, ()))),
             _cell(", ".join(found.live.get(commit.id, ()))),
             _cell(_cut(commit.message.strip().partition("\n")[0])),
@@ -181,12 +184,14 @@ def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:
     rows = []
     for span, target in spans[:_DEPLOYMENTS]:
         end = "now" if span.end_ns == found.now_ns else format_time(span.end_ns, precise=False)
-        cells = (_cell(target), _cell(format_time(span.start_ns, precise=False)), _cell(end))
-        rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{''.join(cells)}</tr>")
+        start = format_time(span.start_ns, precise=False)
+        texts = (target, start, end, span.author, _cut(span.reason))
+        cells = "".join(map(_cell, texts))
+        rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{cells}</tr>")
     if not rows:
         return "<p>Nothing was deployed yet.</p>"
     more = _left_out(len(spans) - _DEPLOYMENTS, "earlier deployments")
-    return _table("What was live when", ["version", "target", "from", "until"], rows) + more
+    return _table("What was live when", _DEPLOYED, rows) + more
 
 
 # -- the heat map --------------------------------------------------------------------------

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from mvc.cli.commits import as_json, details, heading, one_liner
 from mvc.cli.output import Output
 from mvc.ids import CommitId, ManifestId, Root
