@@ -20,6 +20,7 @@ from mvc.cli.session import Session
 from mvc.cli.text import size
 from mvc.model.names import printable
 from mvc.repo.worktree.worktree import is_report
+from mvc.report.figure import Legend
 
 _VIEW = "since until by"
 _CHARTS = f"metrics text svg stored distance target output force {_VIEW}"
@@ -91,8 +92,9 @@ def _draw(session: Session, args: _ReportOptions) -> None:
         session.write_output(file, drawn.picture(file))
         out.note(f"drew {printable(str(file))}")
     if session.as_json:
-        payload = {"low_ns": drawn.axis.low, "high_ns": drawn.axis.high, "notes": drawn.notes}
-        out.json("mvc.report.charts/1", payload | {"charts": drawn.panels})
+        charts = [panel for panel in drawn.panels if not isinstance(panel, Legend)]
+        axis = fields(drawn.axis, "by low high")
+        out.json("mvc.report.charts/1", {**axis, "notes": drawn.notes, "charts": charts})
         return
     if args.text:
         for line in drawn.text(min(100, out.width or 80)):

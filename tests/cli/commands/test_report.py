@@ -17,10 +17,15 @@ def history(mvc):
     return mvc
 
 
-def test_report_writes_a_file_and_replaces_it_only_if_told(history) -> None:
+def test_report_replaces_its_own_page_and_another_file_only_if_told(history) -> None:
     assert history("report", "-o", "r.html").err.startswith("wrote r.html (")
     page = (history.folder / "r.html").read_text()
     assert page.startswith("<!doctype html>") and "value 3" in page
+    history("report", "-o", "r.html")
+    assert "r.html" not in history("status").out
+    history("commit", ".", code=1)
+    (history.folder / "r.html").write_text("<!doctype html><p>mine")
+    assert "r.html" in history("status").out
     assert "r.html exists already" in history("report", "-o", "r.html", code=3).err
     found = history("report", "-o", "r.html", "-f", "--json").json
     assert found["bytes"] == (history.folder / "r.html").stat().st_size
@@ -43,6 +48,17 @@ def test_plot_in_a_terminal(history) -> None:
     assert max(map(len, lines)) <= 80
     every = history("report", "--text").out
     assert every.startswith("acc, ") and "edge|" in every
+
+
+def test_report_of_a_time_and_by_version(history) -> None:
+    found = history("report", "--text", "--json", "--since", "2026-11-02", "--until", "2026-11-03")
+    (curve,) = found.json["charts"][0]["curves"]
+    assert [value for _, value in curve["points"]] == [0.1]
+    found = history("report", "--text", "--json", "--by", "version")
+    assert (found.json["low"], found.json["high"], found.json["by"]) == (1, 4, "version")
+    history("report", "--by", "version", "--until", "2026-11-03")
+    page = (history.folder / "report.html").read_text()
+    assert "number of the version" in page and "2 outside of the chosen time" in page
 
 
 def test_plot_as_a_picture(history, monkeypatch: pytest.MonkeyPatch) -> None:
