@@ -385,6 +385,7 @@ class Repository:
             time_ns=self._moment(chosen.time),
             produced_by=chosen.produced_by,
             branch=chosen.branch,
+            run=chosen.run,
             new_branch=chosen.new_branch,
             attachments=carried,
         )
