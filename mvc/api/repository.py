@@ -758,8 +758,11 @@ class Repository:
         ``path`` is the tracked path of files (default ``model`` and the extension), and the
         tracked folder of checkpoints that are folders. ``taken`` is called with each version
         once it is durable. Files and subfolders of a folder that are no models by their names are
-        added to ``left_out``. Raises WrongUsage, InvalidTime and UnknownPath, before anything is
-        committed.
+        added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
+        the run of a training: its versions go onto a branch of its name. Metrics are read from
+        ``trainer_state.json`` and from names. One operation moves all branches at the end. Raises
+        WrongUsage, InvalidTime and UnknownPath, before anything is committed; RefConflict where
+        a branch has moved meanwhile.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
