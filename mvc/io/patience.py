@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+from mvc.errors import MvcWarning
+
 SLICE = 1.0
 """Seconds for which a wait may sleep between two calls of ``look``."""
 
 _FIRST_WORD = 5.0
 
 
-class StillWaiting(RuntimeWarning):
+class StillWaiting(MvcWarning):
     """Something takes longer than usual; the message names it."""
 
 
