@@ -47,7 +47,7 @@ from mvc.repo.opening import Configure, check_absent, open_context, remove_if_fa
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
-from mvc.types import PathName, Progress
+from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -703,13 +703,14 @@ class Repository:
         """Sets model, optimizer, scheduler, scaler and random generators back to a version.
 
         The version is named as for ``checkout``; ``path`` is the model's in it. Raises
-        CannotResume with the reason, before anything is changed.
+        CannotResume with the reason, before anything is changed. A Recorder of the model, open or
+        to come, goes on counting from the version, and names it.
         """
         from mvc.training.checks import check_objects
-        from mvc.training.resume import resume
+        from mvc.training.resume import resume_and_note
 
         check_objects(model, optimizer, scheduler, scaler)
-        return resume(
+        return resume_and_note(
             self,
             model,
             optimizer,
@@ -1056,34 +1057,35 @@ class Repository:
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
-    def deploy(self, rev: Rev, target: str, *, at: Time | None = None) -> Deployed:
-        """Records that a version went live on a target, now or at a given moment."""
+    def deploy(
+        self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
+    ) -> Deployed:
+        """Records that a version went live on a target, now or at a given moment; who, and why."""
         announce = announcing(self.context, target)
-        done = deployments.deploy(self.context, rev, target, self._moment(at))
-        announce("deploy", done)
-        return done
+        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("deploy", done)
 
-    def rollback(self, target: str, to: Rev | None = None) -> Deployed:
+    def rollback(self, target: str, to: Rev | None = None, *, reason: Reason = "") -> Deployed:
         """Deploys what was live on a target before: the last version other than the live one.
 
         ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
         UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
         """
         announce = announcing(self.context, target)
-        done = deployments.rollback(self.context, target, to)
-        announce("rollback", done)
-        return done
+        done = deployments.rollback(self.context, target, to, reason=reason)
+        return announce("rollback", done)
 
-    def retract(self, rev: Rev | None, target: str, *, at: Time | None = None) -> Deployed:
+    def retract(
+        self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
+    ) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
         that is recorded for this moment.
         """
         announce = announcing(self.context, target)
-        done = deployments.retract(self.context, rev, target, self._moment(at))
-        announce("retract", done)
-        return done
+        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("retract", done)
 
     def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
         """The deployment that was live on a target at a moment; now if none is given."""
@@ -1159,8 +1161,10 @@ class Repository:
 
         return oplog.oplog(self.context, limit)
 
-    def undo(self, number: int | None = None, *, dry_run: bool = False) -> Undoing:
+    def undo(
+        self, number: int | None = None, *, dry_run: bool = False, reason: Reason = ""
+    ) -> Undoing:
         """Sets back what an operation moved: the newest that did, or the one with ``number``."""
         from mvc.repo.oplog import undo
 
-        return (undo.plan if dry_run else undo.undo)(self.context, number)
+        return (undo.plan if dry_run else undo.undo)(self.context, number, reason=reason)

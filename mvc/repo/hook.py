@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import subprocess
 
 Action: TypeAlias = Literal["deploy", "rollback", "retract"]
-Announce: TypeAlias = Callable[[Action, Deployed], None]
+Announce: TypeAlias = Callable[[Action, Deployed], Deployed]
 
 _HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
 _PREFIX = "DEPLOY_"  # MVC_ begins the names of settings
@@ -39,10 +39,10 @@ class HookFailed(MvcWarning):
 
 
 def announcing(context: Context, target: str | None) -> Announce:
-    """Asked for before a deployment on ``target`` is recorded, to be called after it.
+    """Asked for before a deployment on ``target`` is recorded, to be called with it afterwards.
 
-    The call runs the user's hook, if there is one, and warns of what went wrong. A deployment that
-    a hook makes runs no hook.
+    The call runs the user's hook, if there is one, warns of what went wrong, and returns the
+    deployment. A deployment that a hook makes runs no hook.
     """
     if target is None or _INSIDE in os.environ:
         return _silent
@@ -50,13 +50,13 @@ def announcing(context: Context, target: str | None) -> Announce:
         config = own_config(context.store.fs, os.environ)
     except MvcError as error:
         problem = f"was not run: {error.message}"
-        return lambda _, deployed: _warn(deployed, problem)
+        return lambda _, deployed: _warned(deployed, problem)
     command, seconds = config.get(_HOOK), config.get(_TIMEOUT)
     if not command.strip():
         return _silent
     previous = _live(context, target)
 
-    def announce(action: Action, deployed: Deployed) -> None:
+    def announce(action: Action, deployed: Deployed) -> Deployed:
         retracts = action == "retract"
         facts = {
             "schema": "mvc.hook/1",
@@ -70,19 +70,21 @@ def announcing(context: Context, target: str | None) -> Announce:
             "author": deployed.retracted_by if retracts else deployed.author,
             "reason": deployed.retracted_reason if retracts else deployed.reason,
         }
-        if problem := _run(command, seconds, facts):
-            _warn(deployed, problem)
+        problem = _run(command, seconds, facts)
+        return deployed if problem is None else _warned(deployed, problem)
 
     return announce
 
 
-def _silent(_action: Action, _deployed: Deployed) -> None: ...
+def _silent(_action: Action, deployed: Deployed) -> Deployed:
+    return deployed
 
 
-def _warn(deployed: Deployed, problem: str) -> None:
+def _warned(deployed: Deployed, problem: str) -> Deployed:
     """Says in one line that the hook failed, and that the deployment does not depend on it."""
     what = f"{deployed.commit.short} on {deployed.target} is recorded"
-    warnings.warn(f"{what}, but {_HOOK} {problem}", HookFailed, stacklevel=4)
+    warnings.warn(f"{what}, but {_HOOK} {problem}", HookFailed, stacklevel=5)
+    return deployed
 
 
 def _live(context: Context, target: str) -> str | None:

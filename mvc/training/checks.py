@@ -12,12 +12,11 @@ from msgspec import Struct
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy.decisions import Evaluate, Monitor
-from mvc.model.names import DEFAULT_STATE, check_path, check_ref
+from mvc.model.names import DEFAULT_STATE, check_author, check_path, check_ref
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import (
     CommitRequest,
-    check_author,
     check_request,
     metrics_from,
     params_from,
@@ -70,7 +69,7 @@ class RecorderOptions(Struct, frozen=True):
     params: Params | Callable[[], Params] | None = None
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
-    start: int = 0
+    start: int | None = None
     on_deploy: Callable[[ServedVersion], object] | None = None
     evaluate: Evaluate | None = None
     monitor: Monitor | None = None
@@ -87,7 +86,7 @@ class RecorderOptions(Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, given: RecorderKeywords, start: int = 0, origin: CommitId | None = None
+        cls, given: RecorderKeywords, start: int | None = None, origin: CommitId | None = None
     ) -> RecorderOptions:
         """Raises WrongUsage for a pipeline of a wrong type, TypeError for an unknown name."""
         text, bound = pipeline_and_bound(given.get("pipeline"))
@@ -148,7 +147,8 @@ def check_options(options: RecorderOptions) -> None:
     Raises InvalidName for a bad name, InvalidPipeline for a bad pipeline.
     """
     whole("every", options.every, 1)
-    whole("start", options.start, 0)
+    if options.start is not None:
+        whole("start", options.start, 0)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
     optional = ("branch", "deploy", "author", "pipeline")

@@ -17,6 +17,7 @@ from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import MemorySource, ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
+from mvc.ids import CommitId
 from mvc.model.names import check_path
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_states, refuse_empty
@@ -65,6 +66,7 @@ class WriterThread(threading.Thread):
             self._approximator = Approximator(repo, options.stages, options.branch)
         self._stored: Approximated | None = None  # the model of the last version
         self._files = _parsed(options)
+        self._named: CommitId | None = None  # the origin that a version names
         self._coding = options.stages.coding()
         self.production: ServedVersion | None = None
         self.durable = 0
@@ -92,6 +94,7 @@ class WriterThread(threading.Thread):
                 if made is None:
                     self.skipped += 1
                 else:
+                    self._named = item.origin
                     self.newest = item.step, replace(made, state=None)
                     self.durable += 1
                     self._hand_out(item, made)
@@ -136,8 +139,8 @@ class WriterThread(threading.Thread):
             kept = item.slot.state["model"] if options.keep_training else None
             training |= {"of": training.get("schema"), "schema": PRODUCTION, "weights": kept}
             training |= {"pipeline": options.pipeline, "decisions": self.reducer.memory()}
-        if options.origin is not None:
-            training["origin"] = str(options.origin)
+        if item.origin is not None:
+            training["origin"] = str(item.origin)
         path, states = training_path(options.name), dict[str, ParsedFile | Mapping[str, Any]]()
         if self._weights:
             refuse_empty({options.name: model})
@@ -153,7 +156,7 @@ class WriterThread(threading.Thread):
         with context.caches.lock:
             request = CommitRequest(
                 changes=of_states(context, states),
-                message=self._message(item.step),
+                message=self._message(item),
                 metrics=item.metrics,
                 params=item.params,
                 deploy=options.deploy,
@@ -198,11 +201,11 @@ class WriterThread(threading.Thread):
             if path not in entries or entries[path].content_id != content
         }
 
-    def _message(self, step: int) -> str:
-        prefix, origin = self._options.message, self._options.origin
-        text = f"{prefix}: step {step}" if prefix else f"step {step}"
-        if origin is not None and not self.durable:
-            text += f" (resumed from {origin.short})"
+    def _message(self, item: Item) -> str:
+        prefix = self._options.message
+        text = f"{prefix}: step {item.step}" if prefix else f"step {item.step}"
+        if item.origin is not None and item.origin != self._named:
+            text += f" (resumed from {item.origin.short})"
         return text
 
     def _hand_out(self, item: Item, made: CommitResult) -> None:
