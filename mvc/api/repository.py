@@ -883,7 +883,7 @@ class Repository:
         if not evaluated:
             kind = UnknownRevision if target is None else NoDeployment
             raise kind(
-                "there is no version in this time", hint="see 'mvc log' and 'mvc deployments'"
+                "there is no version in this time", hint="see 'mvc log' and 'mvc deploy --list'"
             )
         return change
 

@@ -210,7 +210,7 @@ def _to_retract(
         )
     raise NoDeployment(
         f"there is no record of {what}",
-        hint=f"'mvc deployments {target}' lists what was recorded, with exact times",
+        hint=f"'mvc deploy --list {target}' lists what was recorded, with exact times",
     )
 
 
@@ -495,7 +495,7 @@ def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
             f"nothing was live on {target} at {format_time(time_ns)}: its first "
             f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
         )
-    return NoDeployment(what, hint=f"'mvc deployments {target}' lists them")
+    return NoDeployment(what, hint=f"'mvc deploy --list {target}' lists them")
 
 
 def live_now(context: Context) -> dict[CommitId, list[str]]:

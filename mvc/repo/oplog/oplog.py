@@ -56,7 +56,8 @@ def find(snapshot: Snapshot, number: int) -> Operation:
     recorded = snapshot.by_sequence(number) if 0 <= number < snapshot.position.sequence else None
     if recorded is None:
         raise UnknownOperation(
-            f"there is no operation {number}", hint="'mvc oplog' lists the operations there are"
+            f"there is no operation {number}",
+            hint="'mvc undo --list' lists the operations",
         )
     return _operation(snapshot, recorded)
 

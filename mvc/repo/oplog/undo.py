@@ -118,7 +118,7 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
                 final = final or recorded
         if final is not None:
             raise _cannot(context, final)
-        raise RefConflict("there is nothing to undo", hint="'mvc oplog' lists the operations")
+        raise RefConflict("there is nothing to undo", hint="'mvc undo --list' lists the operations")
     operation = find(snapshot, number)
     found = snapshot.by_sequence(number)
     assert found is not None
@@ -249,7 +249,7 @@ class _Revert:
     def _since(self, what: str, later: Recorded | None) -> RefConflict:
         since = f"{what} since operation {self._recorded.sequence}"
         if later is None:
-            return RefConflict(since, hint="'mvc oplog' lists the operations")
+            return RefConflict(since, hint="'mvc undo --list' lists the operations")
         return RefConflict(
             f"{since}: operation {later.sequence} ({printable(later.entry.operation)}) did that",
             hint=f"undo that one first: 'mvc undo {later.sequence}'",
