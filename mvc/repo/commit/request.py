@@ -46,7 +46,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
 
-    ``at`` is when the version went live on the target that ``deploy`` names (default: now).
+    ``run`` names the training that the version belongs to. ``at`` is when the version went live on
+    the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.
 
     ``environment``: whether the version carries the environment of this process (versions of
@@ -79,6 +80,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     output: str | PathLike[str] | None = None
     in_place: bool = False
     produced_by: str | None = None
+    run: str = ""
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
@@ -106,7 +108,8 @@ class CommitRequest(Struct, frozen=True):
     itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
     seconds; None means the setting. ``branch`` and ``new_branch`` are those of ``CommitOptions``.
     With ``tag``, this tag gets the version, whose parent is the version that it names; its files
-    are those of ``changes`` alone, and HEAD and branches stay.
+    are those of ``changes`` alone, and HEAD and branches stay. With ``apart`` the version comes
+    after ``onto``, and no name leads to it.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
     """
@@ -129,6 +132,9 @@ class CommitRequest(Struct, frozen=True):
     attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
     needs: Collection[CommitId] = ()
     tag: str | None = None
+    run: str = ""
+    apart: bool = False
+    onto: CommitId | None = None
 
 
 def check_request(request: CommitRequest) -> None:
@@ -145,6 +151,7 @@ def check_request(request: CommitRequest) -> None:
         check_ref("tag", request.tag)
     if request.author is not None:
         check_author(request.author)
+    check_run(request.run)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     if len(request.metrics) > MAX_METRICS:
@@ -174,6 +181,19 @@ def check_request(request: CommitRequest) -> None:
                 hint="no checkout would write it: rename it",
             )
         seen.add(check_place(change.path))
+
+
+def check_run(name: str) -> str:
+    """Returns ``name`` if it can be that of a run, or is empty; raises InvalidName otherwise."""
+    if printable(name) != name or name != name.strip():
+        raise InvalidName(
+            f"the run's name holds a control character, or begins or ends with a space: "
+            f"{printable(name)!r}",
+            hint="write it on one line, such as 'lr-0.1'",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the run's name is longer than {MAX_NAME_BYTES} bytes")
+    return name
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
