@@ -90,6 +90,7 @@ class _Rarer(TypedDict, total=False):
 
     at: Time | None
     reset_point: bool
+    run: str | None
 
 
 class WriteOptions(TypedDict, total=False):
@@ -325,8 +326,8 @@ class Repository:
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
         on which the version goes live. ``pipeline`` is text, or
         Requirements, whose ``max_recovery`` then bounds the recovery of this version.
-        ``options`` are the rarer arguments, of which ``at`` and ``reset_point`` may also be given
-        by themselves. A mapping is committed even if nothing changed.
+        ``options`` are the rarer arguments, of which ``at``, ``reset_point`` and ``run`` may also
+        be given by themselves. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -387,6 +388,8 @@ class Repository:
             branch=chosen.branch,
             new_branch=chosen.new_branch,
             attachments=carried,
+            run=chosen.run or "",
+            patch=chosen.patch,
         )
         with self.context.caches.lock:
             if files:

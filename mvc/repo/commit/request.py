@@ -27,6 +27,7 @@ from mvc.limits import (
 )
 from mvc.model.names import check_author, check_key, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
+from mvc.repo.worktree.git_code import GitCode
 from mvc.types import Progress
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     path. ``branch`` gets the version (default: the current one); if HEAD is elsewhere, HEAD and
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
+
+    ``run`` names the training that made the version. ``patch``: whether the version carries what
+    its code differs by from the git commit around the repository (``repo.recipes.patch``).
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.
@@ -79,6 +83,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     output: str | PathLike[str] | None = None
     in_place: bool = False
     produced_by: str | None = None
+    run: str | None = None
+    patch: bool = False
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
@@ -109,6 +115,8 @@ class CommitRequest(Struct, frozen=True):
     are those of ``changes`` alone, and HEAD and branches stay.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
+    ``run`` names the training. ``code`` is the git work tree around the repository, None to look
+    at it now, with its ``patch`` or without.
     """
 
     changes: Sequence[Change]
@@ -129,6 +137,9 @@ class CommitRequest(Struct, frozen=True):
     attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
     needs: Collection[CommitId] = ()
     tag: str | None = None
+    run: str = ""
+    code: GitCode | None = None
+    patch: bool = False
 
 
 def check_request(request: CommitRequest) -> None:
@@ -145,6 +156,8 @@ def check_request(request: CommitRequest) -> None:
         check_ref("tag", request.tag)
     if request.author is not None:
         check_author(request.author)
+    if request.run:
+        check_key(request.run, "run")
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     if len(request.metrics) > MAX_METRICS:
