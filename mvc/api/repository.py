@@ -40,6 +40,7 @@ from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
+from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
@@ -90,7 +91,7 @@ class _Rarer(TypedDict, total=False):
 
     at: Time | None
     reset_point: bool
-    run: str | None
+    run: str
 
 
 class WriteOptions(TypedDict, total=False):
@@ -386,15 +387,20 @@ class Repository:
             time_ns=self._moment(chosen.time),
             produced_by=chosen.produced_by,
             branch=chosen.branch,
+            run=chosen.run,
             new_branch=chosen.new_branch,
             attachments=carried,
-            run=chosen.run or "",
             patch=chosen.patch,
         )
+        announce = announcing(self.context, deploy)
         with self.context.caches.lock:
             if files:
-                return self._commit_files(state, given, request, chosen)
-            return self._commit_states(given, path, request, chosen)
+                done = self._commit_files(state, given, request, chosen)
+            else:
+                done = self._commit_states(given, path, request, chosen)
+        if done.deployment is not None:
+            announce("deploy", done.deployment)
+        return done
 
     def _carried(
         self, model: Any, state: Any, path: str, options: CommitOptions
@@ -760,8 +766,11 @@ class Repository:
         ``path`` is the tracked path of files (default ``model`` and the extension), and the
         tracked folder of checkpoints that are folders. ``taken`` is called with each version
         once it is durable. Files and subfolders of a folder that are no models by their names are
-        added to ``left_out``. Raises WrongUsage, InvalidTime and UnknownPath, before anything is
-        committed.
+        added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
+        the run of a training: its versions go onto a branch of its name. Metrics are read from
+        ``trainer_state.json`` and from names. One operation moves all branches at the end. Raises
+        WrongUsage, InvalidTime and UnknownPath, before anything is committed; RefConflict where
+        a branch has moved meanwhile.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
@@ -1058,7 +1067,9 @@ class Repository:
         self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
     ) -> Deployed:
         """Records that a version went live on a target, now or at a given moment; who, and why."""
-        return deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("deploy", done)
 
     def rollback(self, target: str, to: Rev | None = None, *, reason: Reason = "") -> Deployed:
         """Deploys what was live on a target before: the last version other than the live one.
@@ -1066,7 +1077,9 @@ class Repository:
         ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
         UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
         """
-        return deployments.rollback(self.context, target, to, reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.rollback(self.context, target, to, reason=reason)
+        return announce("rollback", done)
 
     def retract(
         self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
@@ -1076,7 +1089,9 @@ class Repository:
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
         that is recorded for this moment.
         """
-        return deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("retract", done)
 
     def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
         """The deployment that was live on a target at a moment; now if none is given."""

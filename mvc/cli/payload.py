@@ -31,7 +31,7 @@ OWN_FIELDS = {
     "FileChange": "path kind detail not_written same_as",
     "FsckReport": "sound full problems notes entries versions forgotten lost_versions=lost records "
     "objects checked_bytes",
-    "Imported": "source time@ commit kept raw_bytes stored_bytes",
+    "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Lanes": "title spans",
     "Line": "title points",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",

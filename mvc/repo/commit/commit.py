@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
+from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
@@ -139,6 +140,8 @@ def _attempt(
 
 def _tip(context: Context, request: CommitRequest) -> Head:
     """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
+    if request.apart:
+        return Head(None, request.onto)
     if request.tag is not None:
         return Head(None, tagged(context, request.tag))
     return tip(context, request.branch, new=request.new_branch)
@@ -146,7 +149,7 @@ def _tip(context: Context, request: CommitRequest) -> Head:
 
 def _staged_removals(context: Context, request: CommitRequest) -> tuple[str, ...]:
     """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
-    current = request.branch in {None, head(context).branch}
+    current = request.branch in {None, head(context).branch} and not request.apart
     return staged_removals(context) if current and request.tag is None else ()
 
 
@@ -352,7 +355,7 @@ def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draf
         now,
         regions=draft.regions,
         commits=(made,),
-        refs=(RefChange(_ref(request, draft.at), draft.at.commit, made.id),),
+        refs=_refs(request, draft.at, made.id),
         deployments=tuple(deployments),
         removed=() if draft.removed else None,
         author="" if target is None or made.author == context.author else context.author,
@@ -360,11 +363,12 @@ def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draf
     )
 
 
-def _ref(request: CommitRequest, at: Head) -> str:
+def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, ...]:
     """What moves to the new commit: the tag, the branch, or HEAD itself if it is detached."""
-    if request.tag is not None:
-        return TAG + request.tag
-    return BRANCH + at.branch if at.branch else HEAD
+    if request.apart:
+        return ()
+    name = BRANCH + at.branch if at.branch else HEAD
+    return (RefChange(name if request.tag is None else TAG + request.tag, at.commit, made),)
 
 
 def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:

@@ -47,8 +47,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
 
-    ``run`` names the training that made the version. ``patch``: whether the version carries what
-    its code differs by from the git commit around the repository (``repo.recipes.patch``).
+    ``run`` names the training that the version belongs to. ``patch``: whether the version carries
+    what its code differs by from the git commit around the repository (``repo.recipes.patch``).
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.
@@ -83,7 +83,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     output: str | PathLike[str] | None = None
     in_place: bool = False
     produced_by: str | None = None
-    run: str | None = None
+    run: str = ""
     patch: bool = False
 
     def __post_init__(self) -> None:
@@ -112,7 +112,8 @@ class CommitRequest(Struct, frozen=True):
     itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
     seconds; None means the setting. ``branch`` and ``new_branch`` are those of ``CommitOptions``.
     With ``tag``, this tag gets the version, whose parent is the version that it names; its files
-    are those of ``changes`` alone, and HEAD and branches stay.
+    are those of ``changes`` alone, and HEAD and branches stay. With ``apart`` the version comes
+    after ``onto``, and no name leads to it.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
     ``run`` names the training. ``code`` is the git work tree around the repository, None to look
@@ -140,6 +141,8 @@ class CommitRequest(Struct, frozen=True):
     run: str = ""
     code: GitCode | None = None
     patch: bool = False
+    apart: bool = False
+    onto: CommitId | None = None
 
 
 def check_request(request: CommitRequest) -> None:
@@ -156,8 +159,7 @@ def check_request(request: CommitRequest) -> None:
         check_ref("tag", request.tag)
     if request.author is not None:
         check_author(request.author)
-    if request.run:
-        check_key(request.run, "run")
+    check_run(request.run)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     if len(request.metrics) > MAX_METRICS:
@@ -187,6 +189,19 @@ def check_request(request: CommitRequest) -> None:
                 hint="no checkout would write it: rename it",
             )
         seen.add(check_place(change.path))
+
+
+def check_run(name: str) -> str:
+    """Returns ``name`` if it can be that of a run, or is empty; raises InvalidName otherwise."""
+    if printable(name) != name or name != name.strip():
+        raise InvalidName(
+            f"the run's name holds a control character, or begins or ends with a space: "
+            f"{printable(name)!r}",
+            hint="write it on one line, such as 'lr-0.1'",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the run's name is longer than {MAX_NAME_BYTES} bytes")
+    return name
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:

@@ -42,7 +42,7 @@ def test_a_run_is_kept_with_its_versions(tmp_path: Path) -> None:
         assert read_features(FileSystem(), tmp_path / ".mvc") == frozenset()
         named = [repo.commit(weights(i), run="lr=0.1 #3").id for i in range(2, 6)]
         assert read_features(FileSystem(), tmp_path / ".mvc") == {"commit-4"}
-        with pytest.raises(InvalidName, match="a run's name holds a control character"):
+        with pytest.raises(InvalidName, match="the run's name holds a control character"):
             repo.commit(weights(9), run="a\nb")
         with pytest.raises(WrongUsage, match="run"):
             repo.commit(weights(9), run=7)  # type: ignore[arg-type]
