@@ -93,6 +93,7 @@ class _Rarer(TypedDict, total=False):
 
     at: Time | None
     reset_point: bool
+    run: str
 
 
 class PlotOptions(TypedDict, total=False):
@@ -358,8 +359,8 @@ class Repository:
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
         on which the version goes live. ``pipeline`` is text, or
         Requirements, whose ``max_recovery`` then bounds the recovery of this version.
-        ``options`` are the rarer arguments, of which ``at`` and ``reset_point`` may also be given
-        by themselves. A mapping is committed even if nothing changed.
+        ``options`` are the rarer arguments, of which ``at``, ``reset_point`` and ``run`` may also
+        be given by themselves. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -421,6 +422,7 @@ class Repository:
             run=chosen.run,
             new_branch=chosen.new_branch,
             attachments=carried,
+            patch=chosen.patch,
         )
         announce = announcing(self.context, deploy)
         with self.context.caches.lock:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _COMMIT = (
     "id parents root manifest author time@ zone_minutes message metrics params pipeline code "
-    "attached"
+    "dirty run attached"
 )
 _1990 = 631_152_000 * 10**9
 
@@ -112,6 +112,12 @@ def _price(storage: VersionStats) -> str:
     return f"{storage.kind}, {size(sum(storage.bytes.values()))}, {seconds(storage.seconds)}{price}"
 
 
+def _code(commit: Commit, *, full: bool) -> str:
+    """The commit of the code, as ``git describe --dirty`` says it."""
+    code = printable(commit.code if full else commit.code[:10])
+    return f"{code}-dirty" if commit.dirty else code
+
+
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
@@ -125,7 +131,8 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Pipeline", printable(commit.pipeline)),
         ("Root", commit.root.hex() if full else None),
         ("Manifest", commit.manifest.hex() if full else None),
-        ("Code", printable(commit.code if full else commit.code[:10]) or None),
+        ("Code", _code(commit, full=full) or None),
+        ("Run", printable(commit.run) or None),
         ("Metrics", "  ".join(metrics) or None),
         ("Params", "  ".join(params) or None),
         ("Relation", related(entry.relations or ()) or None),
