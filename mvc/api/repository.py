@@ -490,10 +490,13 @@ class Repository:
         request: CommitRequest,
         options: CommitOptions,
     ) -> CommitResult:
+        from mvc.repo.checkout.outputs import refuse_slash
         from mvc.repo.commit.inputs import of_files, of_states
         from mvc.repo.commit.reduced_file import approximating
 
         changes, further = of_files(self.context, paths, options), of_states(self.context, given)
+        if options.output is not None:
+            refuse_slash(options.output)
         output = None if options.output is None else Path(options.output)
         written = output is not None or options.in_place
         setting = approximating(self.context)
@@ -577,11 +580,12 @@ class Repository:
         ``path`` is a file of the version, or a folder with one model, whose shards are one state.
         Values are torch tensors where torch tensors went in, else numpy arrays.
 
-        ``to`` is a file if one file is to be written there, else (or if it is a folder, or a text
-        that ends in ``/``) a folder; an open binary stream takes one file. If it is ``root``, HEAD
-        moves to the version, unless ``path`` names files or folders. ``path`` may be a list. All
-        files are written and verified under temporary names before the first is renamed. A
-        training state beside its model is left out unless ``path`` or ``everything`` ask for it.
+        ``to`` is a file if its name has a suffix, else, or if it is a text that ends in ``/``, a
+        folder; what is there already stays what it is. An open binary stream takes one file. If it
+        is ``root``, HEAD moves to the version, unless ``path`` names files or folders. ``path`` may
+        be a list. All files are written and verified under temporary names before the first is
+        renamed. A training state beside its model is left out unless ``path`` or ``everything``
+        ask for it.
         ``options``: ``WriteOptions``.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
@@ -615,6 +619,7 @@ class Repository:
     ) -> Restored:
         from mvc.repo.checkout import checkout
         from mvc.repo.checkout.export import export, export_to
+        from mvc.repo.checkout.outputs import names_folder
 
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.get("force", False), options.get("progress")
@@ -636,7 +641,7 @@ class Repository:
                 paths,
                 Path(to),
                 everything=options.get("everything", False),
-                as_folder=isinstance(to, str) and to.endswith("/"),
+                as_folder=names_folder(self.context.store.fs, to),
                 atomic_dir=options.get("atomic_dir", False),
                 delete=options.get("delete", False),
                 force=force,

@@ -13,7 +13,7 @@ default) and the functions model() and optimizer(parameters). A replay of it pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 import click
@@ -58,7 +58,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
-    output: Path | None = option(
+    output: str | None = option(
         "FILE", "With a lossy pipeline: where to write the production weights.", "-o"
     )
     in_place: bool = flag("With a lossy pipeline: write them over the committed file.")
@@ -107,7 +107,7 @@ def command(session: Session, args: _CommitOptions) -> None:
         if not given(args, "provenance pipeline output in_place"):
             _tell_of_setting(session, done)
         if args.output is not None:
-            session.out.note(f"the production weights are in {printable(str(args.output))}")
+            session.out.note(f"the production weights are in {printable(args.output)}")
     gives_up = args.provenance is not None and not args.no_verify
     if gives_up:
         _give_up_proven(session, done, args.timeout)

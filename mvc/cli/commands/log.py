@@ -163,7 +163,7 @@ def _print_tree(session: Session, args: _LogOptions) -> None:
     if args.output is not None:
         if Path(args.output).suffix.lower() != ".svg":
             raise WrongUsage(f"a tree of models is drawn as .svg, not as {printable(args.output)}")
-        session.check_output(Path(args.output), force=args.force)
+        session.check_output(args.output, force=args.force)
     incomplete: list[DamagedData] = []
     with session.progress("comparing", counted=True) as progress:
         found = session.repository.family(args.rev, incomplete=incomplete, progress=progress)
