@@ -156,7 +156,7 @@ class _Import(Struct):
         """A commit with these files that has the checkpoint's time or is the previous import."""
         name, place = next(iter(checkpoint.files.items()))
         first = entry_at(self.context, place, name)
-        mark = bytes(first.state.root if first.tensors else first.content_id)[: keys.ID_BYTES]
+        mark = bytes(first.state_id)[: keys.ID_BYTES]
         snapshot = self.context.store.snapshot
         wanted: dict[str, bytes] = {}
         for at in snapshot.marked(mark):
