@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
     from mvc.requirements import Requirements
+    from mvc.serving.follower import Follower
     from mvc.training.recorder import Recorder, Report
     from mvc.training.resume import Loaded, Resumed
 
@@ -36,6 +37,7 @@ __all__ = [
     "CommitResult",
     "Deployed",
     "Environment",
+    "Follower",
     "FsckReport",
     "Loaded",
     "LogEntry",
@@ -59,6 +61,7 @@ _LAZY = {
     "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
     "Environment": "mvc.models.environment",
+    "Follower": "mvc.serving.follower",
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
     "LogEntry": "mvc.repo.history.log",

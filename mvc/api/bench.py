@@ -43,7 +43,7 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
-from mvc.repo.importing.importing import Checkpoint, find_checkpoints
+from mvc.repo.importing.finding import Checkpoint, find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import tracked_name
@@ -66,10 +66,14 @@ PIPELINES = (
 )
 """The pipelines compared, besides the one in use."""
 
+SECONDS = 60.0
+"""What all pipelines together aim to take."""
+
+ROUNDS = 3
+"""Repetitions where there is time; the shortest time of each step counts."""
+
 _VERSIONS = 8  # newest versions committed, at most
 _IN_ALL = 4  # bytes of all versions committed, in multiples of max_bytes
-_SECONDS = 60.0  # what all pipelines together aim to take
-_ROUNDS = 3  # repetitions where there is time; the shortest time of each step counts
 _KEEPS_UP = 0.5  # share of the fastest commit speed that the advised pipeline must reach
 _ALIKE = 1.01  # sizes within this factor count as equal
 _UNBOUNDED = 1_000_000  # deltas
@@ -283,7 +287,7 @@ class _Series:
         began = time.perf_counter()
         self._run(trials[0].pipeline, self.versions[-1:])
         seconds = (time.perf_counter() - began) * len(trials)
-        kept = max(2, min(len(self.versions), int(_SECONDS / seconds)))
+        kept = max(2, min(len(self.versions), int(SECONDS / seconds)))
         if kept < len(self.versions):
             self.versions = self.versions[-kept:]
             self.notes.append(f"only the newest {kept} versions are committed, to save time")
@@ -311,7 +315,7 @@ class _Series:
 
     def measure(self, trials: Sequence[_BenchTrial], progress: Progress | None) -> None:
         """Fills the trials. The pipelines take turns, so that they share the machine's noise."""
-        turn, rounds, done, each = 0, _ROUNDS, 0, sum(self.sizes)
+        turn, rounds, done, each = 0, ROUNDS, 0, sum(self.sizes)
         began = time.perf_counter()
         while turn < rounds:
             for trial in trials:
@@ -323,7 +327,7 @@ class _Series:
                 )
                 if not done:
                     seconds = (time.perf_counter() - began) * len(trials)
-                    rounds = max(1, min(_ROUNDS, int(_SECONDS / seconds)))
+                    rounds = max(1, min(ROUNDS, int(SECONDS / seconds)))
                 done += each
                 if progress is not None:
                     progress(done, each * rounds * len(trials), trial.pipeline.text)
@@ -504,7 +508,7 @@ def _find_versions(fs: FileSystem, sources: Sequence[Path]) -> list[Checkpoint]:
     """Versions in the order given; those of a folder by name, numbers by value."""
     found: list[Checkpoint] = []
     for source in sources:
-        inside = find_checkpoints(fs, [source], "mtime", "model")  # one name for all versions
+        inside = find_checkpoints(fs, [source], "model")  # one name for all versions
         if not inside:
             raise WrongUsage(
                 f"no model files in {printable(str(source))}",

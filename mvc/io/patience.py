@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+from mvc.errors import MvcWarning
+
 SLICE = 1.0
 """Seconds for which a wait may sleep between two calls of ``look``."""
 
-_FIRST_WORD = 5.0
+FIRST_WORD = 5.0
+"""Seconds after which a wait says for the first time what it waits for."""
 
 
-class StillWaiting(RuntimeWarning):
+class StillWaiting(MvcWarning):
     """Something takes longer than usual; the message names it."""
 
 
@@ -28,7 +31,7 @@ class Patience:
 
     def __init__(self, limit: float, say: Callable[[float], object]) -> None:
         self._limit, self._say = limit, say
-        self._word = _FIRST_WORD
+        self._word = FIRST_WORD
         self.renew()
 
     def renew(self) -> None:

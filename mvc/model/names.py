@@ -61,6 +61,29 @@ def training_path(name: str) -> str:
     return str(path.with_name(f"{path.stem}.training{path.suffix}"))
 
 
+_OF_TRAINING = {
+    "grad_scaler", "opt", "opt_state", "optim", "optim_state", "scaler",
+}  # fmt: skip
+_OF_TRAINING_BEGIN = ("optimizer", "lr_scheduler", "scheduler", "rng")
+_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # as transformers and accelerate do
+
+
+def is_training_key(key: str) -> bool:
+    """Whether a tensor of a checkpoint is of an optimizer, a scheduler or a random generator."""
+    first = key.lower().partition(".")[0]
+    return (
+        first in _OF_TRAINING
+        or first.startswith(_OF_TRAINING_BEGIN)
+        or first.endswith(("rng_state", "generator_state"))
+    )
+
+
+def training_files(paths: Collection[str]) -> set[str]:
+    """Those of a version's paths that hold no model but the state of its training."""
+    beside = {training_path(path) for path in paths}
+    return {p for p in paths if p in beside or p.rpartition("/")[2].startswith(_TRAINING_FILES)}
+
+
 def check_key(key: str, kind: str = "tensor") -> str:
     """A tensor's, metric's or param's name: not empty, at most 1,024 bytes, no controls."""
     if not key:
@@ -146,4 +169,21 @@ def check_ref(kind: str, name: str) -> str:
             f"not a valid name for a {kind}: {printable(name)!r}",
             hint="use letters, digits and . _ + / -, starting with a letter or digit",
         )
+    return name
+
+
+def check_author(name: str) -> str:
+    """Returns ``name`` if it is one line of printable text; raises InvalidName otherwise."""
+    if not name.strip():
+        raise InvalidName(
+            "the author's name is empty",
+            hint="leave it out to take user.name, or the login and host name",
+        )
+    if printable(name) != name:
+        raise InvalidName(
+            f"the author's name holds a control character: {printable(name)}",
+            hint="write it on one line, without control or invisible characters",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the author's name is longer than {MAX_NAME_BYTES} bytes")
     return name

@@ -32,6 +32,8 @@ Origin: TypeAlias = Literal["default", "user", "repository", "environment", "fla
 Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
+AUTHOR = "MVC_AUTHOR"
+"""The environment variable that says who works, also in a process that reads no others."""
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # permission to write
 _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
@@ -135,7 +137,7 @@ def _expects(key: Key) -> str:
 
 
 _ALL = (
-    Key("user.name", str, "", "the author of commits; empty means user@host",
+    Key("user.name", str, "", "who commits and deploys; empty means user@host",
         low=0, high=MAX_NAME_BYTES),
     Key("commit.pipeline", str, "lossless", "the pipeline or preset that codes what is stored",
         low=1, high=MAX_PIPELINE_TEXT),
@@ -153,6 +155,10 @@ _ALL = (
         low=0, high=36_500),
     Key("safe.directory", str, "", "folders whose repositories may belong to other users, joined "
         "by ':'; * for all", low=0, high=_MAX_FOLDERS, personal=True),
+    Key("deploy.hook", str, "", "a command of the shell that runs after each deployment, rollback "
+        "and retraction", low=0, high=4096, personal=True),
+    Key("deploy.hook_timeout", float, 60.0, "seconds after which that command is ended",
+        low=0, high=86_400, open_low=True, personal=True),
     Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("init.branch", str, "main", "the branch of a new repository",
@@ -214,7 +220,7 @@ def load_config(
         values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
-        if not variable.startswith(_PREFIX):
+        if not variable.startswith(_PREFIX) or variable == AUTHOR:
             continue
         if variable not in variables:
             raise InvalidConfig(
@@ -227,6 +233,16 @@ def load_config(
     for name, text in flags.items():
         values[name] = (_known(name, "a flag").parse(text, "a flag"), "flag")
     return Config(values)
+
+
+def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
+    """The settings that no repository can make, also for programs that read no others.
+
+    Raises InvalidConfig.
+    """
+    named = {key.variable for key in _ALL if key.personal} & environment.keys()
+    given = {variable: environment[variable] for variable in named}
+    return load_config(fs, None, user_file(environment), given, flags={})
 
 
 def user_file(environment: Mapping[str, str]) -> Path:

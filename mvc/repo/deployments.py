@@ -20,10 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from itertools import islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
@@ -31,7 +33,7 @@ from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.times import check_moment, format_time, nearest
+from mvc.repo.times import check_moment, datetime_of, format_time, nearest
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
@@ -45,7 +47,8 @@ class Deployed(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
 
     Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
-    target's newest record.
+    target's newest record. ``author`` and ``reason``: who recorded it, and why; empty where that is
+    not known. ``returns_to``: of a rollback, the sequence of the deployment that it went back to.
     """
 
     target: str
@@ -56,17 +59,34 @@ class Deployed(Struct, frozen=True):
     retracted: bool = False
     retracted_ns: int | None = None
     clock_back: bool = False
+    author: str = ""
+    reason: str = ""
+    returns_to: int | None = None
+    retracted_by: str = ""
+    retracted_reason: str = ""
 
     @property
     def dated(self) -> bool:
         """Whether its time was given; otherwise it went live when it was recorded."""
         return self.time_ns != self.recorded_ns
 
+    @property
+    def time(self) -> datetime:
+        """When it went live, in the system's time zone, to the microsecond."""
+        return datetime_of(self.time_ns)
+
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import deployed_html
+
+        return deployed_html(self)
+
 
 # -- recording -----------------------------------------------------------------------
 
 
-def deploy(context: Context, rev: Rev, target: str, time_ns: int | None = None) -> Deployed:
+def deploy(
+    context: Context, rev: Rev, target: str, time_ns: int | None = None, *, reason: str = ""
+) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
     A forgotten version can be recorded only for a time in the past. Raises InvalidName,
@@ -80,12 +100,15 @@ def deploy(context: Context, rev: Rev, target: str, time_ns: int | None = None) 
         if time_ns is None or time_ns > now:
             manifests.check_kept(context, commit)
         made = deployment_for(snapshot, target, now if time_ns is None else time_ns, commit)
-        return Entry("deploy", now, target, deployments=(made,))
+        author = context.author
+        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 
     return recorded_as(snapshot, target, context.store.publish(make).sequence)
 
 
-def rollback(context: Context, target: str, rev: Rev | None = None) -> Deployed:
+def rollback(
+    context: Context, target: str, rev: Rev | None = None, *, reason: str = ""
+) -> Deployed:
     """Records that the version before the live one went live again; durable on return.
 
     That is what would be live if the live version had never been deployed. With ``rev`` it is that
@@ -100,17 +123,23 @@ def rollback(context: Context, target: str, rev: Rev | None = None) -> Deployed:
         commit = live_at(context, None, target, besides=live).commit if wanted is None else wanted
         if commit == live:
             raise NoDeployment(f"{commit.short} is live on {printable(target)} already")
-        if not any(
-            deployed.target == target and deployed.time_ns <= now and not deployed.retracted
+        before = [
+            deployed
             for deployed in of_commit(snapshot, commit)
-        ):
+            if deployed.target == target and deployed.time_ns <= now and not deployed.retracted
+        ]
+        if not before:
             raise NoDeployment(
                 f"{commit.short} was never live on {printable(target)}",
                 hint=f"'mvc deploy {commit.short} {printable(target)}' makes it live",
             )
         manifests.check_kept(context, commit)
-        made = deployment_for(snapshot, target, now, commit)
-        return Entry("deploy", now, target, deployments=(made,))
+        made = replace(
+            deployment_for(snapshot, target, now, commit),
+            returns_to=max(before, key=_place).sequence,
+        )
+        author = context.author
+        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 
     return recorded_as(snapshot, target, context.store.publish(make).sequence)
 
@@ -139,7 +168,14 @@ def deployment_for(
     return Deployment(target, time_ns, commit_id, None if before is None else before.sequence)
 
 
-def retract(context: Context, rev: Rev | None, target: str, time_ns: int | None = None) -> Deployed:
+def retract(
+    context: Context,
+    rev: Rev | None,
+    target: str,
+    time_ns: int | None = None,
+    *,
+    reason: str = "",
+) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
     It is the newest on the target, of ``rev`` if that is not None, and at exactly ``time_ns``
@@ -151,8 +187,14 @@ def retract(context: Context, rev: Rev | None, target: str, time_ns: int | None 
 
     def make() -> Entry:
         sequence = _to_retract(snapshot, target, commit, time_ns).sequence
-        now = context.store.clock.now_ns()
-        return Entry("retract", now, target, retractions=(Retraction(target, sequence),))
+        return Entry(
+            "retract",
+            context.store.clock.now_ns(),
+            target,
+            retractions=(Retraction(target, sequence),),
+            author=context.author,
+            reason=reason,
+        )
 
     sequence = context.store.publish(make).entry.retractions[0].sequence
     return recorded_as(snapshot, target, sequence)
@@ -179,7 +221,7 @@ def _to_retract(
         )
     raise NoDeployment(
         f"there is no record of {what}",
-        hint=f"'mvc deployments {target}' lists what was recorded, with exact times",
+        hint=f"'mvc deploy --list {target}' lists what was recorded, with exact times",
     )
 
 
@@ -386,16 +428,21 @@ def _deployed(
         known = [r.previous for r in relinks if (r.target, r.sequence) == (target, sequence)]
         if not known or not _follows(snapshot, known[0], before, there):
             raise _bad_index(target)
-    retraction = snapshot.retraction(target, sequence)
+    entry, retraction = recorded.entry, snapshot.retraction(target, sequence)
     return Deployed(
         target,
         deployment.time_ns,
-        recorded.entry.time_ns,
+        entry.time_ns,
         sequence,
         commit=deployment.commit,
         retracted=retraction is not None,
         retracted_ns=None if retraction is None else retraction.entry.time_ns,
-        clock_back=there is not None and recorded.entry.time_ns < there.entry.time_ns,
+        clock_back=there is not None and entry.time_ns < there.entry.time_ns,
+        author=entry.done_by,
+        reason=entry.reason,
+        returns_to=deployment.returns_to,
+        retracted_by="" if retraction is None else retraction.entry.done_by,
+        retracted_reason="" if retraction is None else retraction.entry.reason,
     )
 
 
@@ -459,7 +506,7 @@ def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
             f"nothing was live on {target} at {format_time(time_ns)}: its first "
             f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
         )
-    return NoDeployment(what, hint=f"'mvc deployments {target}' lists them")
+    return NoDeployment(what, hint=f"'mvc deploy --list {target}' lists them")
 
 
 def live_now(context: Context) -> dict[CommitId, list[str]]:

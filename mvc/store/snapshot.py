@@ -105,6 +105,11 @@ class Snapshot:
         return self._index.position
 
     @property
+    def indexed(self) -> Position:
+        """The end of the last entry that the index covers."""
+        return self._index.indexed
+
+    @property
     def tip(self) -> Recorded | None:
         """The newest entry, unless the index covers it."""
         return self._index.tip
@@ -175,7 +180,7 @@ class Snapshot:
         Nothing is parsed: no means no, yes means that an entry there may say so.
         """
         with self._lock:
-            return self.journal.mentions(text, start, self._index.indexed.offset)
+            return self.journal.mentions(text, start, self.indexed.offset)
 
     # -- look-ups by key -------------------------------------------------------------------
 
@@ -398,6 +403,12 @@ class Snapshot:
     def newest_deployment(self, target: str) -> Recorded | None:
         """The entry that recorded a deployment on ``target`` last; errors as of ``newest``."""
         return self.newest(keys.TARGET + keys.text(target))
+
+    def next_deployment(self, target: str, time_ns: int) -> int | None:
+        """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
+        low = keys.DEPLOYED + keys.text(target)
+        later = self.scan(keys.after(low + keys.moment(time_ns)), keys.after(low))
+        return keys.moment_of(later[0]) if later else None
 
     def deployment_before(self, target: str, offset: int | None = None) -> int | None:
         """Offset of the last entry before ``offset`` with a deployment on ``target``."""

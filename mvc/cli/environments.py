@@ -1,0 +1,80 @@
+"""The environments in which versions were made: one shown, or two compared."""
+
+from __future__ import annotations
+
+from mvc.cli.payload import fields
+from mvc.cli.session import Session
+from mvc.cli.tables import Column, columns, show
+from mvc.cli.text import count
+from mvc.ids import CommitId
+from mvc.model.names import printable
+from mvc.models.environment import Comparison, Environment, capture
+
+_VERDICTS = {
+    "exact": "the same in everything that counts",
+    "compatible": "compatible: what differs should not change results",
+    "different": "different: results may differ",
+}
+_SET = ("settings.", "threads.")
+_STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
+
+
+def show_environment(session: Session, rev: CommitId) -> None:
+    """Prints the fields of the environment that a version carries."""
+    recorded = session.repository.recipes.environment(rev)
+    if session.as_json:
+        payload = {"environment": recorded.sections, "used": sorted(recorded.used)}
+        session.out.json("mvc.show.environment/1", payload)
+        return
+    rows = [(printable(name), printable(value)) for name, value in recorded.fields().items()]
+    show(session.out, columns("field, value"), rows)
+
+
+def compare_environments(session: Session, rev: str, other: str | None) -> bool:
+    """Prints how the environment of ``rev`` differs from that of ``other``, or of this machine.
+
+    Returns whether results may differ.
+    """
+    recipes = session.repository.recipes
+    recorded = recipes.environment(rev)
+    if other is None:
+        there = capture(with_torch="torch" in recorded.sections)
+    else:
+        there = recipes.environment(other)
+    compared = recorded.compare(there)
+    if session.as_json:
+        sections = {"environment": recorded.sections, "other": there.sections}
+        payload = fields(compared, "verdict differences") | sections
+        session.out.json("mvc.diff.environment/1", payload | {"used": sorted(recorded.used)})
+    else:
+        _print(session, (rev, other), recorded, compared)
+    return compared.verdict == "different"
+
+
+def _print(
+    session: Session,
+    named: tuple[str, str | None],
+    recorded: Environment,
+    compared: Comparison,
+) -> None:
+    out, (rev, other) = session.out, named
+    name = printable(other or "this machine")
+    out.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
+    shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
+    rows: list[tuple[str, ...]] = [
+        (d.grade, printable(d.field), printable(d.recorded or "-"), printable(d.other or "-"))
+        for d in shown
+    ]
+    styles: list[str | None] = [_STYLES[d.grade] for d in shown]
+    if session.verbose:
+        differing = {d.field for d in compared.differences}
+        equal = {k: v for k, v in recorded.fields().items() if k not in differing}
+        rows += [("equal", printable(k), printable(v), printable(v)) for k, v in equal.items()]
+        styles += [None] * len(equal)
+    titles = [*columns("grade, field, recorded"), Column(name, give="end")]
+    show(out, titles, rows, styles=styles)
+    if other is None and any(d.field.startswith(_SET) for d in shown):
+        out.note("a retraining sets settings and threads as recorded before it computes")
+    hidden = len(compared.differences) - len(shown)
+    if hidden:
+        out.note(f"{count(hidden, 'ignored difference')} not shown (-v lists them)")

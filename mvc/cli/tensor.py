@@ -1,0 +1,141 @@
+"""One tensor of a version, printed or saved for numpy.
+
+Numbers that numpy has no type for (bfloat16, float8) are shown and saved as float32,
+which holds each of them exactly.
+"""
+
+from __future__ import annotations
+
+import io
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mvc.adapters.python.arrays import has_dtype, make_array
+from mvc.cli.listing import missing_path
+from mvc.cli.payload import fields
+from mvc.cli.session import Session
+from mvc.cli.text import number, shape, size
+from mvc.errors import UnknownPath
+from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+from mvc.model.names import printable
+from mvc.model.tensor import TensorSpec
+from mvc.repo.diff.distance import to_float64
+
+Array = np.ndarray[Any, Any]
+
+_MOST_IN_JSON = 10_000
+
+
+def show_tensor(
+    session: Session, rev: CommitId, key: str, *, path: str | None, output: str | None, force: bool
+) -> None:
+    """Prints the tensor ``key``, or saves it in ``output``; ``path`` is the file that has it."""
+    out = session.out
+    names = session.names([] if path is None else [path])
+    entry = _holder(session.repository.manifest(rev), key, names)
+    found = next(t for t in entry.tensors if t.key == key)
+    values = _array(found.spec, session.repository.tensor_bytes(entry, found, rev))
+    if output is not None:
+        session.check_output(Path(output), force=force)
+        session.write_output(Path(output), *_npy(values))
+        as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
+        out.note(f"saved {printable(found.key)}{as_} in {printable(output)}")
+    if session.as_json:
+        whole = values.size <= _MOST_IN_JSON and values.dtype.kind != "c"
+        out.json(
+            "mvc.show.tensor/1",
+            {
+                "commit": rev,
+                "path": entry.path,
+                **fields(found),
+                "summary": _summary(values),
+                "values": values.tolist() if whole else None,
+            },
+        )
+    elif output is None:
+        _print(session, found, values)
+
+
+def _holder(manifest: Manifest, key: str, names: list[str]) -> FileEntry:
+    """The one file that has the tensor."""
+    entries = [e for e in manifest.entries if not names or e.path in names]
+    if names and not entries:
+        raise missing_path(names[0])
+    having = [e for e in entries if any(t.key == key for t in e.tensors)]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        paths = ", ".join(printable(e.path) for e in having[:10])
+        raise UnknownPath(
+            f"several files have a tensor {printable(key)}: {paths}", hint="name one with --path"
+        )
+    names_ = sorted({t.key for e in entries for t in e.tensors})
+    close = get_close_matches(key, names_, n=3)
+    close = close or [name for name in names_ if key.lower() in name.lower()][:3]
+    hint = f"did you mean {' or '.join(map(printable, close))}?" if close else ""
+    raise UnknownPath(
+        f"the version has no tensor {printable(key)}", hint=hint or "'mvc ls' lists its tensors"
+    )
+
+
+def _print(session: Session, found: LogicalTensor, values: Array) -> None:
+    out, spec = session.out, found.spec
+    id_ = out.paint(str(found.id) if session.verbose else found.id.short, "id")
+    what = f"{spec.dtype} {shape(spec.shape)}, {size(spec.nbytes)}"
+    out.line(f"{printable(found.key)}  {what}, {id_}")
+    if figures := _summary(values):
+        out.line("  ".join(f"{name} {number(value)}" for name, value in figures.items()))
+    out.line(_text(values, width=out.width or 100, full=session.verbose))
+
+
+def _array(spec: TensorSpec, data: memoryview) -> Array:
+    """A tensor's bytes as numpy holds them; torch is not needed.
+
+    What numpy has no type for becomes float32 (complex64), which holds each value exactly;
+    packed 4-bit numbers come as a last dimension of two.
+    """
+    if has_dtype(spec.dtype):
+        return make_array(spec, data)
+    numbers = to_float64(data, spec.dtype).astype(np.float32)
+    if spec.dtype == "complex32":
+        return numbers.view(np.complex64).reshape(spec.shape)
+    if numbers.size != spec.elements:
+        return numbers.reshape((*spec.shape, 2))
+    return numbers.reshape(spec.shape)
+
+
+def _npy(values: Array) -> tuple[bytes, memoryview]:
+    """The parts of a .npy file (format 1.0)."""
+    head = io.BytesIO()
+    described = np.lib.format.header_data_from_array_1_0(values)
+    np.lib.format.write_array_header_1_0(head, described)
+    return head.getvalue(), np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def _summary(values: Array) -> dict[str, float]:
+    """Least, greatest, mean, standard deviation of the finite elements; zeros; not finite."""
+    if not values.size or values.dtype.kind not in "fiub":
+        return {}
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    found: dict[str, float] = {}
+    if finite.size:
+        found = {
+            "min": float(finite.min()),
+            "max": float(finite.max()),
+            "mean": float(finite.mean(dtype=np.float64)),
+            "std": float(finite.std(dtype=np.float64)),
+        }
+    found["zeros"] = int(values.size - np.count_nonzero(values))
+    if finite.size != values.size:
+        found["not finite"] = int(values.size - finite.size)
+    return found
+
+
+def _text(values: Array, *, width: int, full: bool) -> str:
+    """As numpy prints it: the corners of a large array, all of it where ``full``."""
+    threshold = max(values.size, 1) if full else 1000
+    return np.array2string(values, max_line_width=width, threshold=threshold, separator=" ")

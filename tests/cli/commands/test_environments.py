@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import mvc as library
+
+LINE = {"in_features": 2, "out_features": 2}
+
+
+@pytest.fixture
+def recorded(mvc, monkeypatch: pytest.MonkeyPatch):
+    """Two versions, made with two numbers of threads, under two host names."""
+    with library.Repository.open(mvc.folder) as repo:
+        made = library.Architecture(nn.Linear(2, 2), LINE)
+        repo.commit(model=made)
+        monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+        monkeypatch.setenv("OMP_NUM_THREADS", "61")
+        repo.commit(model=made)
+    return mvc
+
+
+def test_two_versions(recorded) -> None:
+    said = recorded("diff", "--environment", "HEAD", "HEAD~1")
+    first, heading, *rows = said.out.splitlines()
+    assert first == "HEAD and HEAD~1: different: results may differ"
+    assert heading.split() == ["grade", "field", "recorded", "HEAD~1"]
+    assert [row.split() for row in rows] == [
+        ["exact", "variables.MKL_CBWR", "COMPATIBLE", "-"],
+        ["compatible", "variables.OMP_NUM_THREADS", "61", "-"],
+    ]
+    assert "1 ignored difference not shown (-v lists them)" in said.err
+    every = recorded("diff", "--environment", "HEAD", "HEAD~1", "-v").out
+    assert "variables.CUDA_VISIBLE_DEVICES" in every
+    version = str(torch.__version__)
+    assert ["equal", "torch.version", version, version] in [x.split() for x in every.splitlines()]
+    assert recorded("diff", "--environment", "HEAD", "HEAD~1", "--exit-code", code=1)
+
+
+def test_rows_fit_the_width(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mvc.cli.output.Output.width", 60)
+    monkeypatch.setenv("CUDNN_A_VARIABLE_WITH_A_LONG_NAME_FOR_THIS_TEST", "x" * 100)
+    lines = recorded("diff", "--environment", "HEAD", "-v").out.splitlines()[1:]
+    assert any("_TEST" in line for line in lines)
+    assert max(map(len, lines)) <= 60
+
+
+def test_this_machine(recorded) -> None:
+    same = recorded("diff", "--environment", "--exit-code")
+    assert same.out == "HEAD and this machine: the same in everything that counts\n"
+    found = recorded("diff", "--environment", "HEAD~1", "--json").json
+    assert found["schema"] == "mvc.diff.environment/1" and found["verdict"] == "different"
+    assert found["differences"][0] == {
+        "field": "variables.MKL_CBWR", "grade": "exact", "recorded": None, "other": "COMPATIBLE",
+    }  # fmt: skip
+    assert found["environment"]["torch"] == found["other"]["torch"]
+    assert found["used"] == ["torch"]
+
+
+def test_a_version_without_environment(mvc) -> None:
+    mvc.commit(1)
+    for command in ("show", "diff"):
+        said = mvc(command, "--environment", code=3).err
+        assert "does not carry the environment in which it was made" in said
+
+
+def test_what_a_retraining_sets_is_no_obstacle(recorded) -> None:
+    words = "a retraining sets settings and threads as recorded"
+    assert words not in recorded("diff", "--environment").err
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert words in recorded("diff", "--environment").err
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert words not in recorded("diff", "--environment", "HEAD", "HEAD~1").err
