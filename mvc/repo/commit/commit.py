@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing
 from pathlib import PurePosixPath
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
@@ -32,7 +34,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
 from mvc.repo.times import local_zone_minutes
-from mvc.repo.worktree.git_commit import git_commit
+from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
@@ -59,6 +61,9 @@ def commit(
     """
     check_request(request)
     context.store.now_ns()
+    if request.code is None:
+        code = git_code(context.store.fs, context.root, patch=request.patch)
+        request = replace(request, code=code)
     caches = [change.last for change in request.changes if change.last is not None]
     for _ in range(_TRIES):
         context.store.snapshot.refresh()
@@ -197,13 +202,19 @@ def _store_files(request: CommitRequest, parent: Manifest, writer: ContentWriter
                 )
                 del parsed
     raw_bytes = writer.raw_bytes
-    if request.attachments:
+    if given := _attachments(request):
         from mvc.repo.commit.inputs import attachments  # which loads what reads files
 
-        for path, parsed in attachments(request.attachments):
+        for path, parsed in attachments(given):
             attached[path] = store_file(writer, finder, parsed, path)
             writer.forget(parsed)
     return _Files(kept, attached, raw_bytes)
+
+
+def _attachments(request: CommitRequest) -> dict[str, bytes | Mapping[str, Any]]:
+    """What the version carries beside its files, the patch of the code with it."""
+    patch = b"" if request.code is None else request.code.patch
+    return {**request.attachments, PATCH: patch} if patch else dict(request.attachments)
 
 
 def store_file(
@@ -361,7 +372,7 @@ def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, 
 
 
 def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:
-    store, head = context.store, draft.at.commit
+    store, head, code = context.store, draft.at.commit, request.code or GitCode()
     time_ns = store.now_ns() if request.time_ns is None else request.time_ns
     return Commit(
         manifest=draft.manifest.id,
@@ -373,11 +384,12 @@ def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:
         message=request.message,
         metrics={name: float(value) for name, value in request.metrics.items()},
         pipeline=_recorded_pipeline(context, request),
-        code=git_commit(store.fs, context.root),
+        code=code.commit,
+        run=request.run,
+        dirty=code.dirty,
         params=request.params,
         needs=tuple(sorted(set(request.needs))),
-        attached=tuple(sorted({name.split("/")[0] for name in request.attachments})),
-        run=request.run,
+        attached=tuple(sorted({name.split("/")[0] for name in _attachments(request)})),
     )
 
 

@@ -27,6 +27,7 @@ from mvc.limits import (
 )
 from mvc.model.names import check_author, check_key, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
+from mvc.repo.worktree.git_code import GitCode
 from mvc.types import Progress
 
 if TYPE_CHECKING:
@@ -46,16 +47,18 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
 
-    ``run`` names the training that the version belongs to. ``at`` is when the version went live on
-    the target that ``deploy`` names (default: now).
+    ``run`` names the training that the version belongs to. ``patch``: whether the version carries
+    what its code differs by from the git commit around the repository (``repo.recipes.patch``).
+
+    ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.
 
     ``environment``: whether the version carries the environment of this process (versions of
     packages, threads, processor); by default if a ``model`` is given.
 
-    For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
-    folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
-    instead of raising BadModelFile.
+    For files: ``all`` adds every tracked path whose file was modified; a file that is named and
+    has the bytes of a missing one is its new name. ``cwd`` is the folder that relative paths start
+    from. ``opaque`` keeps a model file that is cut off as it is, instead of raising BadModelFile.
 
     For lossy pipelines: tensors that ``exact`` names are not changed. The production weights of
     a file are written to ``output``, or ``in_place`` of the file; either of the two asks for them,
@@ -81,6 +84,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     in_place: bool = False
     produced_by: str | None = None
     run: str = ""
+    patch: bool = False
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
@@ -112,6 +116,8 @@ class CommitRequest(Struct, frozen=True):
     after ``onto``, and no name leads to it.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
+    ``run`` names the training. ``code`` is the git work tree around the repository, None to look
+    at it now, with its ``patch`` or without.
     """
 
     changes: Sequence[Change]
@@ -133,6 +139,8 @@ class CommitRequest(Struct, frozen=True):
     needs: Collection[CommitId] = ()
     tag: str | None = None
     run: str = ""
+    code: GitCode | None = None
+    patch: bool = False
     apart: bool = False
     onto: CommitId | None = None
 
