@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
+    from mvc.repo.live import Live
     from mvc.requirements import Requirements
     from mvc.training.recorder import Recorder, Report
     from mvc.training.resume import Loaded, Resumed
@@ -37,6 +38,7 @@ __all__ = [
     "Deployed",
     "Environment",
     "FsckReport",
+    "Live",
     "Loaded",
     "LogEntry",
     "MvcError",
@@ -61,6 +63,7 @@ _LAZY = {
     "Environment": "mvc.models.environment",
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
+    "Live": "mvc.repo.live",
     "LogEntry": "mvc.repo.history.log",
     "Probe": "mvc.probing.probe",
     "Recorder": "mvc.training.recorder",

@@ -70,7 +70,7 @@ def _of_checkout(session: Session, ctx: click.Context) -> list[str]:
     """A revision first; then, and for a moment, the paths of that version."""
     given, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
     if at is not None or target is not None:
-        return _tracked(session, str(session.repository.live(at, target).commit))
+        return _tracked(session, str(session.repository.find(at=at, target=target)))
     return _tracked(session, given[0]) if given else _revisions(session)
 
 

@@ -47,7 +47,8 @@ class _Declared(Struct, frozen=True):
             kind, required = get_args(kind)[0], False
         if get_origin(kind) is tuple:
             kind, required = get_args(kind)[0], False
-            settings |= {"nargs": -1} if self.make is click.Argument else {"multiple": True}
+            if "nargs" not in settings:
+                settings |= {"nargs": -1} if self.make is click.Argument else {"multiple": True}
         if kind is bool:
             settings["is_flag"] = True
         else:

@@ -34,6 +34,8 @@ OWN_FIELDS = {
     "Imported": "source time@ commit kept raw_bytes stored_bytes",
     "Lanes": "title spans",
     "Line": "title points",
+    "Live": "target commit since@ until@ sequence=deployment.sequence message metrics "
+    "params=version.params",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
     "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
@@ -44,6 +46,7 @@ OWN_FIELDS = {
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
     "Retraction": "target operation=sequence",
+    "RolledBack": "target commit left time@ recorded@ sequence retracted retracted_ns",
     "Short": "metric=best.metric keep=best.count have without",
     "Span": "commit start_ns end_ns",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "

@@ -63,6 +63,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "deploy": "Record that a version went live on a target.",
         "rollback": "Deploy what was live on a target before.",
         "deployments": "List what was live, where and when.",
+        "live": "Show what is live, or was at a moment.",
     },
     "Undo": {"undo": "Take back an operation.", "oplog": "List the operations on the repository."},
     "Maintenance": {

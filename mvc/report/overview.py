@@ -13,9 +13,9 @@ from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
-from mvc.repo.deployments import live_now
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
+from mvc.repo.live import live_now
 from mvc.repo.lookup import refs
 from mvc.types import Progress
 

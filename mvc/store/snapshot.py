@@ -189,6 +189,16 @@ class Snapshot:
 
         return self._guarded(look)
 
+    def first(self, low: bytes, high: bytes) -> bytes | None:
+        """The least key with low <= key < high."""
+
+        def look() -> bytes | None:
+            least = self._index.first(low, high)
+            self._check_first(low, high, least)
+            return least
+
+        return self._guarded(look)
+
     def scan(self, low: bytes, high: bytes) -> list[bytes]:
         """Keys with low <= key < high, ascending."""
 
@@ -479,6 +489,13 @@ class Snapshot:
         """The same for the greatest key of a range."""
         at = bisect_left(self._own, high) - 1
         if at >= 0 and self._own[at] >= low and (found is None or found < self._own[at]):
+            raise DamagedData("the index lacks what this process has published")
+
+    def _check_first(self, low: bytes, high: bytes, found: bytes | None) -> None:
+        """The same for the least key of a range."""
+        at = bisect_left(self._own, low)
+        own = self._own[at] if at < len(self._own) else high
+        if own < high and (found is None or found > own):
             raise DamagedData("the index lacks what this process has published")
 
     # -- keeping up ------------------------------------------------------------------------

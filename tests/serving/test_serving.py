@@ -261,7 +261,7 @@ def test_a_swap_that_a_kill_kept_from_being_recorded_is_recorded_by_the_next(
         assert [(d.commit, d.time_ns) for d in repo.deployments("edge")] == [
             (first.id, swapped), (second.id, found.time_ns),
         ]  # fmt: skip
-        assert repo.live(swapped, "edge").commit == first.id
+        assert repo.live("edge", at=swapped).commit == first.id
         assert os.listdir(Path(path).parent).count(Path(path).name) == 1
         assert not list(Path(path).parent.glob("*.swaps-*"))
 
@@ -289,7 +289,7 @@ def test_a_note_of_swaps_is_material_to_check(tmp_path: Path) -> None:
         assert not note.exists()
         note.mkdir()  # where nothing can be noted, the swap is recorded all the same
         third = FileReader(path, target="edge").swap(repo)
-        assert third is not None and repo.live(target="edge").time_ns == third.time_ns
+        assert third is not None and repo.live("edge").since_ns == third.time_ns
 
 
 def test_any_bytes_give_a_version_or_an_error(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def command(session: Session, args: _RevParseOptions) -> None:
     repository = session.repository
     ids = [(text, repository.find(text)) for text in args.rev]
     if args.at is not None:
-        ids = [(args.at, repository.live(args.at, args.target).commit)]
+        ids = [(args.at, repository.find(at=args.at, target=args.target))]
     if session.as_json:
         found = [{"rev": text, "id": id_} for text, id_ in ids]
         session.out.json("mvc.rev-parse/1", {"revisions": found})
