@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mvc.repo.history.log import LogEntry
     from mvc.repo.live import Live
     from mvc.requirements import Requirements
+    from mvc.serving.follower import Follower
     from mvc.training.recorder import Recorder, Report
     from mvc.training.resume import Loaded, Resumed
 
@@ -37,6 +38,7 @@ __all__ = [
     "CommitResult",
     "Deployed",
     "Environment",
+    "Follower",
     "FsckReport",
     "Live",
     "Loaded",
@@ -61,6 +63,7 @@ _LAZY = {
     "CommitResult": "mvc.repo.commit.result",
     "Deployed": "mvc.repo.deployments",
     "Environment": "mvc.models.environment",
+    "Follower": "mvc.serving.follower",
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
     "Live": "mvc.repo.live",

@@ -700,13 +700,14 @@ class Repository:
         """Sets model, optimizer, scheduler, scaler and random generators back to a version.
 
         The version is named as for ``checkout``; ``path`` is the model's in it. Raises
-        CannotResume with the reason, before anything is changed.
+        CannotResume with the reason, before anything is changed. A Recorder of the model, open or
+        to come, goes on counting from the version, and names it.
         """
         from mvc.training.checks import check_objects
-        from mvc.training.resume import resume
+        from mvc.training.resume import resume_and_note
 
         check_objects(model, optimizer, scheduler, scaler)
-        return resume(
+        return resume_and_note(
             self,
             model,
             optimizer,

@@ -256,5 +256,7 @@ def _says_anything(entry: Entry) -> bool:
             entry.relinks,
             entry.forgotten,
             entry.weights,
+            entry.reason,
+            entry.unknown,
         )
     )

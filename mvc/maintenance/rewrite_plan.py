@@ -10,14 +10,14 @@ the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, ReadOnly
+from mvc.errors import Busy, DamagedData, InvalidPipeline, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
@@ -39,6 +39,7 @@ from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes, Progress
 
 _TRIES = 8
+_JOINT = frozenset({"lc"})
 _ARENA = 2 * PIECE
 _T = TypeVar("_T")
 
@@ -101,12 +102,22 @@ def check_writable(context: Context, what: str) -> None:
 
     Raises InvalidTime if the time of the operation cannot be recorded.
     """
+    context.store.require(frozenset())
     if not context.store.writable:
         raise ReadOnly(
             f"nothing can be {what}: the repository's folder cannot be written",
             hint="check the permissions of the folder, or work on a copy that can be written",
         )
     context.store.now_ns()
+
+
+def coding_features(members: Iterable[Member]) -> frozenset[str]:
+    """The features that the codings of these need."""
+    found: set[str] = set()
+    for text in {member.coding.pipeline for member in members} - {"patch"}:
+        with suppress(InvalidPipeline):
+            found |= Pipeline.parse(text).features
+    return frozenset(found)
 
 
 def encoding_policy(context: Context) -> Policy:
@@ -216,6 +227,7 @@ class _Execution:
         self._found = found
         self._plan = plan
         self._new = rewrite.packs
+        self._rewrite = rewrite
         self.encoder = _Encoder(context, plan, rewrite)
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
@@ -234,14 +246,17 @@ class _Execution:
         regions: list[Region] = []
         requests: list[EncodeRequest] = []
         for record in self._found.records_of(entry_index):
+            kept = [member for place, member in record.members() if place not in plan.leave]
+            self._rewrite.need(coding_features(kept))
             if record.pack in plan.packs or (record.pack, record.offset) in plan.records:
                 requests += self._move(record)
                 regions += self._new.cut()
-            elif any(place not in plan.leave for place, _ in record.members()):
+            elif kept:
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
         self.encoder.encode(requests)
         for joint in self._joint.get(entry_index, ()):
+            self._rewrite.need(_JOINT)
             self._new.append(*joint.encode(self._old))
         regions += self._new.cut()
         if entry is None:
@@ -287,11 +302,13 @@ class _Execution:
         """An entry published meanwhile, with its records moved out of the packs to delete."""
         regions: list[Region] = []
         for region in recorded.entry.regions:
-            if region.pack not in self._plan.packs:
+            stays = region.pack not in self._plan.packs
+            if stays:
                 regions.append(region)
-                continue
             for at, header in self._old.records(region):
-                self._copy(region.pack, at, header)
+                self._rewrite.need(coding_features(header.members))
+                if not stays:
+                    self._copy(region.pack, at, header)
             regions += self._new.cut()
         return replace(recorded.entry, regions=_joined(regions))
 
@@ -306,7 +323,8 @@ class _Encoder:
         self._specs = plan.specs
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
         self._taken = 0
-        store.require(policy.pipeline.features)
+        self._rewrite, self._features = rewrite, policy.pipeline.features
+        store.require(self._features)
         self._writer = store.object_writer(rewrite.packs, policy)
 
     def encode(self, requests: list[EncodeRequest]) -> None:
@@ -318,6 +336,7 @@ class _Encoder:
             if each.id in self._specs:
                 self._blob(each)
         if requests:
+            self._rewrite.need(self._features)
             self._flush()
         for each in requests:
             if each.id in self._specs:

@@ -39,6 +39,16 @@ def signed(value: int) -> int:
     return value >> 1 if not value & 1 else -((value + 1) >> 1)
 
 
+def encode_text(value: str) -> bytes:
+    """UTF-8; bytes that are not UTF-8 represent themselves."""
+    return value.encode("utf-8", "surrogateescape")
+
+
+def decode_text(data: bytes) -> str:
+    """The text of any bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
 class Writer:
     """Collects canonical bytes."""
 
@@ -63,7 +73,7 @@ class Writer:
         return self
 
     def text(self, value: str) -> Writer:
-        return self.blob(value.encode("utf-8", "surrogateescape"))
+        return self.blob(encode_text(value))
 
     def uints(self, values: Sequence[int]) -> Writer:
         self.uint(len(values))

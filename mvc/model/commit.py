@@ -1,4 +1,4 @@
-"""A commit: manifest, root, parents, author, time, message, metrics, params, needs.
+"""A commit: manifest, root, parents, author, time, message, metrics, params, needs, run.
 
 Its id is the hash of its canonical bytes; nothing about how the blobs are
 stored is inside, so that repacking never changes an id.
@@ -24,13 +24,17 @@ from mvc.limits import (
     MAX_PARAMS,
     MAX_PIPELINE_TEXT,
 )
-from mvc.model.canonical import Reader, Writer, signed
+from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
 from mvc.model.hashing import digest
 from mvc.model.layout import Forms, number
+from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 
 _TAG = b"mvc.commit.1"
-# The second needs the feature "commit-2", the third "commit-3".
-_PLAIN, _WITH_PARAMS, _WITH_NEEDS = 1, 2, 3
+# The second needs the feature "commit-2", and so on.
+_PLAIN, _WITH_PARAMS, _WITH_NEEDS, _TAILED = 1, 2, 3, 4
+_RUN, _DIRTY = 4, 8
+COMMIT_TAGS = {_RUN: MAX_NAME_BYTES, _DIRTY: 0}
+"""The tags of its tail, with the most bytes of each field."""
 _MAX_PARENTS = 64
 _DAY = 24 * 60  # minutes
 _FLOAT = struct.Struct("<d")
@@ -44,8 +48,10 @@ class Commit(Struct, frozen=True, dict=True):
     that was asked for; ``code`` the git commit of the working folder, or empty. ``params`` are
     texts by name: hyper-parameters, the name of a data set. ``needs`` are versions beside the
     parents without which this one cannot be made again, as the data sets of its training.
-    ``attached`` are the names at the top of what its manifest carries beside the files. A commit
-    without any of these has the bytes that it had before there were such fields.
+    ``attached`` are the names at the top of what its manifest carries beside the files. ``run``
+    names the training that made it. ``dirty``: the working folder differed from the git commit. A
+    commit without any of these has the bytes that it had before there were such fields.
+    ``unknown``: fields of a later version of mvc.
     """
 
     manifest: ManifestId
@@ -61,13 +67,33 @@ class Commit(Struct, frozen=True, dict=True):
     params: Mapping[str, str] = field(default_factory=dict)
     needs: tuple[CommitId, ...] = ()
     attached: tuple[str, ...] = ()
+    run: str = ""
+    dirty: bool = False
+    unknown: Unknown = ()
 
     @property
     def version(self) -> int:
         """The lowest version of the format that can express the commit."""
+        if self.run or self.dirty or self.unknown:
+            return _TAILED
         if self.needs or self.attached:
             return _WITH_NEEDS
         return _WITH_PARAMS if self.params else _PLAIN
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Format features, beyond the first version, that a reader of the commit must know."""
+        version = self.version
+        found = frozenset() if version == _PLAIN else frozenset({f"commit-{version}"})
+        return found if version < _TAILED else found | flags("commit", self._tail())
+
+    def _tail(self) -> dict[int, bytes]:
+        found = dict(self.unknown)
+        if self.run:
+            found[_RUN] = encode_text(self.run)
+        if self.dirty:
+            found[_DIRTY] = b""
+        return found
 
     @cached_property
     def encoded(self) -> bytes:
@@ -79,20 +105,22 @@ class Commit(Struct, frozen=True, dict=True):
             writer.raw(parent)
         writer.text(self.author).sint(self.time_ns).sint(self.zone_minutes).text(self.message)
         writer.uint(len(self.metrics))
-        for name in sorted(self.metrics, key=_as_bytes):
+        for name in sorted(self.metrics, key=encode_text):
             writer.text(name).raw(_FLOAT.pack(self.metrics[name]))
         writer.text(self.pipeline).text(self.code)
         if version >= _WITH_PARAMS:
             writer.uint(len(self.params))
-            for name in sorted(self.params, key=_as_bytes):
+            for name in sorted(self.params, key=encode_text):
                 writer.text(name).text(self.params[name])
         if version >= _WITH_NEEDS:
             writer.uint(len(self.needs))
             for id_ in sorted(self.needs):
                 writer.raw(id_)
             writer.uint(len(self.attached))
-            for name in sorted(self.attached, key=_as_bytes):
+            for name in sorted(self.attached, key=encode_text):
                 writer.text(name)
+        if version >= _TAILED:
+            write_tail(writer, self._tail())
         return writer.done()
 
     @cached_property
@@ -109,13 +137,13 @@ class Commit(Struct, frozen=True, dict=True):
         if len(data) > MAX_COMMIT:
             raise reader.fail(f"it is longer than {MAX_COMMIT} bytes")
         version = reader.uint()
-        if version not in (_PLAIN, _WITH_PARAMS, _WITH_NEEDS):
+        if not _PLAIN <= version <= _TAILED:
             raise reader.fail("its version is unknown")
         manifest, root = ManifestId(reader.free_raw(32)), Root(reader.free_raw(32))
         parents = tuple(CommitId(reader.free_raw(32)) for _ in range(reader.count(_MAX_PARENTS)))
         author = reader.text(MAX_NAME_BYTES)
         time_ns, zone = signed(reader.free_uint()), reader.sint()
-        message = _text(reader.free_blob(MAX_MESSAGE))
+        message = decode_text(reader.free_blob(MAX_MESSAGE))
         if not -_DAY < zone < _DAY:
             raise reader.fail("its zone is further from UTC than a day")
         metrics: dict[str, float] = {}
@@ -125,19 +153,22 @@ class Commit(Struct, frozen=True, dict=True):
         params: dict[str, str] = {}
         if version >= _WITH_PARAMS:
             for name in _names(reader, MAX_PARAMS):
-                params[name] = _text(reader.free_blob(MAX_NAME_BYTES))
+                params[name] = decode_text(reader.free_blob(MAX_NAME_BYTES))
         needs: tuple[CommitId, ...] = ()
         attached: tuple[str, ...] = ()
         if version >= _WITH_NEEDS:
             needs = tuple(CommitId(reader.raw(32)) for _ in range(reader.count(MAX_NEEDS)))
             attached = tuple(_names(reader, MAX_ATTACHED))
+        fields = read_tail(reader, COMMIT_TAGS) if version >= _TAILED else {}
         reader.end()
         commit = cls(
             manifest, root, parents, author, time_ns=time_ns, zone_minutes=zone, message=message,
             metrics=metrics, pipeline=pipeline, code=code, params=params, needs=needs,
-            attached=attached,
+            attached=attached, run=decode_text(fields.get(_RUN, b"")), dirty=_DIRTY in fields,
+            unknown=unknown_of(fields, COMMIT_TAGS),
         )  # fmt: skip
-        if commit.version != version or any(a >= b for a, b in pairwise(needs)):
+        other = commit.version != version or commit._tail() != fields
+        if other or any(a >= b for a, b in pairwise(needs)):
             raise reader.fail(_OTHER_FORM)
         # The reader accepts one form of each field, and the order of names was checked.
         commit.__dict__["encoded"] = data
@@ -155,13 +186,16 @@ def _like(known: Commit, fields: Sequence[bytes]) -> Commit:
         known.author,
         time_ns=signed(number(field())),
         zone_minutes=known.zone_minutes,
-        message=_text(field()),
+        message=decode_text(field()),
         metrics={name: _FLOAT.unpack(field())[0] for name in known.metrics},
         pipeline=known.pipeline,
         code=known.code,
-        params={name: _text(field()) for name in known.params},
+        params={name: decode_text(field()) for name in known.params},
         needs=known.needs,
         attached=known.attached,
+        run=known.run,
+        dirty=known.dirty,
+        unknown=known.unknown,
     )
 
 
@@ -175,13 +209,5 @@ def _names(reader: Reader, most: int) -> Iterator[str]:
         name = reader.blob(MAX_NAME_BYTES)
         if previous is not None and name <= previous:
             raise reader.fail(_OTHER_FORM)
-        yield _text(name)
+        yield decode_text(name)
         previous = name
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _as_bytes(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")

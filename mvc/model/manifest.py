@@ -32,12 +32,14 @@ from mvc.model.canonical import Reader, Writer
 from mvc.model.hashing import digest
 from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
-from mvc.model.names import ATTACHED, attached_path, check_key, check_path
+from mvc.model.names import ATTACHED, attached_path, check_key, check_path, training_path
+from mvc.model.tail import MANIFEST_TAGS, Unknown, read_tail, write_tail
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 _TAG = b"mvc.manifest.1"
 _TAG_ENTRY = b"mvc.entry.1"
-_PLAIN, _WITH_ATTACHED = 1, 2  # the second needs the feature "commit-3"
+# The second needs the feature "commit-3", the third "manifest-3".
+_PLAIN, _WITH_ATTACHED, _TAILED = 1, 2, 3
 _FORMATS = ("opaque", "safetensors", "torch", "npz", "npy", "state")
 _DTYPE_NAMES = tuple(DTYPES)
 _Span = tuple[int, int, bool]
@@ -141,7 +143,9 @@ class Manifest:
     are both. Only the files have part in its Merkle root.
     """
 
-    def __init__(self, entries: Iterable[FileEntry]) -> None:
+    def __init__(self, entries: Iterable[FileEntry], unknown: Unknown = ()) -> None:
+        """``unknown``: fields of a later version of mvc."""
+        self.unknown = unknown
         self.all_entries = tuple(sorted(entries, key=lambda e: e.path.encode()))
         self.entries = self.all_entries
         self.attached = tuple(e for e in self.all_entries if e.path.startswith(ATTACHED))
@@ -160,15 +164,22 @@ class Manifest:
         return {e.path: e for e in self.entries}
 
     @cached_property
+    def training_states(self) -> frozenset[str]:
+        """The paths at which a Recorder keeps the training state of a model of this version."""
+        return frozenset(training_path(entry.path) for entry in self.entries) & self.by_path.keys()
+
+    @cached_property
     def attached_by_path(self) -> dict[str, FileEntry]:
         return {e.path: e for e in self.attached}
 
     @cached_property
     def encoded(self) -> bytes:
         version = _WITH_ATTACHED if self.attached else _PLAIN
-        writer = Writer().uint(version).uint(len(self.all_entries))
+        writer = Writer().uint(_TAILED if self.unknown else version).uint(len(self.all_entries))
         for entry in self.all_entries:
             _write_entry(writer, entry, with_path=True)
+        if self.unknown:
+            write_tail(writer, dict(self.unknown))
         return writer.done()
 
     @cached_property
@@ -198,16 +209,19 @@ class Manifest:
         if len(data) > MAX_MANIFEST:
             raise reader.fail(f"it is longer than {MAX_MANIFEST} bytes")
         version = reader.uint()
-        if version not in (_PLAIN, _WITH_ATTACHED):
+        if not _PLAIN <= version <= _TAILED:
             raise reader.fail("its version is unknown")
         check = check_path if version == _PLAIN else _check_any_path
         entries = [_read_entry(reader, spans, check) for _ in range(reader.count(MAX_TENSORS))]
+        fields = read_tail(reader, MANIFEST_TAGS) if version == _TAILED else {}
         reader.end()
         paths = [entry.path.encode() for entry in entries]
         if any(a >= b for a, b in pairwise(paths)):
             raise reader.fail("its entries are not in canonical order, or a path is there twice")
-        manifest = cls(entries)
-        if version == _WITH_ATTACHED and not manifest.attached:
+        manifest = cls(entries, tuple(fields.items()))
+        if (version == _TAILED and not fields) or (
+            version == _WITH_ATTACHED and not manifest.attached
+        ):
             raise reader.fail("it is not in canonical form")
         # The reader accepts one form of each field, and the order of entries was checked.
         manifest.__dict__["encoded"] = data

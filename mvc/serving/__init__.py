@@ -1,4 +1,4 @@
-"""Production weights handed to the process that serves them: a sink and a reader of one file.
+"""What a process serves: a Follower of what is live on a target, a sink and a reader of weights.
 
-Deciding what the production weights are: ``mvc.lossy``.
+Deciding what production weights are: ``mvc.lossy``. What is live: ``mvc.repo.deployments``.
 """

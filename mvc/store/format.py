@@ -10,15 +10,21 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from mvc.errors import DamagedData, UnsupportedFormat
+from mvc.errors import DamagedData, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
+from mvc.model import tail
+from mvc.model.commit import COMMIT_TAGS
+from mvc.model.tail import MANIFEST_TAGS
+from mvc.store.journal.entries import ENTRY_TAGS
 
 FORMAT = "format"
 _NAME = "mvc-repository"
 _VERSION = 1
-KNOWN = frozenset(
-    {"codings-2", "commit-2", "commit-3", "compacted", "entry-2", "entry-3", "entry-4", "lc"}
-)
+KNOWN = frozenset({
+    "codings-2", "commit-2", "commit-3", "commit-4", "compacted", "entry-2", "entry-3", "entry-4",
+    "entry-5", "lc", "manifest-3",
+})  # fmt: skip
+_TAGS = {"entry": ENTRY_TAGS, "commit": COMMIT_TAGS, "manifest": MANIFEST_TAGS}
 _MAX_SIZE = 4096
 
 
@@ -40,12 +46,29 @@ def parse_format(data: bytes) -> frozenset[str]:
     names = frozenset(f for f in features.removeprefix("features=").split(",") if f)
     if name != _NAME or not version.isdigit():
         raise DamagedData("the repository's format file is damaged")
-    if int(version) > _VERSION or not names <= KNOWN:
-        unknown = ", ".join(sorted(names - KNOWN)) or f"format {version}"
+    refused = sorted(name for name in names if _demand(name) == tail.REFUSE)
+    if int(version) > _VERSION or refused:
+        unknown = ", ".join(refused) or f"format {version}"
         raise UnsupportedFormat(
-            f"this repository needs a newer mvc: it uses {unknown}", hint="upgrade mvc"
+            f"this repository needs a newer mvc: it uses {unknown}", hint=tail.UPGRADE
         )
     return names
+
+
+def _demand(feature: str) -> int:
+    """What this version of mvc does with a repository that has a feature."""
+    kind, _, tag = feature.partition("-tag-")
+    if feature in KNOWN:
+        return tail.IGNORE
+    if kind not in _TAGS or not (tag.isascii() and tag.isdigit()):
+        return tail.REFUSE
+    return tail.IGNORE if int(tag) in _TAGS[kind] else tail.demand(int(tag))
+
+
+def only_read(features: frozenset[str]) -> str:
+    """Why a repository with these features can be read but not written; empty if it can."""
+    unknown = ", ".join(sorted(name for name in features if _demand(name) == tail.READ))
+    return unknown and f"this mvc can read the repository, but not write it: it uses {unknown}"
 
 
 def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
@@ -54,7 +77,17 @@ def read_features(fs: FileSystem, folder: Path) -> frozenset[str]:
 
 
 def add_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
-    """Makes sure, durably, that ``features`` are named. Call it under the journal's lock."""
+    """Makes sure, durably, that ``features`` are named. Call it under the journal's lock.
+
+    Raises ReadOnly if those that are named already forbid to write.
+    """
     present = read_features(fs, folder)
+    if why := only_read(present):
+        raise ReadOnly(why, hint=tail.UPGRADE)
     if not features <= present:
-        fs.write_atomic(folder / FORMAT, format_line(present | features))
+        write_features(fs, folder, present | features)
+
+
+def write_features(fs: FileSystem, folder: Path, features: frozenset[str]) -> None:
+    """Names these features and no others. Call it under the journal's lock."""
+    fs.write_atomic(folder / FORMAT, format_line(features))

@@ -409,6 +409,12 @@ class Snapshot:
         """The entry that recorded a deployment on ``target`` last; errors as of ``newest``."""
         return self.newest(keys.TARGET + keys.text(target))
 
+    def next_deployment(self, target: str, time_ns: int) -> int | None:
+        """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
+        low = keys.DEPLOYED + keys.text(target)
+        later = self.first(keys.after(low + keys.moment(time_ns)), keys.after(low))
+        return None if later is None else keys.moment_of(later)
+
     def deployment_before(self, target: str, offset: int | None = None) -> int | None:
         """Offset of the last entry before ``offset`` with a deployment on ``target``."""
         low = keys.TARGET + keys.text(target)

@@ -16,7 +16,7 @@ from mvc.io.files import TEMPORARY, FileSystem
 from mvc.io.process import cpu_count
 from mvc.limits import PIECE
 from mvc.model.canonical import Writer
-from mvc.store.format import FORMAT, add_features, format_line, read_features
+from mvc.store.format import FORMAT, add_features, format_line, only_read, read_features
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
@@ -104,7 +104,8 @@ class Store:
         self.folder = folder
         features = read_features(fs, folder)
         self._compacted = "compacted" in features
-        self.writable = fs.is_writable_dir(folder)
+        self._required: frozenset[str] = frozenset()
+        self.writable = fs.is_writable_dir(folder) and not only_read(features)
         self._lock = threading.RLock()
         self._pid = -1
         self._thresholds = thresholds
@@ -200,9 +201,12 @@ class Store:
     def require(self, features: frozenset[str]) -> None:
         """Names features in ``format``, durably, before anything is written that needs them.
 
-        The caller must not hold the journal's lock.
+        The caller must not hold the journal's lock. Raises ReadOnly if a feature that is named
+        already says that this mvc may not write.
         """
-        if features and not features <= read_features(self.fs, self.folder):
+        self._required |= features
+        present = read_features(self.fs, self.folder)
+        if only_read(present) or not features <= present:
             with self.fs.lock(self.folder / JOURNAL):
                 add_features(self.fs, self.folder, features)
 
@@ -223,7 +227,9 @@ class Store:
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
         """See ``publish``; afterwards the index is brought up to date if it lags."""
-        recorded = publish(self.snapshot, lambda: self._made(make), release=release)
+        recorded = publish(
+            self.snapshot, lambda: self._made(make), release=release, stored=self._required
+        )
         self.snapshot.index_tail()
         return recorded
 

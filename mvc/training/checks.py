@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from os import PathLike
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from pathlib import PurePosixPath
+from typing import Any, TypedDict, cast
 
 import torch
 from msgspec import Struct
 
-import mvc
-from mvc.errors import NotARepository, WrongUsage
+from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.model.names import DEFAULT_STATE, check_path, check_ref
@@ -28,10 +26,6 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.staging import MODES
-
-if TYPE_CHECKING:
-    from mvc.api.repository import Repository
-
 
 Metrics = Mapping[str, Any]
 Params = Mapping[str, Any]
@@ -76,7 +70,7 @@ class RecorderOptions(Struct, frozen=True):
     params: Params | Callable[[], Params] | None = None
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
-    start: int = 0
+    start: int | None = None
     on_deploy: Callable[[ServedVersion], object] | None = None
     evaluate: Evaluate | None = None
     monitor: Monitor | None = None
@@ -86,10 +80,14 @@ class RecorderOptions(Struct, frozen=True):
     author: str | None = None
     origin: CommitId | None = None
     """The version that the training resumed from."""
+    hyper: Params = {}
+    """The hyper-parameters that a framework knows; ``params`` of the same names count."""
+    files: Mapping[str, bytes] = {}
+    """Files of every version in the folder of ``name``, by their path in it."""
 
     @classmethod
     def of(
-        cls, given: RecorderKeywords, start: int = 0, origin: CommitId | None = None
+        cls, given: RecorderKeywords, start: int | None = None, origin: CommitId | None = None
     ) -> RecorderOptions:
         """Raises WrongUsage for a pipeline of a wrong type, TypeError for an unknown name."""
         text, bound = pipeline_and_bound(given.get("pipeline"))
@@ -115,7 +113,7 @@ class RecorderOptions(Struct, frozen=True):
 
     def settings(self, params: Params | None) -> dict[str, str]:
         """The params of one version: those of every version, and those of the step."""
-        made = params_from(_joined("params", self.params, params))
+        made = {**self.hyper, **params_from(_joined("params", self.params, params))}
         check_request(CommitRequest((), params=made))
         return made
 
@@ -128,30 +126,6 @@ def _joined(name: str, common: Any, given: Any) -> dict[str, Any]:
             raise _wrong(name, each, "a mapping from names to values")
         found |= each or {}
     return found
-
-
-_PATH = "an open mvc.Repository, or the path of one"
-
-
-def opened(given: Repository | str | PathLike[str]) -> tuple[Repository, bool]:
-    """The repository, and whether this call opened it, so that the caller must close it.
-
-    ``given`` is an open repository, or the folder of one. Raises WrongUsage for anything else and
-    for a closed repository, NotARepository for a folder without one.
-    """
-    if isinstance(given, mvc.Repository):
-        if given.closed:
-            raise WrongUsage("this repository is closed", hint="open it again")
-        return given, False
-    if not isinstance(given, str | PathLike):
-        raise _wrong("repo", given, _PATH)
-    try:
-        return mvc.Repository.open(given, discover=False), True
-    except NotARepository as error:
-        raise NotARepository(
-            f"not a repository: {Path(given)}",
-            hint="make it with mvc.Repository.init(...) or 'mvc init'",
-        ) from error
 
 
 def check_objects(model: Any, optimizer: Any, scheduler: Any, scaler: Any) -> None:
@@ -174,7 +148,8 @@ def check_options(options: RecorderOptions) -> None:
     Raises InvalidName for a bad name, InvalidPipeline for a bad pipeline.
     """
     whole("every", options.every, 1)
-    whole("start", options.start, 0)
+    if options.start is not None:
+        whole("start", options.start, 0)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
     optional = ("branch", "deploy", "author", "pipeline")

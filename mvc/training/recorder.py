@@ -23,11 +23,12 @@ from msgspec.structs import replace
 from mvc.errors import WrongUsage
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
+from mvc.repo.opening import opened
 from mvc.repo.recording import announce
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
 from mvc.training.checks import Metrics, Params, RecorderKeywords, RecorderOptions
-from mvc.training.resume import Resumed
+from mvc.training.resume import Resumed, resumed_since
 from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
 from mvc.training.writer_thread import WriterThread
@@ -71,9 +72,10 @@ class Recorder:
     the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
     ``deploy`` is the target on which each version goes live, as of the call. ``metrics`` and
     ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
-    the number of steps done before, or what ``repo.resume`` returned; then every version names the
-    one that training went on from. ``message`` is put before each version's own; ``author`` is as
-    for ``commit``.
+    the number of steps done before, or what ``repo.resume`` returned; by default those of the
+    version that ``repo.resume`` set the model to, and else 0. After a resume every version names
+    the one that training went on from. ``message`` is put before each version's own; ``author`` is
+    as for ``commit``.
     ``pipeline`` is text, or Requirements, which ``commit`` explains.
 
     Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says,
@@ -101,7 +103,7 @@ class Recorder:
         scheduler: Any = None,
         scaler: Any = None,
         include: Sequence[str] | None = None,
-        start: int | Resumed = 0,
+        start: int | Resumed | None = None,
         **options: Unpack[RecorderKeywords],
     ) -> None:
         done, origin = (start.step, start.commit) if isinstance(start, Resumed) else (start, None)
@@ -127,14 +129,16 @@ class Recorder:
     ) -> None:
         checks.check_options(options)
         self._source = source
-        self._steps = options.start
         self._taken = 0
         self._on_close: list[Callable[[], object]] = []
         self._pid = os.getpid()
         self._closed = False
-        self._repo, self._own = checks.opened(repo)
+        self._repo, self._own = opened(repo)
         with ExitStack() as failed:
             failed.callback(self._close_own_repo)
+            options = self._from_resumed(options)
+            self._origin, self._first = options.origin, options.start or 0
+            self._steps, self._before = self._first, 0
             context = self._repo.context
             timeout = float(context.config.get("recorder.timeout"))
             self._queue = Queue(options.when_full, options.queue_bytes, timeout)
@@ -145,6 +149,13 @@ class Recorder:
             failed.pop_all()
         self._forget = self._repo.before_close(self.close)
         _open.add(self)
+
+    def _from_resumed(self, options: RecorderOptions) -> RecorderOptions:
+        """With the start that ``repo.resume`` gave the model, if none is named."""
+        resumed = resumed_since(self._repo, getattr(self._source, "model", None))
+        if options.start is not None or resumed is None:
+            return options
+        return replace(options, start=resumed.step, origin=resumed.commit)
 
     def _close_own_repo(self) -> None:
         if self._own:
@@ -204,13 +215,18 @@ class Recorder:
         self._check_open()
         called_ns = self._repo.context.store.clock.now_ns()
         self._writer.raise_failure()
-        first = self._options.start
+        if (resumed := resumed_since(self._repo, getattr(self._source, "model", None))) is not None:
+            self._before += self._steps - self._first
+            self._first = self._steps = resumed.step
+            self._origin = resumed.commit
+        first = self._first
         self._steps = self._steps + 1 if number is None else checks.whole("number", number, first)
         taken = False
         if not (self._steps - first) % self._options.every:
             options = self._options
             numbers, settings = options.numbers(loss, metrics), options.settings(params)
-            item = Item(self._steps, called_ns, numbers, settings, data=data, awaited=wait)
+            item = Item(self._steps, called_ns, numbers, settings, data=data, awaited=wait,
+                        origin=self._origin)  # fmt: skip
             taken = self._take(item, batch)
         if not wait:
             return taken
@@ -267,8 +283,9 @@ class Recorder:
         """Counts up to now."""
         writer, queue = self._writer, self._queue
         step, newest = writer.newest or (None, None)
+        called = self._before + self._steps - self._first
         return Report(
-            steps=self._steps - self._options.start, taken=self._taken, durable=writer.durable,
+            steps=called, taken=self._taken, durable=writer.durable,
             failed=writer.failed, coalesced=queue.coalesced, dropped=queue.dropped, newest=newest,
             newest_step=step, waiting_bytes=queue.held, peak_bytes=queue.peak,
             skipped=writer.skipped,

@@ -10,7 +10,9 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from weakref import WeakKeyDictionary
 
 import torch
 from msgspec import Struct
@@ -46,7 +48,7 @@ class RecordedBy(Struct, frozen=True):
 
 
 class Resumed(Struct, frozen=True):
-    """Where the training continues: after step ``step``, at the ``batch`` that was passed with it.
+    """Where the training continues: ``step`` steps are done, the last one with this ``batch``.
 
     ``differs`` names every condition of the next bits that has changed, such as
     ``threads: 4, not 2``; it is empty on the same machine and setting.
@@ -56,6 +58,40 @@ class Resumed(Struct, frozen=True):
     step: int
     batch: Any
     differs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        done = f"{self.commit.short}: {self.step:,} steps done"
+        return f"{done}; differs: {', '.join(self.differs)}" if self.differs else done
+
+
+_resumed: WeakKeyDictionary[torch.nn.Module, tuple[Path, Resumed]] = WeakKeyDictionary()
+
+
+def resume_and_note(
+    repo: Repository,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None = None,
+    **options: Unpack[ResumeOptions],
+) -> Resumed:
+    """``resume``; a Recorder of this model and repository then counts on from the version."""
+    resumed = resume(repo, model, optimizer, **options)
+    _resumed[parts.unwrap(model)] = repo.root, resumed
+    return resumed
+
+
+def resumed_since(repo: Repository, model: torch.nn.Module | None) -> Resumed | None:
+    """What ``repo`` resumed ``model`` from since the last such call; None if it did not."""
+    noted = _resumed.pop(model, None) if _resumed and model is not None else None
+    return noted[1] if noted is not None and noted[0] == repo.root else None
+
+
+class ResumeOptions(TypedDict, total=False):
+    """Keyword arguments of ``resume``."""
+
+    scheduler: Any
+    scaler: Any
+    rev: str | CommitId
+    name: str
 
 
 def resume(

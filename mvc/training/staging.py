@@ -25,6 +25,7 @@ from msgspec import Struct, field
 from mvc.adapters.python.arrays import tensor_spec
 from mvc.adapters.structure import MAX_DEPTH, part_name
 from mvc.errors import Busy, UnsupportedTensor
+from mvc.ids import CommitId
 from mvc.io.patience import SLICE, Patience, warn
 
 MODES = ("block", "coalesce", "drop")
@@ -164,7 +165,8 @@ class Item(Struct):
     """A step whose state is staged. ``called_ns``: when ``step`` took it, in ns since 1970.
 
     ``data`` is its batch, for a lossy pipeline. ``awaited``: the caller waits for its production
-    weights. ``nbytes`` is the room that it takes in the queue.
+    weights. ``origin`` is the version that the training went on from. ``nbytes`` is the room that
+    it takes in the queue.
     """
 
     step: int
@@ -173,6 +175,7 @@ class Item(Struct):
     params: Mapping[str, str]
     data: Any
     awaited: bool
+    origin: CommitId | None = None
     slot: Slot = field(default_factory=Slot)
     nbytes: int = 0
 

@@ -20,7 +20,7 @@ class WatchOptions(RecorderKeywords, total=False):
     """Options of ``watch``: those of ``mvc.Recorder``."""
 
     include: Sequence[str] | None
-    start: int | Resumed
+    start: int | Resumed | None
     scheduler: None
     scaler: None
 

@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from mvc.adapters.files.detect import opaque
 from mvc.adapters.hashing import hash_file
-from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.parsed import MemorySource, ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
+from mvc.ids import CommitId
+from mvc.model.names import check_path
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_states, refuse_empty
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.result import CommitResult
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.refs import tip
 from mvc.serving.served_version import ServedVersion
 from mvc.training.approximator import Approximated, Approximator
 from mvc.training.checks import RecorderOptions
@@ -58,6 +64,8 @@ class WriterThread(threading.Thread):
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, options.stages, options.branch)
         self._stored: Approximated | None = None  # the model of the last version
+        self._files = _parsed(options)
+        self._named: CommitId | None = None  # the origin that a version names
         self._coding = options.stages.coding()
         self.production: ServedVersion | None = None
         self.durable = 0
@@ -84,6 +92,7 @@ class WriterThread(threading.Thread):
                 if made is None:
                     self.skipped += 1
                 else:
+                    self._named = item.origin
                     self.newest = item.step, replace(made, state=None)
                     self.durable += 1
                     self._hand_out(item, made)
@@ -126,8 +135,8 @@ class WriterThread(threading.Thread):
             kept = item.slot.state["model"] if options.keep_training else None
             training |= {"of": training.get("schema"), "schema": PRODUCTION, "weights": kept}
             training |= {"pipeline": options.pipeline, "decisions": self.reducer.memory()}
-        if options.origin is not None:
-            training["origin"] = str(options.origin)
+        if item.origin is not None:
+            training["origin"] = str(item.origin)
         path, states = training_path(options.name), dict[str, ParsedFile | Mapping[str, Any]]()
         if self._weights:
             refuse_empty({options.name: model})
@@ -139,10 +148,11 @@ class WriterThread(threading.Thread):
         made_here = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not made_here
         context = self._repo.context
+        states |= self._files_to_store()
         with context.caches.lock:
             request = CommitRequest(
                 changes=of_states(context, states),
-                message=self._message(item.step),
+                message=self._message(item),
                 metrics=item.metrics,
                 params=item.params,
                 deploy=options.deploy,
@@ -173,11 +183,25 @@ class WriterThread(threading.Thread):
         training["root"] = entry.state.root.hex()
         return parsed
 
-    def _message(self, step: int) -> str:
-        prefix, origin = self._options.message, self._options.origin
-        text = f"{prefix}: step {step}" if prefix else f"step {step}"
-        if origin is not None and not self.durable:
-            text += f" (resumed from {origin.short})"
+    def _files_to_store(self) -> dict[str, ParsedFile]:
+        """The files that the newest version of the branch lacks, or has with other bytes."""
+        if not self._files or not self._weights:
+            return {}
+        context = self._repo.context
+        newest = tip(context, self._options.branch).commit
+        kept = (manifests.if_kept(context, newest) if newest else None) or manifests.EMPTY
+        entries = kept.by_path
+        return {
+            path: parsed
+            for path, (parsed, content) in self._files.items()
+            if path not in entries or entries[path].content_id != content
+        }
+
+    def _message(self, item: Item) -> str:
+        prefix = self._options.message
+        text = f"{prefix}: step {item.step}" if prefix else f"step {item.step}"
+        if item.origin is not None and item.origin != self._named:
+            text += f" (resumed from {item.origin.short})"
         return text
 
     def _hand_out(self, item: Item, made: CommitResult) -> None:
@@ -193,6 +217,19 @@ class WriterThread(threading.Thread):
         self.production = ServedVersion(state, made.id, moment)
         if act is not None:
             act(self.production)
+
+
+def _parsed(options: RecorderOptions) -> dict[str, tuple[ParsedFile, bytes]]:
+    """The files beside the model by path, each with the id of its bytes."""
+    folder = PurePosixPath(options.name).parent
+    found: dict[str, tuple[ParsedFile, bytes]] = {}
+    for name, content in options.files.items():
+        path = check_path(str(folder / name))
+        parsed = opaque(MemorySource(content), path)
+        entry = hash_file(parsed, path)
+        parsed.ids = [part.id for part in entry.contents]
+        found[path] = parsed, entry.content_id
+    return found
 
 
 def _copy(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from tests.frameworks.trainings import Act, Trained, bits_of_all, buffers, distu
 SAMPLES, BATCH, ACCUMULATE = 28, 4, 2
 EPOCH = 7
 LOGS = ENDS = False
+HYPER = {"optimizer.lr": "0.01", "optimizer.betas": "[0.9, 0.999]", "num_processes": "1"}
 
 
 class Count:

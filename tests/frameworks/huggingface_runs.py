@@ -25,6 +25,11 @@ from tests.frameworks.trainings import Act, Trained, bits_of_all, buffers, distu
 SAMPLES, BATCH = 44, 4
 EPOCH = 6  # 11 batches, the last one of which is a step by itself
 LOGS, ENDS = True, False
+HYPER = {
+    "learning_rate": "0.01", "lr_scheduler_type": "cosine", "gradient_accumulation_steps": "2",
+    "weight_decay": "0.0", "seed": "3",
+}  # fmt: skip
+_OBJECTS = ("data_collator", "eval_dataset", "processing_class")
 
 
 def tokens() -> list[dict[str, torch.Tensor]]:
@@ -52,7 +57,7 @@ def trainer(folder: Path, callbacks: list[Any], seed: int = 3, **options: Any) -
         "use_cpu": True, "seed": seed,
     }  # fmt: skip
     net = options.pop("net", model)()
-    more = {k: options.pop(k) for k in ("data_collator", "eval_dataset") if k in options}
+    more = {k: options.pop(k) for k in _OBJECTS if k in options}
     args = TrainingArguments(str(folder / "out"), **{**given, **options})
     return Trainer(net, args, train_dataset=tokens(), callbacks=callbacks, **more)
 

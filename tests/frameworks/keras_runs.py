@@ -18,6 +18,7 @@ from tests.training.runs import bits_of
 SAMPLES, BATCH = 36, 8  # the last batch is a short one
 BATCHES = EPOCH = 5
 LOGS, ENDS = True, False
+HYPER = {"optimizer.name": "adam", "optimizer.beta_1": "0.9", "steps_per_epoch": "5"}
 _draw = np.random.default_rng(7)
 INPUTS = _draw.normal(size=(SAMPLES, 6)).astype("float32")
 LABELS = _draw.integers(0, 3, SAMPLES)

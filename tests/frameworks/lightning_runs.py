@@ -21,6 +21,7 @@ from tests.frameworks.trainings import Act, Trained, bits_of_all, buffers, distu
 
 BATCHES = EPOCH = 5
 LOGS = ENDS = True
+HYPER = {"plateau": "false"}
 SIZE = 4
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -59,6 +60,7 @@ class Net(pl.LightningModule):
         self.last = nn.Linear(12, 3)
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64), persistent=False)
         self.plateau = plateau
+        self.save_hyperparameters()
         self.trace: list[str] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -85,7 +85,8 @@ def test_every_step_is_a_version(framework: Any, recorded: Recorded) -> None:
         assert digests(repo.checkout(entry.id).values()) == seen[step]
         assert entry.commit.metrics["fold"] == 3
         assert any("loss" in name for name in entry.commit.metrics) == framework.LOGS
-        assert entry.commit.params == {"data": "a"}
+        assert entry.commit.params["data"] == "a"
+        assert framework.HYPER.items() <= entry.commit.params.items()
     assert [d.commit for d in repo.deployments("prod")] == [entry.id for entry in log]
     assert (report.durable, report.failed, report.newest_step) == (len(log), 0, count)
     assert report.newest.id == log[-1].id

@@ -99,6 +99,15 @@ def test_what_is_logged_and_kept(tmp_path: Path, repo: mvc.Repository) -> None:
     assert training["tied"] == [["lm_head.weight", "transformer.wte.weight"]]
 
 
+def test_tokens_are_no_hyper_parameters(tmp_path: Path, repo: mvc.Repository) -> None:
+    """What the training was told counts where the user gives no param of that name."""
+    callback = MVCCallback(repo, params={"seed": "of my own"})
+    trainer(tmp_path, [callback], max_steps=1, hub_token="hf_secret", warmup_steps=4).train()
+    params = repo.version().params
+    assert params["warmup_steps"] == "4" and params["seed"] == "of my own"
+    assert "hf_secret" not in str(params) and "out" not in params.values()
+
+
 def test_every_n_steps(tmp_path: Path, repo: mvc.Repository) -> None:
     """Counted as the Trainer counts, also after going on from elsewhere."""
     trainer(tmp_path, [MVCCallback(repo, every_n_steps=3)], max_steps=7).train()

@@ -173,6 +173,32 @@ def test_hyper_parameters_are_left_out(tmp_path: Path) -> None:
     assert "hyper_parameters" not in kept["lightning"]["checkpoint"]["value"]
 
 
+class Configured(Net):
+    def __init__(self, **config: Any) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+
+
+CONFIG: dict[str, Any] = {
+    "rate": 0.01, "layers": [4, 8], "net": {"width": 16, "act": "relu"}, "max_tokens": 512,
+    "flags": SimpleNamespace(half=True), "nothing": None, "scale": torch.tensor(0.5),
+    "api_key": "sk-1", "hub": {"token": "hf-2"}, "password": 4711, "tracking": "http://me:pw3@host",
+    "text": "x" * 5000, "lines": "a\nb", "function": print, "many": list(range(5000)),
+}  # fmt: skip
+
+
+def test_hyper_parameters_are_params(tmp_path: Path) -> None:
+    """Plain values, as texts that parse back; no secrets, no objects, nothing long."""
+    fit(MVCCallback(existing(tmp_path)), module=lambda: Configured(**CONFIG), max_steps=1)
+    with mvc.Repository.open(tmp_path) as repo:
+        params = dict(repo.version().params)
+    assert params.pop("plateau", "false") == "false"
+    assert params == {
+        "rate": "0.01", "layers": "[4, 8]", "net.width": "16", "net.act": "relu",
+        "max_tokens": "512", "flags.half": "true", "nothing": "null", "scale": "0.5",
+    }  # fmt: skip
+
+
 def test_a_foreign_parameter_is_refused_by_name(tmp_path: Path) -> None:
     class Foreign(Net):
         def configure_optimizers(self) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, UnsupportedFormat
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 
@@ -28,6 +28,9 @@ COMMITS = st.builds(
     TEXT,
     TEXT,
     st.dictionaries(TEXT, TEXT, max_size=3),
+    run=TEXT,
+    dirty=st.booleans(),
+    unknown=st.sampled_from([(), ((400, b"x"),), ((400, b""), (405, b"yz"))]),
 )
 PLAIN = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0)
 
@@ -47,7 +50,7 @@ def test_other_bytes_are_another_commit_or_damage(commit: Commit, data: st.DataO
     encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
     try:
         other = Commit.decode(bytes(encoded))
-    except DamagedData:
+    except (DamagedData, UnsupportedFormat):
         return
     assert other.encoded == replace(other).encoded == bytes(encoded)
     assert other.id != commit.id
@@ -122,3 +125,31 @@ def test_ids_are_bytes_of_one_length() -> None:
     assert PLAIN.id.short in repr(PLAIN.id)
     with pytest.raises(ValueError, match="32 bytes"):
         CommitId(b"short")
+
+
+def test_a_tail_is_there_only_where_a_field_needs_it() -> None:
+    assert replace(PLAIN, run="", dirty=False).encoded == PLAIN.encoded
+    assert (PLAIN.encoded[0], PLAIN.features) == (1, frozenset())
+    run = replace(PLAIN, run="a", dirty=True)
+    assert (run.encoded[0], run.features) == (4, {"commit-4"})
+    assert run.encoded.endswith(b"\2\4\1a\x08\0")
+    read = Commit.decode(run.encoded)
+    assert (read.run, read.dirty, read.id) == ("a", True, run.id)
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\0", b"\1\4\0", b"\1\x08\1x", b"\2\x08\0\4\1a", b"\2\4\1a\4\1a"]
+)
+def test_a_hostile_tail_is_damage(tail: bytes) -> None:
+    plain = replace(PLAIN, run="a").encoded.removesuffix(b"\1\4\1a")
+    with pytest.raises(DamagedData):
+        Commit.decode(plain + tail)
+
+
+def test_unknown_fields_are_kept_and_count_for_the_id() -> None:
+    later = replace(PLAIN, unknown=((400, b"x"), (401, b"")))
+    assert later.features == {"commit-4", "commit-tag-401"}
+    assert Commit.decode(later.encoded).unknown == later.unknown
+    assert later.id != PLAIN.id
+    with pytest.raises(UnsupportedFormat, match="the field 402"):
+        Commit.decode(replace(PLAIN, unknown=((402, b""),)).encoded)

@@ -80,7 +80,7 @@ def _mvc(read: Read, data: bytes) -> Any:
 def _second(read: Read, data: bytes) -> Any:
     try:
         return read(data)
-    except Exception:  # a reader of 350 lines refuses by whatever fails first
+    except Exception:  # a short reader refuses by whatever fails first
         return REFUSED
 
 

@@ -13,7 +13,8 @@ from blake3 import blake3
 from tests.oracle import grid, steps
 
 MIB = 1 << 20
-FEATURES = ",codings-2,commit-2,commit-3,compacted,entry-2,entry-3,entry-4,lc"
+FEATURES = ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc"
+TAGS = {4: "author", 8: "reason", 12: "returns"}, {4: "run", 8: "dirty"}, {}
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -26,10 +27,11 @@ LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, a dig
     "entry": "which operation:text recorded:uint note:text regions:*uint,uint,uint "
     "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
     "marks:*float forgotten:2*id,uint undoes:2uint links:3*text,uint,uint "
-    "weights:4*id,uint,text,uint,text",
+    "weights:4*id,uint,text,uint,text tail:5tail",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "which:form manifest:id root:id parents:*id author:text time:sint zone:sint "
-    "message:text metrics pipeline:text code:text params needs:3*id attached:3*text",
+    "message:text metrics pipeline:text code:text params needs:3*id attached:3*text "
+    "tail:4tail",
     "file": "path:text format:uint size:uint places:*uint,spec contents skeleton:bytes "
     "checks:*uint,uint,uint tensors:*tensor",
     "tensor": "key:text content view",
@@ -44,11 +46,12 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
     "params": lambda c, r: dict(c.get("*text,text") if r.which > 1 else []),
-    "form": lambda c, r: n if (n := c.get("which")) < 4 else need(0, "its version"),
+    "form": lambda c, r: n if (n := c.get("which")) < 5 else need(0, "its version"),
     "commit": lambda c, r: Cursor(m := c.get("bytes")).get("made", Record(id=digest("commit", m))),
     "value": lambda c, r: c.get(("own", "id", "text", "own", "own")[n := c.get("uint")], (n, r)),
     "own": lambda c, r: next((([m.id, *m.parents])[r[0] - 3] for m in r[1].commits if r[0]), None),
-    "which": lambda c, r: n if 0 < (n := c.get("uint")) < 5 else need(0, "its version"),
+    "which": lambda c, r: n if 0 < (n := c.get("uint")) < 6 else need(0, "its version"),
+    "tail": lambda c, r: tail(c.get("*uint,bytes"), TAGS[hasattr(r, "manifest")]),
     "removed": lambda c, r: [c.get("text") for _ in range(n - 1)] if (n := c.get("uint")) else None,
     "spec": lambda c, r: (list(SIZES)[c.get("uint")], tuple(c.get("*uint"))),
     "contents": lambda c, r: [Record(gap=gap, spec=spec, id=c.take(32)) for gap, spec in r.places],
@@ -64,6 +67,13 @@ class Bad(Exception):
 def need(condition, why):
     if not condition:
         raise Bad(why)
+
+
+def tail(fields, names):  # what it says, by name
+    tags = [tag for tag, _ in fields]
+    need(tags and tags == sorted(set(tags)), "the tags of a tail do not ascend")
+    need(all(tag in names or tag & 3 < 2 for tag in tags), "a field that must be known")
+    return {names.get(tag, tag): data for tag, data in fields}
 
 
 class Cursor:
@@ -266,12 +276,18 @@ def read_journal(data):
     return entries
 
 
+def mere(feature):  # whether it is a tag that may be unknown to who only reads
+    kind, _, tag = feature.rpartition("-tag-")
+    return kind in ("entry", "commit", "manifest") and int(tag) & 3 < 2
+
+
 class Repository:  # of a folder .mvc, all as at the end of the journal
     def __init__(self, folder):
         text, _, check = (folder / "format").read_text("latin1").partition(" check=")
         features = set(text.removeprefix("mvc-repository 1 features=").split(","))
         sound = check == blake3(text.encode()).hexdigest(8) + "\n"
-        need(sound and features <= {*FEATURES.split(",")}, "an unknown or damaged format")
+        unknown = features - {*FEATURES.split(",")} - {f for f in features if mere(f)}
+        need(sound and not unknown, "an unknown or damaged format")
         self.entries = read_journal((folder / "journal").read_bytes())
         self.commits = {m.id: m for e in self.entries for m in e.commits}
         self.refs = {name: new for e in self.entries for name, _, new in e.refs}
@@ -318,9 +334,9 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         return data
 
     def manifest(self, id_):
-        form, every = Cursor(self.object(self.commits[id_].manifest)).get("uint,*file")
+        form, every = (c := Cursor(self.object(self.commits[id_].manifest))).get("uint,*file")
         files = [e for e in every if e.path[:5] != ".mvc/"]  # the others are attached
-        need(form == 1 + (files != every), "its version")
+        need(tail(c.get("*uint,bytes"), {}) if form == 3 else form == 1 + (files != every), "form")
         states = [(e.path, tree((t.key, t.id) for t in e.tensors)) for e in files if e.tensors]
         need((tree(states) if len(states) != 1 else states[0][1]) == self.commits[id_].root, "root")
         return files

@@ -52,7 +52,7 @@ def test_commits_refs_and_metadata(tmp_path: Path):
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("form", [0, 4, 127])
+@pytest.mark.parametrize("form", [0, 5, 127])
 def test_a_commit_of_an_unknown_form_is_refused(tmp_path: Path, form: int):
     """As a later program may write it: everything else is as it should be."""
     with Repository.init(tmp_path) as repo:

@@ -1,9 +1,6 @@
 """Processes for the tests of sinks: ``write`` deploys on and on, ``serve`` swaps on and on.
 
     python -m tests.serving.child write|serve PATH [COUNT]
-    python -m tests.serving.child die PATH REPOSITORY
-
-``die`` swaps, and is killed when it is about to record that; it prints when it swapped.
 
 Every version is tensors that all hold one number, so a torn one shows.
 """
@@ -11,13 +8,10 @@ Every version is tensors that all hold one number, so a torn one shows.
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from typing import NoReturn
 
 import numpy as np
 
-import mvc
 from mvc.ids import CommitId
 from mvc.serving.reader import FileReader
 from mvc.serving.served_version import ServedVersion
@@ -63,23 +57,8 @@ def serve(path: str, count: int) -> None:
             os.write(1, f"{number}\n".encode())
 
 
-def die(path: str, folder: str) -> None:
-    def killed(commit: CommitId, target: str, at: int) -> NoReturn:
-        assert reader.production is not None and reader.production.commit == commit
-        os.write(1, f"{at}\n".encode())
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError
-
-    with mvc.Repository.open(folder) as repo:
-        repo.deploy = killed  # type: ignore[assignment, method-assign]
-        reader = FileReader(path, target="edge")
-        reader.swap(repo)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "die":
-        die(sys.argv[2], sys.argv[3])
-    elif sys.argv[1] == "write":
+    if sys.argv[1] == "write":
         write(sys.argv[2])
     else:
         serve(sys.argv[2], int(sys.argv[3]))

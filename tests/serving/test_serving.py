@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,11 +24,11 @@ from mvc.errors import (
     InvalidName,
     IoFailed,
     MvcError,
-    UnknownRevision,
+    UnknownPath,
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.repo.commit.request import CommitOptions
+from mvc.serving import reader as reader_module
 from mvc.serving.reader import FileReader
 from mvc.serving.served_version import ServedVersion
 from mvc.serving.sink import FileSink
@@ -202,94 +202,74 @@ def test_a_flipped_bit_is_noticed(path: str) -> None:
     assert reader.production is None
 
 
-def test_the_swap_is_recorded_with_the_time_of_who_serves(path: str, tmp_path: Path) -> None:
+def test_a_reader_with_a_repository_serves_what_the_record_says(path: str, tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "repo") as repo:
-        made = [repo.commit({"w": np.full(9, i, np.float32)}) for i in range(2)]
-        sink = FileSink(path)
-        clock = FixedClock()
-        reader = FileReader(path, target="edge", clock=clock)
-        for each in made:
-            sink(ServedVersion(each.state, each.id, 1))
+        sink, clock = FileSink(path), FixedClock()
+        reader = FileReader(path, target="prod", clock=clock)
+        assert reader.swap(repo) is None
+        made = []
+        for i in range(3):
+            made.append(repo.commit({"w": np.full(9, i, np.float32)}, deploy="prod"))
+            sink(ServedVersion(made[i].state, made[i].id, 1))
             clock.advance(10**9)
             found = reader.swap(repo)
-            assert found is not None and found.commit == each.id and found.time_ns == clock.time_ns
+            assert found is not None and found.commit == made[i].id
+            assert found.time_ns == clock.time_ns and found.state["w"][0] == i
             assert reader.swap(repo) is None
-        assert [(d.commit, d.time_ns) for d in repo.deployments("edge")] == [
-            (made[0].id, clock.time_ns - 1_000_000_000), (made[1].id, clock.time_ns),
-        ]  # fmt: skip
-
-
-def test_a_record_that_fails_is_made_up_for(path: str, tmp_path: Path) -> None:
-    with mvc.Repository.init(tmp_path / "other") as other:
-        elsewhere = other.commit({"w": np.ones(2)})
-    with mvc.Repository.init(tmp_path / "repo") as repo:
-        clock = FixedClock()
-        reader = FileReader(path, target="edge", clock=clock)
-        FileSink(path)(ServedVersion(elsewhere.state, elsewhere.id, 1))
-        with pytest.raises(UnknownRevision):
-            reader.swap(repo)  # this repository does not know the version yet
-        assert reader.production is not None
-        clock.advance(10**9)
-        again = repo.commit(
-            {"w": np.ones(2)},
-            options=CommitOptions(author=elsewhere.commit.author, time=elsewhere.commit.time_ns),
-        )
-        assert again.id == elsewhere.id
+        repo.rollback("prod")
+        assert swapped(reader, repo).commit == made[1].id
+        assert reader.production is not None and reader.production.state["w"][0] == 1
+        repo.retract(None, "prod")
+        assert swapped(reader, repo).commit == made[2].id
+        repo.deploy(made[0].id, "elsewhere")
         assert reader.swap(repo) is None
-        assert [d.time_ns for d in repo.deployments("edge")] == [clock.time_ns - 10**9]
 
 
-def test_a_swap_that_a_kill_kept_from_being_recorded_is_recorded_by_the_next(
-    path: str, tmp_path: Path
+def swapped(reader: FileReader, repo: mvc.Repository) -> ServedVersion:
+    """What the reader swaps to once it no longer waits for the file."""
+    deadline = time.monotonic() + 60
+    while (found := reader.swap(repo)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def test_the_hand_over_waits_for_the_file_and_spares_the_repository(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with mvc.Repository.init(tmp_path / "repo") as repo:
-        first, second = (repo.commit({"w": np.full(9, i, np.float32)}) for i in range(2))
-        sink = FileSink(path)
-        sink(ServedVersion(first.state, first.id, 1))
-        server = child("die", path, str(tmp_path / "repo"))
-        printed, _ = server.communicate(timeout=300)
-        assert server.returncode == -signal.SIGKILL
-        swapped = int(printed)
-        assert repo.targets() == []
-        other = FileReader(path, target="other")  # of another target: nothing to record
-        other.swap(repo)
-        assert [d.commit for d in repo.deployments("other")] == [first.id]
-
-        sink(ServedVersion(second.state, second.id, 1))  # meanwhile there is a newer version
-        found = FileReader(path, target="edge").swap(repo)
-        assert found is not None
-        assert [(d.commit, d.time_ns) for d in repo.deployments("edge")] == [
-            (first.id, swapped), (second.id, found.time_ns),
-        ]  # fmt: skip
-        assert repo.live("edge", at=swapped).commit == first.id
-        assert os.listdir(Path(path).parent).count(Path(path).name) == 1
-        assert not list(Path(path).parent.glob("*.swaps-*"))
+        sink, reader = FileSink(path), FileReader(path, target="prod")
+        first = repo.commit({"w": np.zeros(9)}, deploy="prod")
+        found = reader.swap(repo)  # nothing is served yet: the repository has it at once
+        assert found is not None and found.commit == first.id
+        monkeypatch.setattr(reader_module, "HAND_OVER_SECONDS", 60.0)
+        second = repo.commit({"w": np.ones(9)}, deploy="prod")
+        assert reader.swap(repo) is None
+        sink(ServedVersion(second.state, second.id, 1))
+        with monkeypatch.context() as without:
+            without.setattr(repo, "checkout", None)
+            found = reader.swap(repo)
+        assert found is not None and found.commit == second.id
 
 
-def test_a_note_of_swaps_is_material_to_check(tmp_path: Path) -> None:
-    path = tmp_path / "served"
+def test_a_file_that_cannot_be_read_gives_way_to_the_repository(path: str, tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "repo") as repo:
-        made = repo.commit({"w": np.ones(9, np.float32)})
-        FileSink(path)(ServedVersion(made.state, made.id, 1))
-        first = FileReader(path, target="edge").swap(repo)
-        assert first is not None
-        note = FileReader(path, target="edge")._note("edge")
-        lines = [
-            f"{made.id} {first.time_ns}",  # killed after it was recorded, before the note was gone
-            f"{made.id} 5",
-            f"{bytes(32).hex()} 6",  # of another repository
-            f"{made.id} {10**19}", f"{made.id} -1", "nonsense", "\0" * 50,
-        ]  # fmt: skip
-        note.write_text("\n".join(lines))
-        second = FileReader(path, target="edge").swap(repo)
-        assert second is not None
-        assert [d.time_ns for d in repo.deployments("edge")] == [
-            *(5, first.time_ns, second.time_ns)
-        ]
-        assert not note.exists()
-        note.mkdir()  # where nothing can be noted, the swap is recorded all the same
-        third = FileReader(path, target="edge").swap(repo)
-        assert third is not None and repo.live("edge").since_ns == third.time_ns
+        reader = FileReader(path, target="prod")
+        for i, data in enumerate((b"nothing", b"else", bytes(4000))):
+            made = repo.commit({"w": np.full(9, i, np.float32)}, deploy="prod")
+            Path(path).write_bytes(data)
+            with pytest.warns(RuntimeWarning, match=f"{made.id.short} is taken from the repos"):
+                found = reader.swap(repo)
+            assert found is not None and found.commit == made.id and found.state["w"][0] == i
+
+
+def test_the_file_of_a_version_with_several_models(path: str, tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path / "repo") as repo:
+        repo.commit(states={"a": {"w": np.zeros(9)}, "b": {"w": np.ones(9)}}, deploy="prod")
+        with pytest.raises(UnknownPath, match="several states"):
+            FileReader(path, target="prod").swap(repo)
+        found = FileReader(path, target="prod", name="b").swap(repo)
+        assert found is not None and found.state["w"][0] == 1
 
 
 def test_any_bytes_give_a_version_or_an_error(tmp_path: Path) -> None:

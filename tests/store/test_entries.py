@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, MvcError
+from mvc.errors import DamagedData, MvcError, UnsupportedFormat
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.store.journal.entries import (
@@ -25,6 +25,7 @@ IDS = st.binary(min_size=32, max_size=32).map(CommitId)
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 VALUES = st.one_of(st.none(), IDS, NAMES)
 SIZES = st.integers(0, 1 << 62)
+UNKNOWN = st.integers(100, 9000).map(lambda number: 4 * number + number % 2)
 KINDS, NOTHING = st.sampled_from(["proven", "dropped", "restored"]), st.just("")
 
 
@@ -64,6 +65,7 @@ def entries(draw: st.DrawFn) -> Entry:
                         st.integers(-(1 << 62), 1 << 62),
                         deployed,
                         st.one_of(st.none(), st.integers(0, 1 << 40)),
+                        st.one_of(st.none(), st.integers(0, 1 << 40)),
                     ),
                     max_size=2,
                 )
@@ -87,6 +89,11 @@ def entries(draw: st.DrawFn) -> Entry:
                 st.lists(st.builds(Weights, IDS, KINDS, NAMES, SIZES, NAMES | NOTHING), max_size=2)
             )
         ),
+        author=draw(NAMES | NOTHING),
+        reason=draw(NAMES | NOTHING),
+        unknown=tuple(
+            sorted(draw(st.dictionaries(UNKNOWN, st.binary(max_size=9), max_size=2)).items())
+        ),
     )
 
 
@@ -105,13 +112,13 @@ def test_other_bytes_are_another_entry_or_damage(entry: Entry, data: st.DataObje
     try:
         assert Entry.decode(bytes(encoded), "here") != entry
     except MvcError as error:
-        assert isinstance(error, DamagedData)
+        assert isinstance(error, DamagedData | UnsupportedFormat)
 
 
-@given(st.binary(max_size=300))
-def test_hostile_bytes_are_damage(data: bytes) -> None:
+@given(st.binary(max_size=300), st.integers(1, 5))
+def test_hostile_bytes_are_damage(data: bytes, version: int) -> None:
     try:
-        Entry.decode(b"\1" + data, "here")
+        Entry.decode(bytes([version]) + data, "here")
     except MvcError as error:
         assert isinstance(error, DamagedData)
 
@@ -126,7 +133,7 @@ def test_cut_off_is_damage(entry: Entry) -> None:
 
 def test_an_unknown_version_is_named() -> None:
     with pytest.raises(DamagedData, match=r"entry 7 .*version is unknown"):
-        Entry.decode(b"\5" + Entry("x", 1).encoded[1:], "entry 7")
+        Entry.decode(b"\6" + Entry("x", 1).encoded[1:], "entry 7")
 
 
 def test_nothing_removed_is_not_untouched() -> None:
@@ -147,3 +154,53 @@ def test_an_entry_has_the_lowest_version_that_can_say_it() -> None:
         Entry.decode(longer, "here")
     with pytest.raises(DamagedData, match="longer form"):
         Entry.decode(b"\3" + undo.encoded[1:] + b"\0", "here")
+
+
+def test_a_tail_is_there_only_where_a_field_needs_it() -> None:
+    assert replace(Entry("x", 1), author="", reason="").encoded[0] == 1
+    signed = Entry("x", 1, author="me")
+    assert (signed.encoded[0], signed.features) == (5, {"entry-5"})
+    assert signed.encoded.endswith(b"\1\4\2me")
+    with pytest.raises(DamagedData, match="longer form"):
+        Entry.decode(signed.encoded[:-5] + b"\0", "here")
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\2\4\1a\4\1a",  # twice
+        b"\2\x08\1a\4\1a",  # descending
+        b"\1\4\0",  # an author that is empty
+        b"\1\x0c\1\0",  # a rollback of no deployment
+        b"\1\4\x7fa",  # cut off
+        b"\1\4" + b"\x81\x08" + b"a" * 1025,  # longer than a name may be
+        b"\x81\x02" + b"".join(bytes([0xE4, 0x80 | n, 1, 0]) for n in range(128)) * 3,  # too many
+        b"\2\4\1a",  # one is missing
+        b"\1\4\1a\0",  # bytes behind it
+    ],
+)
+def test_a_hostile_tail_is_damage(tail: bytes) -> None:
+    plain = Entry("x", 1, author="me").encoded.removesuffix(b"\1\4\2me")
+    with pytest.raises(DamagedData):
+        Entry.decode(plain + tail, "here")
+
+
+def test_a_field_that_must_be_known_is_refused() -> None:
+    for tag in (402, 403):
+        unknown = Entry("x", 1, unknown=((tag, b""),))
+        assert unknown.features == {"entry-5", f"entry-tag-{tag}"}
+        with pytest.raises(UnsupportedFormat, match=f"the field {tag}"):
+            Entry.decode(unknown.encoded, "here")
+
+
+def test_entries_like_a_known_one_keep_their_tail() -> None:
+    """Once a form is known, others of the form are read by it."""
+    for tag in range(400, 402):
+        one = Commit(ManifestId(bytes(32)), Root(bytes(32)), (), "me", 1, 0, run="a", dirty=True)
+        for step in range(3):
+            made = replace(one, manifest=ManifestId(bytes([step] * 32)))
+            entry = Entry(
+                "commit", step, commits=(made,), author="ann", reason="why",
+                deployments=(Deployment("prod", step, made.id, 7, 5),), unknown=((tag, b"x"),),
+            )  # fmt: skip
+            assert Entry.decode(entry.encoded, "here") == entry

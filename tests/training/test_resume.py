@@ -321,3 +321,61 @@ def test_a_foreign_parameter_is_refused_by_place(tmp_path: Path) -> None:
         recorder = mvc.Recorder(repo, model, stray)
         with pytest.raises(UnsupportedTensor, match="parameter 2 of the optimizer's group 0"):
             recorder.step()
+
+
+# -- counting on -----------------------------------------------------------------------------
+
+
+def messages(repo: mvc.Repository, rev: str = "HEAD") -> list[str]:
+    return [entry.commit.message for entry in repo.log(rev)][::-1]
+
+
+def test_a_recorder_counts_on_from_what_was_resumed(repo: mvc.Repository) -> None:
+    """Also that of ``watch`` and of a wrapped model; the count is that of the whole training."""
+    first = Run(adam)
+    record(repo, first, 3)
+    for rounds, given in enumerate([{}, {"start": None}], start=1):
+        run = Run(adam, seed=9)
+        resumed = repo.resume(torch.nn.DataParallel(run.model), run.optimizer)
+        assert resumed.step == 3 * rounds
+        assert str(resumed) == f"{resumed.commit.short}: {resumed.step} steps done"
+        record(repo, run, 3, **given)
+        assert messages(repo)[-3:] == [
+            f"step {resumed.step + 1} (resumed from {resumed.commit.short})",
+            f"step {resumed.step + 2}",
+            f"step {resumed.step + 3}",
+        ]
+    training = repo.checkout(path="model.training.safetensors")
+    assert (training["step"], training["origin"]) == (9, str(resumed.commit))
+
+
+def test_a_resume_in_the_middle_sets_the_count_back(repo: mvc.Repository) -> None:
+    run = Run(sgd)
+    with mvc.Recorder(repo, run.model, run.optimizer, **run.parts) as recorder:
+        for _ in range(3):
+            recorder.step(loss=run.train(), batch=run.position)
+        recorder.flush()
+        back = repo.resume(run.model, run.optimizer, rev="HEAD~2")
+        recorder.step()
+        recorder.step()
+        report = recorder.report
+    assert messages(repo)[3:] == [f"step 2 (resumed from {back.commit.short})", "step 3"]
+    assert (report.steps, report.taken) == (5, 5)
+
+
+def test_only_the_model_that_was_resumed_counts_on(repo: mvc.Repository, tmp_path: Path) -> None:
+    """Once; not another model, nor in another repository, nor where ``start`` says otherwise."""
+    record(repo, Run(sgd), 2)
+    run = Run(sgd)
+    repo.resume(run.model, run.optimizer)
+    record(repo, Run(sgd), 1)
+    assert messages(repo)[-1] == "step 1"
+    with mvc.Repository.init(tmp_path / "other") as other:
+        record(other, run, 1)
+        assert messages(other) == ["step 1"]
+    for start in (0, 7):
+        repo.resume(run.model, run.optimizer)
+        record(repo, run, 1, start=start)
+        assert messages(repo)[-1] == f"step {start + 1}"
+        record(repo, run, 1)
+        assert messages(repo)[-1] == "step 1"

@@ -18,6 +18,7 @@ from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WrongUsage
 from mvc.frameworks.accelerate.data import Epochs
 from mvc.frameworks.accelerate.prepared import model_of, optimizers_of, prepared
+from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
@@ -82,7 +83,9 @@ class Attached:
         if not self._accelerator.is_main_process:
             return
         if not self._recording.running:
-            self._recording.begin(self, start=self.saves - 1, origin=self._origin)
+            hyper = _hyper(self._accelerator)
+            start, origin = self.saves - 1, self._origin
+            self._recording.begin(self, start=start, origin=origin, hyper=hyper)
         self._recording.step(self.saves)
         if self._wait:
             self.flush()
@@ -232,6 +235,16 @@ class Attached:
 
 
 attach = Attached
+
+
+def _hyper(accelerator: Any) -> dict[str, str]:
+    """What the optimizers were made with, and how accelerate trains."""
+    names = ("gradient_accumulation_steps", "mixed_precision", "num_processes")
+    optimizers = [getattr(one, "defaults", None) for one in optimizers_of(accelerator)]
+    several = len(optimizers) > 1
+    named = [(f"optimizer.{n}" if several else "optimizer", o) for n, o in enumerate(optimizers)]
+    own = {name: getattr(accelerator, name, None) for name in names}
+    return hyper_parameters(*named, ("", own))
 
 
 def _of_this_process(states: list[Mapping[str, Any]]) -> Mapping[str, Any]:

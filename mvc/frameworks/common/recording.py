@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,9 +47,22 @@ class Recording:
         """The id of ``rev``; without one that of the branch's newest version."""
         return self.repo.find(self.options.tip if rev is None else rev)
 
-    def begin(self, source: StateSource, *, start: int = 0, origin: CommitId | None = None) -> None:
-        """Records a training, of which ``start`` steps were done before."""
-        options = replace(self.options, start=start, origin=origin)
+    def begin(
+        self,
+        source: StateSource,
+        *,
+        start: int = 0,
+        origin: CommitId | None = None,
+        hyper: Mapping[str, str] | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Records a training, of which ``start`` steps were done before.
+
+        Every version has the params ``hyper``, unless the user gave others of these names, and the
+        ``files``, by their path in the folder of the model.
+        """
+        own = {"hyper": hyper or {}, "files": files or {}}
+        options = replace(self.options, start=start, origin=origin, **own)
         self._recorder = Recorder.of(self.repo, source, options)
 
     def step(

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 
 from mvc.api.repository import Repository
-from mvc.training.checks import opened
+from mvc.repo.opening import opened
 
 AnyRepository = Repository | str | PathLike[str]
 """An open repository, or the folder of one."""

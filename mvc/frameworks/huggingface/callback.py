@@ -16,10 +16,11 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Self, Unpack
 
 import torch
@@ -32,16 +33,30 @@ from transformers import TrainerCallback
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
 from mvc.frameworks.common import data
+from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
+from mvc.frameworks.huggingface.folder import files_beside
 from mvc.ids import CommitId
 from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report, complete
 from mvc.training.resume import Resumed, check_model, resume, training_state, training_weights
 from mvc.training.state.parts import PRODUCTION, TrainingParts, included, unwrap
 from mvc.training.state.rng import rng_state, set_rng_state
+
+_COMPARED = frozenset({
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "adam_beta1",
+    "adam_beta2", "adam_epsilon", "max_grad_norm", "per_device_train_batch_size",
+    "gradient_accumulation_steps", "num_train_epochs", "max_steps", "label_smoothing_factor",
+    "bf16", "fp16", "seed",
+})  # fmt: skip
+_NO_HYPER = re.compile(
+    "output_dir|run_name|project|report_to|disable_tqdm|local_rank|debug|resume_from_|do_|"
+    "log_|logging_|save_|hub_|push_to_|trackio_|dataloader_|skip_memory_"
+)
+"""Of the TrainingArguments those that say where and how often things are written."""
 
 
 class MVCCallback(TrainerCallback):
@@ -146,13 +161,18 @@ class MVCCallback(TrainerCallback):
                 hint="TrainingArguments(logging_steps=1)",
             )
         parts = _parts(live, self._include)
-        self._source = _TrainerSource(parts, args, state, live.get("train_dataloader"))
+        loader = live.get("train_dataloader")
+        files = files_beside(parts.model, _processing(live, loader))
+        self._source = _TrainerSource(parts, args, state, loader, files=list(files))
         origin = None
         if self._going_on is not None:
             origin, kept = self._going_on
             self._go_on(self._source, origin, kept, _parts(live, None))
         if state.is_world_process_zero:
-            self._recording.begin(self._source, start=state.global_step, origin=origin)
+            self._recording.begin(
+                self._source, start=state.global_step, origin=origin, hyper=_hyper(args),
+                files=files,
+            )  # fmt: skip
 
     def _go_on(
         self, source: _TrainerSource, commit: CommitId, kept: Any, parts: TrainingParts
@@ -260,7 +280,9 @@ class _TrainerSource:
     of the processes after the first, as they are now.
     """
 
-    def __init__(self, parts: TrainingParts, args: Any, state: Any, loader: Any) -> None:
+    def __init__(
+        self, parts: TrainingParts, args: Any, state: Any, loader: Any, *, files: list[str]
+    ) -> None:
         self.weights, self.exact, self.model_state = parts.weights, parts.exact, parts.model_state
         self.rng = parts.rng
         self.loader = loader
@@ -270,8 +292,7 @@ class _TrainerSource:
         self._from_the_beginning = bool(args.ignore_data_skip)
         self._parts = parts
         self._state = state
-        to_json = getattr(getattr(parts.model, "config", None), "to_json_string", None)
-        self._config = to_json() if callable(to_json) else None
+        self._files = files
         steps = int(state.max_steps)
         self._run = {
             "processes": int(args.world_size),
@@ -290,7 +311,7 @@ class _TrainerSource:
         return {
             **self._parts.training_state(step, batch),
             "trainer": dataclasses.asdict(dataclasses.replace(self._state, log_history=[])),
-            "config": self._config,
+            "files": self._files,
             "epoch_rng": self.epoch_rng,
             "others": self.others,
             "order_seed": data.order_seed(self.loader),
@@ -308,6 +329,24 @@ class _TrainerSource:
         }
         found = [f"data: {reason}" for reason, applies in reasons.items() if applies]
         return data.unlike(kept["run"], self._run) + found
+
+
+def _hyper(args: Any) -> dict[str, str]:
+    """What was chosen of the TrainingArguments, and what every training is compared by."""
+    chosen = {
+        field.name: value
+        for field in dataclasses.fields(args)
+        if (value := getattr(args, field.name, None)) is not None
+        and (field.name in _COMPARED or getattr(value, "value", value) != field.default)
+        and not _NO_HYPER.match(field.name)
+    }
+    return hyper_parameters(("", chosen))
+
+
+def _processing(live: Mapping[str, Any], loader: Any) -> Any:
+    """The tokenizer or processor, which the Trainer takes from the collator if it has none."""
+    own = live.get("processing_class")
+    return own or getattr(getattr(loader, "collate_fn", None), "tokenizer", None)
 
 
 def _text(value: Any) -> str:
@@ -329,7 +368,8 @@ def _write_checkpoint(
     if full:
         files |= _others(kept)
     fs, weights = repo.context.store.fs, folder / "model.safetensors"
-    for path in [weights, *(folder / file for file in files)]:
+    beside = list(kept.get("files", ())) if full else []
+    for path in [weights, *(folder / file for file in (*files, *beside))]:
         if fs.stat(path) is not None:
             raise WouldOverwrite(f"{path} exists already", hint="name another folder")
     fs.make_dirs(folder)
@@ -339,6 +379,10 @@ def _write_checkpoint(
         )
     else:
         repo.checkout(commit, path=[name], to=weights)
+    for file in beside:
+        source = str(PurePosixPath(name).parent / file)
+        fs.make_dirs((folder / file).parent)
+        repo.checkout(commit, path=[source], to=folder / file)
     for file, content in files.items():
         fs.write_atomic(folder / file, content)
 
@@ -347,7 +391,8 @@ def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
     optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
     states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
     files = {f"{name}.pt": _torch(state) for name, state in states.items() if state is not None}
-    return files if kept["config"] is None else {"config.json": kept["config"].encode(), **files}
+    config = kept.get("config")  # of versions that hold no file of it
+    return files if config is None else {"config.json": config.encode(), **files}
 
 
 def _numbered(kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
+from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import refuse_data
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
@@ -102,7 +103,8 @@ class MVCCallback(keras.callbacks.Callback):
             begin_at(model, restored.epoch)
         self._thread = threading.get_ident()
         self._source = TrainingSource(model, self._include, data)
-        self._recording.begin(self._source, start=self._steps, origin=origin)
+        hyper = _hyper(model, self.params or {})
+        self._recording.begin(self._source, start=self._steps, origin=origin, hyper=hyper)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         restored, self._restored = self._restored, None
@@ -207,6 +209,14 @@ def load(
         raise CannotResume(f"{name} of {commit.short} holds no tensors by name")
     Filling("model", kept, here).apply()
     return commit
+
+
+def _hyper(model: Any, params: Mapping[str, Any]) -> dict[str, str]:
+    """The optimizer's configuration, and the plain values given to ``compile`` and ``fit``."""
+    fit = {"epochs": params.get("epochs"), "steps_per_epoch": params.get("steps")}
+    optimizer = None if model.optimizer is None else model.optimizer.get_config()
+    loss = model.loss if isinstance(model.loss, str) else None
+    return hyper_parameters(("optimizer", optimizer), ("", {"loss": loss, **fit}))
 
 
 def _numbers(logs: Any) -> dict[str, float]:

@@ -25,6 +25,7 @@ except ImportError as error:
     ) from error
 
 from mvc.api.repository import Repository
+from mvc.frameworks.common.hyper_parameters import hyper_parameters
 from mvc.frameworks.common.options import stage_by_data, stage_by_loss
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
@@ -124,7 +125,9 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._steps, origin = self.resumed.step, self.resumed.commit
         if trainer.is_global_zero and not trainer.fast_dev_run:
             # Not before the module has all its layers: its buffers are asked for here.
-            self._recording.begin(self._source, origin=origin)
+            kept = [getattr(each, "hparams", None) for each in (pl_module, trainer.datamodule)]
+            hyper = hyper_parameters(*(("", each) for each in kept))
+            self._recording.begin(self._source, origin=origin, hyper=hyper)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self._seen = trainer.global_step

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mvc.errors import DamagedData, InvalidPipeline
+from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile, WriteFile
 from mvc.maintenance.report import Healed
-from mvc.pipelines.pipeline import Pipeline
+from mvc.maintenance.rewrite_plan import coding_features
 from mvc.store.format import FORMAT, format_line, parse_format
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import (
@@ -78,17 +78,12 @@ def before_opening(fs: FileSystem, folder: Path, other: Path | None = None) -> l
 def _stages(fs: FileSystem, folder: Path, regions: Iterable[Region]) -> frozenset[str]:
     """The features that the codings of readable records need."""
     packs = PackReader(fs, folder / PACKS)
-    texts = {
-        member.coding.pipeline
+    return coding_features(
+        member
         for region in regions
         for _, header in packs.sound_records(region, lambda _: None)
         for member in header.members
-    } - {"patch"}
-    found: set[str] = set()
-    for text in texts:
-        with suppress(InvalidPipeline):
-            found |= Pipeline.parse(text).features
-    return frozenset(found)
+    )
 
 
 class _Journal:

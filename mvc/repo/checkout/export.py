@@ -18,8 +18,8 @@ from mvc.errors import MvcError, UnknownPath, WouldOverwrite, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, TEMPORARY, FileSystem
 from mvc.io.replacement import make_folder
-from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import printable, training_path
+from mvc.model.manifest import FileEntry
+from mvc.model.names import printable
 from mvc.repo.checkout.checkout import Restored, select, write_files
 from mvc.repo.checkout.outputs import refuse_store
 from mvc.repo.context import Context
@@ -151,14 +151,9 @@ def _chosen(
     manifest = manifests.of_commit(context, commit)
     if paths and everything:
         raise WrongUsage("name paths or ask for everything, not both")
-    states = set() if paths or everything else _training_states(manifest)
+    states = frozenset() if paths or everything else manifest.training_states
     chosen = [e for e in select(manifest, paths) if e.path not in states]
     return chosen, tuple(sorted(states))
-
-
-def _training_states(manifest: Manifest) -> set[str]:
-    """The paths at which a Recorder keeps the training state of a model of the same version."""
-    return {training_path(e.path) for e in manifest.entries} & manifest.by_path.keys()
 
 
 def _refuse_taken(fs: FileSystem, places: Sequence[Path], force: bool) -> None:

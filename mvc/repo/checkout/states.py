@@ -45,8 +45,8 @@ def load_state(context: Context, commit: CommitId, path: str | None = None) -> A
 def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
     """The entry at ``path``, a file. Without a path, or if it is a folder, the only file in it.
 
-    Of several files with tensors ``DEFAULT_STATE`` is taken, if it is among them; a file without
-    tensors only if there is nothing else. Raises UnknownPath.
+    Of several files with tensors ``DEFAULT_STATE`` is taken, if it is among them; a training state
+    beside its model, or a file without tensors, only if there is nothing else. Raises UnknownPath.
     """
     if path is not None and path in manifest.by_path:
         return manifest.by_path[path]
@@ -56,7 +56,8 @@ def one_entry(manifest: Manifest, path: str | None) -> FileEntry:
             f"the version has no path {path}",
             hint="it has " + ", ".join(sorted(manifest.by_path)[:10]),
         )
-    states = [e for e in inside if e.tensors] or list(inside)
+    states = [e for e in inside if e.tensors and e.path not in manifest.training_states]
+    states = states or list(inside)
     if len(states) == 1:
         return states[0]
     if not states:

@@ -34,6 +34,11 @@ def moment(time_ns: int) -> bytes:
     return min(time_ns + _BIAS, _LAST).to_bytes(8, "big")
 
 
+def moment_of(key: bytes) -> int:
+    """The time in ns before the offset at the end of a key."""
+    return int.from_bytes(key[-_OFFSET - 8 : -_OFFSET], "big") - _BIAS
+
+
 def text(name: str) -> bytes:
     """A name, terminated so that no name is a prefix of another."""
     return name.encode("utf-8", "surrogateescape") + b"\0"

@@ -11,16 +11,21 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.ids import CommitId
-from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REF_BYTES
-from mvc.model.canonical import Reader, Writer, signed
+from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REASON, MAX_REF_BYTES
+from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
 from mvc.model.commit import Commit
 from mvc.model.layout import Forms, number
+from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 
 # Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
-# one each ("entry-3", "entry-4").
-_PLAIN, _MAINTAINED, _RELINKED, _WEIGHED = 1, 2, 3, 4
+# one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
+_PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
+_AUTHOR, _REASON, _RETURNS = 4, 8, 12
+ENTRY_TAGS = {_AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT}
+"""The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
 _FAR = 1 << 62  # bytes
 _T = TypeVar("_T")
@@ -49,13 +54,15 @@ class Deployment(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns``.
 
     ``previous`` is the sequence number of the target's deployment recorded before this
-    one, or None: a gap in the evidence is seen.
+    one, or None: a gap in the evidence is seen. ``returns_to``: of a rollback, the sequence number
+    of the deployment that it went back to.
     """
 
     target: str
     time_ns: int
     commit: CommitId
     previous: int | None
+    returns_to: int | None = None
 
 
 class Retraction(Struct, frozen=True):
@@ -109,6 +116,8 @@ class Entry(Struct, frozen=True, dict=True):
 
     ``marks``: the first 8 bytes of content roots, for finding versions by content.
     ``undoes``: the sequence number of the operation that this one takes back.
+    ``author`` and ``reason``: who did it, and why; empty if that is not recorded.
+    ``unknown``: fields of a later version of mvc.
     """
 
     operation: str
@@ -125,10 +134,15 @@ class Entry(Struct, frozen=True, dict=True):
     undoes: int | None = None
     relinks: tuple[Relink, ...] = ()
     weights: tuple[Weights, ...] = ()
+    author: str = ""
+    reason: str = ""
+    unknown: Unknown = ()
 
     @property
     def version(self) -> int:
         """The lowest format version that can express the entry."""
+        if self._has_tail():
+            return _TAILED
         if self.weights:
             return _WEIGHED
         if self.relinks:
@@ -138,9 +152,28 @@ class Entry(Struct, frozen=True, dict=True):
     @property
     def features(self) -> frozenset[str]:
         """Format features, beyond the first version, that a reader of the entry must know."""
-        found = set() if self.version == _PLAIN else {f"entry-{self.version}"}
-        found.update(f"commit-{commit.version}" for commit in self.commits if commit.version > 1)
+        version = self.version
+        found = set() if version == _PLAIN else {f"entry-{version}"}
+        if version >= _TAILED:
+            found |= flags("entry", self._tail())
+        for commit in self.commits:
+            found |= commit.features
         return frozenset(found)
+
+    def _has_tail(self) -> bool:
+        returns = any(each.returns_to is not None for each in self.deployments)
+        return bool(returns or self.author or self.reason or self.unknown)
+
+    def _tail(self) -> dict[int, bytes]:
+        found = dict(self.unknown)
+        if self.author:
+            found[_AUTHOR] = encode_text(self.author)
+        if self.reason:
+            found[_REASON] = encode_text(self.reason)
+        returns = [_or_zero(each.returns_to) for each in self.deployments]
+        if any(returns):
+            found[_RETURNS] = Writer().uints(returns).done()
+        return found
 
     @cached_property
     def encoded(self) -> bytes:
@@ -161,7 +194,7 @@ class Entry(Struct, frozen=True, dict=True):
         for deployment in self.deployments:
             writer.text(deployment.target).sint(deployment.time_ns)
             _write_value(writer, deployment.commit, self.commits)
-            writer.uint(0 if deployment.previous is None else deployment.previous + 1)
+            writer.uint(_or_zero(deployment.previous))
         writer.uint(len(self.retractions))
         for retraction in self.retractions:
             writer.text(retraction.target).uint(retraction.sequence)
@@ -175,6 +208,8 @@ class Entry(Struct, frozen=True, dict=True):
             _write_relinks(writer, self.relinks)
         if version >= _WEIGHED:
             _write_weights(writer, self.weights)
+        if version >= _TAILED:
+            write_tail(writer, self._tail())
         return writer.done()
 
     @classmethod
@@ -184,7 +219,7 @@ class Entry(Struct, frozen=True, dict=True):
             return found
         reader = Reader(data, where)
         version = reader.uint()
-        if version not in (_PLAIN, _MAINTAINED, _RELINKED, _WEIGHED):
+        if not _PLAIN <= version <= _TAILED:
             raise reader.fail("its version is unknown")
         operation, time_ns = reader.text(MAX_REF_BYTES), reader.free_uint()
         note = reader.text(MAX_COMMIT)
@@ -205,6 +240,7 @@ class Entry(Struct, frozen=True, dict=True):
             forgotten, undoes = _read_maintained(reader)
         relinks = _read_relinks(reader) if version >= _RELINKED else ()
         weights = _many(reader, _read_weights) if version >= _WEIGHED else ()
+        fields = read_tail(reader, ENTRY_TAGS) if version >= _TAILED else {}
         reader.end()
         made = cls(
             operation,
@@ -213,7 +249,7 @@ class Entry(Struct, frozen=True, dict=True):
             regions,
             commits=commits,
             refs=refs,
-            deployments=deployments,
+            deployments=_returning(deployments, fields.get(_RETURNS), where),
             retractions=retractions,
             removed=removed,
             marks=marks,
@@ -221,16 +257,25 @@ class Entry(Struct, frozen=True, dict=True):
             undoes=undoes,
             relinks=relinks,
             weights=weights,
+            author=decode_text(fields.get(_AUTHOR, b"")),
+            reason=decode_text(fields.get(_REASON, b"")),
+            unknown=unknown_of(fields, ENTRY_TAGS),
         )
         if made.version != version:
             raise reader.fail("it is written in a longer form than it needs")
-        if version == _PLAIN and _names_own(made) and made.encoded == data:
+        if fields and made._tail() != fields:
+            raise reader.fail("its tail is not in canonical form")
+        if version in (_PLAIN, _TAILED) and _is_form(made) and made.encoded == data:
             _forms.add(data, reader.fields, made)
         return made
 
 
-def _names_own(entry: Entry) -> bool:
-    """Whether an entry publishes one commit, and names no other but its first parent."""
+def _is_form(entry: Entry) -> bool:
+    """Whether an entry publishes one commit, names no other but its first parent, and has no
+    fields of the versions between the first and the tailed one.
+    """
+    if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights:
+        return False
     values = {value for change in entry.refs for value in (change.old, change.new)}
     values.update(deployment.commit for deployment in entry.deployments)
     own = {None, *(id_ for c in entry.commits for id_ in (c.id, *c.parents[:1]))}
@@ -251,7 +296,13 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
     for each in known.deployments:
         at, previous = signed(number(field())), number(field())
         deployments.append(
-            Deployment(each.target, at, ids[each.commit], previous - 1 if previous else None)
+            Deployment(
+                each.target,
+                at,
+                ids[each.commit],
+                previous=previous - 1 if previous else None,
+                returns_to=each.returns_to,
+            )
         )
     return Entry(
         known.operation,
@@ -264,6 +315,9 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
         retractions=known.retractions,
         removed=known.removed,
         marks=tuple([field() for _ in known.marks]),
+        author=known.author,
+        reason=known.reason,
+        unknown=known.unknown,
     )
 
 
@@ -289,7 +343,7 @@ def _write_maintained(writer: Writer, entry: Entry) -> None:
     writer.uint(len(entry.forgotten))
     for each in entry.forgotten:
         writer.raw(each.commit).uint(1 if each.named else 0)
-    writer.uint(0 if entry.undoes is None else entry.undoes + 1)
+    writer.uint(_or_zero(entry.undoes))
 
 
 def _read_maintained(reader: Reader) -> tuple[tuple[Forgotten, ...], int | None]:
@@ -304,7 +358,7 @@ def _write_relinks(writer: Writer, relinks: Sequence[Relink]) -> None:
     writer.uint(len(relinks))
     for each in relinks:
         writer.text(each.target).uint(each.sequence)
-        writer.uint(0 if each.previous is None else each.previous + 1)
+        writer.uint(_or_zero(each.previous))
 
 
 def _read_relinks(reader: Reader) -> tuple[Relink, ...]:
@@ -330,6 +384,26 @@ def _read_weights(reader: Reader) -> Weights:
         reader.uint(1 << 62),
         where=reader.text(MAX_NAME_BYTES),
     )
+
+
+def _returning(
+    deployments: tuple[Deployment, ...], data: bytes | None, where: str
+) -> tuple[Deployment, ...]:
+    """Deployments with what they went back to, by a field of the tail."""
+    if data is None:
+        return deployments
+    reader = Reader(data, where)
+    returns = reader.uints(len(deployments))
+    reader.end()
+    if len(returns) != len(deployments):
+        raise reader.fail("it says of other deployments what they went back to")
+    pairs = zip(deployments, returns, strict=True)
+    return tuple(replace(each, returns_to=to - 1 if to else None) for each, to in pairs)
+
+
+def _or_zero(sequence: int | None) -> int:
+    """A number of which 0 says that there is none."""
+    return 0 if sequence is None else sequence + 1
 
 
 def _write_removed(writer: Writer, removed: Sequence[str] | None) -> None:

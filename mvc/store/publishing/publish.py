@@ -41,13 +41,15 @@ def publish(
     *,
     sync: bool = True,
     release: Callable[[], None] | None = None,
+    stored: frozenset[str] = frozenset(),
 ) -> Recorded:
     """Appends the entry that ``make`` returns; durable when this returns.
 
     ``make`` runs under the journal's lock with the snapshot refreshed; what it raises
     leaves the journal as it was. An entry that could not be read again raises WrongUsage.
     Packs that the entry names must be durable before. ``release`` is called once the entry is
-    written, before the flush (a pack's lock).
+    written, before the flush (a pack's lock). ``stored``: features that its records may need.
+    Raises ReadOnly if a feature says that this mvc may not write.
     """
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
@@ -60,8 +62,8 @@ def publish(
             entry = make()
             _check_limits(entry)
             data, after = proven_entry(entry, snapshot.position)
-            if entry.features:
-                add_features(snapshot.fs, snapshot.folder, entry.features)
+            needed = entry.features | stored if entry.regions else entry.features
+            add_features(snapshot.fs, snapshot.folder, needed)
             at, generation = snapshot.position, snapshot.generation
             _append(file, at.offset, data)
         if release is not None:

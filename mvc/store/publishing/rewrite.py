@@ -18,7 +18,7 @@ from typing import Self
 
 from mvc.errors import MvcError
 from mvc.io.files import TEMPORARY, FileLock, WriteFile
-from mvc.store.format import add_features
+from mvc.store.format import add_features, read_features, write_features
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.high_water_mark import write_high_water_mark
@@ -108,6 +108,20 @@ class Rewrite:
         else:
             self._append(entry, recorded.sequence)
 
+    def need(self, features: frozenset[str]) -> None:
+        """Notes features that the records of the new journal need."""
+        self._features |= features
+
+    def _forget_features(self, needed: frozenset[str]) -> None:
+        """Names no features any more but those that are needed, and those of manifests, which
+        the journal does not show. A commit that is encoding names its own when it publishes.
+        """
+        fs, folder = self._snapshot.fs, self._snapshot.folder
+        present = read_features(fs, folder)
+        kept = needed | {name for name in present if name.startswith("manifest-")}
+        if kept != present:
+            write_features(fs, folder, kept)
+
     def _append(self, entry: Entry, sequence: int) -> None:
         self._features |= entry.features
         self._unproven += [region for region in entry.regions if region.pack in self.packs.made]
@@ -188,11 +202,13 @@ class Rewrite:
             self._file.sync()
             self._prove()
             # This feature tells ``heal`` that the journal was replaced once.
-            add_features(fs, snapshot.folder, self._features | {"compacted"})
+            needed = self._features | {"compacted"}
+            add_features(fs, snapshot.folder, needed)
             self._check_name()
             fs.replace(self._path, path)
             self._done = True
             fs.sync_dir(snapshot.folder)
+            self._forget_features(needed)
         self._lock.release()
         snapshot.refresh()
         write_high_water_mark(fs, snapshot.folder, snapshot.identity, self._at)

@@ -1,0 +1,88 @@
+"""The hyper-parameters that a framework knows, as params of a version.
+
+What a framework calls its configuration holds much else: paths, functions, tokens. Plain values
+are kept, by names with dots where they are nested; secrets, long texts and objects are not.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+_MOST = 200  # values
+_LONGEST = 200  # bytes of a name, and of a value as text
+_DEEPEST = 4  # levels of nesting
+_SECRET = re.compile(r"token|key|secret|password|passwd|credential", re.IGNORECASE)
+_COUNT = re.compile(r"token|key", re.IGNORECASE)  # max_tokens: a number of them is no secret
+_LOGIN = re.compile(r"://[^/\s]*@")
+
+
+def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
+    """Params of several sources, each with the prefix of its names; the first of a name counts.
+
+    A source is a mapping, a namespace or a dataclass. Numbers,
+    truth values and None become JSON, and lists of them; an enumeration its value.
+    """
+    found: dict[str, str] = {}
+    for prefix, source in sources:
+        for name, text in _walk(prefix, source, _DEEPEST):
+            if len(found) == _MOST:
+                return found
+            if _fits(name) and _fits(text):
+                found.setdefault(name, text)
+    return found
+
+
+def _walk(prefix: str, value: object, levels: int) -> Iterator[tuple[str, str]]:
+    """Names and texts of what is plain in ``value``."""
+    value = _plain(value)
+    if _is_secret(prefix, value) or not (prefix or isinstance(value, Mapping)):
+        return
+    if isinstance(value, str):
+        yield prefix, value
+    elif value is None or isinstance(value, int | float):
+        yield prefix, json.dumps(value)
+    elif isinstance(value, list | tuple) and len(value) < _LONGEST:
+        parts = [_plain(part) for part in value]
+        if all(part is None or isinstance(part, int | float | str) for part in parts):
+            yield prefix, json.dumps(parts)
+    elif levels and isinstance(value, Mapping):
+        for name in value:
+            if isinstance(name, str) and name:
+                place = f"{prefix}.{name}" if prefix else name
+                yield from _walk(place, value[name], levels - 1)
+
+
+def _plain(value: object) -> object:
+    """A value of Python for an enumeration, numpy's and torch's numbers, and objects of fields."""
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, np.generic) or (isinstance(value, torch.Tensor) and value.numel() == 1):
+        return value.item()
+    if isinstance(value, Namespace | SimpleNamespace):
+        return vars(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in fields(value)}
+    return value
+
+
+def _is_secret(name: str, value: object) -> bool:
+    if isinstance(value, str) and _LOGIN.search(value):
+        return True
+    last = name.rpartition(".")[2]
+    if value is None or isinstance(value, int | float | Mapping):
+        last = _COUNT.sub("", last)
+    return _SECRET.search(last) is not None
+
+
+def _fits(text: str) -> bool:
+    """Whether a param may have this name, and this text."""
+    return text.isprintable() and len(text.encode("utf-8", "replace")) <= _LONGEST

@@ -1,0 +1,232 @@
+"""Follower: a process serves what the record of a deployment target says, whatever changes it."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import mvc
+from mvc.errors import (
+    DamagedData,
+    HistoryMissing,
+    IoFailed,
+    MvcError,
+    NoDeployment,
+    NotARepository,
+    UnknownTarget,
+    WrongUsage,
+)
+from mvc.ids import CommitId
+from mvc.model.names import check_ref, printable
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import live_at
+from mvc.repo.lookup import manifests
+from mvc.repo.opening import opened
+from mvc.serving.output import ServedOutput, TakenOver
+from mvc.store.journal.frames import Position
+from mvc.store.store import FOLDER
+from mvc.types import PathName
+
+if TYPE_CHECKING:
+    import torch
+
+    from mvc.api.repository import Repository
+
+__all__ = ["Follower", "NotFollowing", "TakenOver"]
+
+RETRY_SECONDS = 1.0
+"""How long ``run`` waits after an error before it tries again."""
+
+_NEVER = 1 << 64  # ns, later than every time that can be recorded
+
+
+class NotFollowing(RuntimeWarning):
+    """Why ``Follower.run`` goes on with the version that it serves."""
+
+
+class Follower:
+    """Serves the version that is live on a target by the record, and follows every change of it.
+
+    ``repo`` is an open Repository, or the path of one, which the Follower opens and closes.
+    ``model`` is a module that gets the weights, in place. ``to`` is a file that is replaced in
+    one step, with ``atomic_dir`` a link to a folder, for versions of several files. ``path`` names
+    a file of the version where it has several models. ``on_change`` is called last, with the
+    deployment; if it raises an error, the change is tried again.
+
+    ``current`` is the deployment that is served, None before the first. ``repo`` is the open
+    repository: ``on_change`` can take ``follower.repo.checkout(deployed)``.
+
+    Raises WrongUsage, InvalidName, NotARepository.
+    """
+
+    def __init__(
+        self,
+        repo: Repository | PathName,
+        target: str,
+        *,
+        model: torch.nn.Module | None = None,
+        to: PathName | None = None,
+        path: str | None = None,
+        atomic_dir: bool = False,
+        on_change: Callable[[Deployed], object] | None = None,
+    ) -> None:
+        check_ref("deployment target", target)
+        if atomic_dir and to is None:
+            raise WrongUsage("atomic_dir needs a place", hint="name the folder with to=")
+        self.repo, self._own = opened(repo)
+        self.target = target
+        self.current: Deployed | None = None
+        self._model = model
+        self._path = path
+        self._on_change = on_change
+        self._fs, self._clock = self.repo.context.store.fs, self.repo.context.store.clock
+        self._folder = self.repo.root / FOLDER
+        try:
+            self._output = (
+                None if to is None else ServedOutput(self._fs, Path(to), as_folder=atomic_dir)
+            )
+        except BaseException:
+            self._close_repo()
+            raise
+        self._opened_as: tuple[int, int, bytes] | None = self._identity()
+        self._loaded: CommitId | None = None
+        self._live: Deployed | None = None
+        self._read: tuple[int, Position] | None = None  # the journal that ``_live`` comes from
+        self._valid_ns = range(0)  # as long as nothing is recorded
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+
+    # -- the record -----------------------------------------------------------------------
+
+    def live(self) -> Deployed | None:
+        """The deployment that is live by the record; None before the first. Changes nothing.
+
+        While nothing is recorded and no dated deployment becomes due, this costs a few calls of
+        the system. Raises NotARepository while the repository is away, NoDeployment or
+        UnknownTarget if nothing is live any more, DamagedData, IoFailed.
+        """
+        with self._lock:
+            try:
+                return self._look()
+            except (DamagedData, HistoryMissing, IoFailed):
+                self._opened_as = self._read = None  # what is open may be gone: open it again
+                raise
+
+    def _look(self) -> Deployed | None:
+        context = self._present().context
+        snapshot = context.fresh()
+        read = snapshot.generation, snapshot.position
+        now = self._clock.now_ns()
+        if read == self._read and now in self._valid_ns:
+            return self._live
+        self._read = None
+        try:
+            self._live = live_at(context, None, self.target)
+        except (NoDeployment, UnknownTarget):
+            if self.current is not None:
+                raise
+            self._live = None
+        due = snapshot.next_deployment(self.target, now)
+        self._read, self._valid_ns = read, range(now, _NEVER if due is None else due)
+        return self._live
+
+    def _present(self) -> Repository:
+        """The repository; opened again if another one has its place."""
+        if self._fs.stat(self._folder) is None:
+            self._opened_as = self._read = None
+            raise NotARepository(
+                f"the repository {printable(str(self._folder.parent))} is away",
+                hint="what is served stays as it is; its record is followed once it is back",
+            )
+        if self._opened_as is None or self._identity() != self._opened_as:
+            fresh = mvc.Repository.open(
+                self._folder.parent, discover=False, fs=self._fs, clock=self._clock
+            )
+            self._close_repo()
+            self.repo, self._own, self._read = fresh, True, None
+            self._opened_as = self._identity()
+        return self.repo
+
+    def _identity(self) -> tuple[int, int, bytes] | None:
+        """Of the folder in the repository's place, and of the journal that is open."""
+        place = self._fs.stat(self._folder)
+        journal = self.repo.context.store.snapshot.identity
+        return None if place is None else (place.inode, place.device, journal)
+
+    # -- following it -------------------------------------------------------------------------
+
+    def poll(self) -> Deployed | None:
+        """Serves what is live by now: the deployment if it is another one than before, else None.
+
+        If it cannot be served, what is served stays, ``current`` too, and the next call tries
+        again. Raises StateForgotten for a version whose state was forgotten, and the errors of
+        ``live``, of ``Repository.checkout`` and ``Repository.load``, and of ``on_change``.
+        """
+        with self._lock:
+            live = self.live()
+            if live is None:
+                return None
+            if self._output is not None:
+                self._output.follow(self.repo, live, self._path)
+            if live == self.current:
+                return None
+            manifests.check_kept(self.repo.context, live.commit)
+            if self._model is not None and self._loaded != live.commit:
+                self.repo.load(self._model, live, path=self._path)
+                self._loaded = live.commit
+            if self._on_change is not None:
+                self._on_change(live)
+            self.current = live
+            return live
+
+    def run(self, interval: float = 0.1) -> None:
+        """Polls every ``interval`` seconds, in this thread, until ``close`` is called.
+
+        Errors of mvc become warnings (``NotFollowing``), once until it goes on; then it tries
+        again every second. Errors of ``on_change`` are raised.
+        """
+        told = ""
+        while not self._closing.is_set():
+            try:
+                self.poll()
+                told = ""
+            except MvcError as error:
+                if error.message != told:
+                    told = error.message
+                    warnings.warn(self._cause(error), NotFollowing, stacklevel=2)
+            self._closing.wait(max(interval, RETRY_SECONDS) if told else interval)
+
+    def _cause(self, error: MvcError) -> str:
+        served = "nothing" if self.current is None else self.current.commit.short
+        return f"{self.target} is not followed, {served} is served: {error.message}"
+
+    # -- closing ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends ``run``. The file and the model stay as they are."""
+        self._closing.set()
+        with self._lock:
+            self._close_repo()
+
+    def _close_repo(self) -> None:
+        if self._own:
+            self.repo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        served = "nothing yet" if self.current is None else self.current.commit.short
+        return f"<mvc follower of {self.target}: {served}>"

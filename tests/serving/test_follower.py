@@ -1,0 +1,420 @@
+"""Follower: what is served is what the record says, and stays where the record cannot be had."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import mvc
+from mvc.errors import (
+    DoesNotFit,
+    InvalidName,
+    IoFailed,
+    MvcError,
+    NoDeployment,
+    NotARepository,
+    StateForgotten,
+    UnknownPath,
+    WouldOverwrite,
+    WrongUsage,
+)
+from mvc.ids import CommitId
+from mvc.serving.follower import Follower, NotFollowing, TakenOver
+from mvc.testing import FixedClock
+
+SECOND = 10**9
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(step_ns=1000)
+
+
+@pytest.fixture
+def repo(tmp_path: Path, clock: FixedClock) -> Iterator[mvc.Repository]:
+    with mvc.Repository.init(tmp_path / "models", clock=clock) as made:
+        yield made
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Path:
+    return tmp_path / "served.safetensors"
+
+
+def version(repo: mvc.Repository, number: int, target: str | None = "prod") -> CommitId:
+    return repo.commit({"w": np.full(99, number, np.float32)}, deploy=target).id
+
+
+def number_in(file: Path) -> int:
+    """Which version the file is, whole."""
+    numbers = np.frombuffer(file.read_bytes()[-4 * 99 :], np.float32)
+    assert (numbers == numbers[0]).all()
+    return int(numbers[0])
+
+
+def polled(follower: Follower) -> CommitId | None:
+    """The commit that a poll finds newly live; the next one finds nothing."""
+    found = follower.poll()
+    assert follower.poll() is None
+    assert found is None or found == follower.current == follower.repo.live("prod").deployment
+    return found and found.commit
+
+
+def test_every_change_of_the_record_is_followed_once(
+    repo: mvc.Repository, served: Path, clock: FixedClock
+) -> None:
+    follower = mvc.Follower(repo, "prod", to=served)
+    assert polled(follower) is None and follower.current is None and not served.exists()
+    first = version(repo, 1)
+    assert polled(follower) == first and number_in(served) == 1
+    second = version(repo, 2)
+    version(repo, 3, "edge")
+    assert polled(follower) == second
+    third = version(repo, 3)
+    assert polled(follower) == third and number_in(served) == 3
+    repo.rollback("prod")
+    assert polled(follower) == second and number_in(served) == 2
+    repo.retract(None, "prod")  # the rollback
+    assert polled(follower) == third and number_in(served) == 3
+    repo.deploy(first, "prod", at=clock.time_ns - 3600 * SECOND)  # late: live stays what it is
+    assert polled(follower) is None and number_in(served) == 3
+    before = served.stat().st_ino
+    repo.deploy(third, "prod")  # once more: another deployment, the same version
+    assert polled(follower) == third and served.stat().st_ino == before
+
+
+def test_gc_repack_and_a_new_index_change_nothing(
+    repo: mvc.Repository, served: Path, clock: FixedClock
+) -> None:
+    follower = mvc.Follower(repo.root, "prod", to=served)
+    live = [version(repo, i) for i in range(5)][-1]
+    assert polled(follower) == live
+    version(repo, 7, None)
+    repo.undo()
+    clock.advance(90 * 24 * 3600 * SECOND)
+    repo.storage.gc(grace="0")
+    assert polled(follower) is None
+    repo.storage.repack(interval=2)
+    shutil.rmtree(repo.root / ".mvc" / "index.lmdb")
+    assert polled(follower) is None
+    assert polled(mvc.Follower(repo, "prod")) == live
+    repo.rollback("prod")
+    assert polled(follower) == repo.live("prod").commit and number_in(served) == 3
+
+
+def test_a_dated_deployment_is_served_when_its_time_comes(
+    repo: mvc.Repository, clock: FixedClock
+) -> None:
+    follower = mvc.Follower(repo, "prod")
+    now, later = version(repo, 1), version(repo, 2, None)
+    hour = 3600 * SECOND
+    repo.deploy(later, "prod", at=clock.time_ns + hour)
+    assert polled(follower) == now
+    clock.advance(hour - SECOND)
+    assert polled(follower) is None
+    clock.advance(SECOND)
+    assert polled(follower) == later  # nothing was written meanwhile
+    clock.advance(-hour)
+    assert polled(follower) == now  # so the record says with the clock set back
+    clock.advance(2 * hour)
+    assert polled(follower) == later
+
+
+def test_a_first_deployment_that_is_dated(repo: mvc.Repository, clock: FixedClock) -> None:
+    follower = mvc.Follower(repo, "prod")
+    made = version(repo, 1, None)
+    repo.deploy(made, "prod", at=clock.time_ns + SECOND)
+    assert polled(follower) is None
+    clock.advance(SECOND)
+    assert polled(follower) == made
+
+
+def test_when_nothing_is_live_any_more_the_last_version_stays(
+    repo: mvc.Repository, served: Path
+) -> None:
+    follower = mvc.Follower(repo, "prod", to=served)
+    made = version(repo, 1)
+    assert polled(follower) == made
+    repo.retract(made, "prod")
+    for _ in range(2):
+        with pytest.raises(NoDeployment, match="every deployment was retracted"):
+            follower.poll()
+    assert follower.current is not None and number_in(served) == 1
+    assert mvc.Follower(repo, "prod").poll() is None  # it serves nothing
+    second = version(repo, 2)
+    assert polled(follower) == second
+
+
+def test_a_forgotten_version_is_not_served(repo: mvc.Repository, served: Path) -> None:
+    first, second = version(repo, 1), version(repo, 2)
+    changes: list[mvc.Deployed] = []
+    follower = mvc.Follower(repo, "prod", to=served, on_change=changes.append)
+    bare = mvc.Follower(repo, "prod", on_change=changes.append)
+    assert polled(follower) == second == polled(bare)
+    third = version(repo, 3, "prod")
+    version(repo, 4, None)
+    repo.storage.forget(first)
+    repo.storage.forget(third)
+    for each in (follower, bare):
+        with pytest.raises(StateForgotten):
+            each.poll()
+        assert each.current is not None and each.current.commit == second
+    assert number_in(served) == 2 and [d.commit for d in changes] == [second, second]
+    repo.deploy(second, "prod")
+    assert polled(follower) == second
+
+
+# -- the repository goes away, or becomes another one --------------------------------------------
+
+
+def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, served: Path) -> None:
+    follower = mvc.Follower(repo.root, "prod", to=served)
+    first = version(repo, 1)
+    assert polled(follower) == first
+    away = repo.root.with_name("away")
+    repo.root.rename(away)
+    for _ in range(2):
+        with pytest.raises(NotARepository, match="models is away") as caught:
+            follower.poll()
+        assert "what is served stays" in str(caught.value.hint)
+    assert number_in(served) == 1 and follower.current is not None
+    with mvc.Repository.open(away) as moved:
+        second = version(moved, 2)
+    away.rename(repo.root)
+    assert polled(follower) == second and number_in(served) == 2
+
+
+def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, served: Path) -> None:
+    follower = mvc.Follower(repo, "prod", to=served)
+    first = version(repo, 1)
+    assert polled(follower) == first
+    shutil.rmtree(repo.root / ".mvc")
+    with mvc.Repository.init(repo.root) as other:
+        with pytest.raises(MvcError, match="nothing was ever deployed on prod"):
+            follower.poll()
+        assert number_in(served) == 1
+        second = version(other, 5)
+        assert polled(follower) == second and number_in(served) == 5
+    assert not repo.closed  # it is the caller's
+    follower.close()
+    assert follower.repo.closed
+
+
+def test_a_backup_put_in_its_place_is_followed(
+    repo: mvc.Repository, served: Path, tmp_path: Path
+) -> None:
+    first = version(repo, 1)
+    shutil.copytree(repo.root, tmp_path / "backup")
+    follower = mvc.Follower(repo.root, "prod", to=served)
+    version(repo, 2)
+    assert polled(follower) != first and number_in(served) == 2
+    shutil.rmtree(repo.root / ".mvc")
+    shutil.copytree(tmp_path / "backup/.mvc", repo.root / ".mvc")
+    assert polled(follower) == first and number_in(served) == 1
+
+
+def test_damage_is_said_and_what_is_served_stays(repo: mvc.Repository, served: Path) -> None:
+    follower = mvc.Follower(repo.root, "prod", to=served)
+    version(repo, 1)
+    assert polled(follower) is not None
+    journal = repo.root / ".mvc" / "journal"
+    sound = journal.read_bytes()
+    version(repo, 2)
+    longer = journal.read_bytes()
+    journal.write_bytes(sound[:100] + bytes(len(longer) - 100))
+    with pytest.raises(MvcError):
+        follower.poll()
+    assert number_in(served) == 1
+    journal.write_bytes(longer)
+    assert polled(follower) is not None and number_in(served) == 2
+
+
+# -- where it goes -------------------------------------------------------------------------------
+
+
+def test_a_file_of_something_else_is_taken_over_with_a_line(
+    repo: mvc.Repository, served: Path
+) -> None:
+    served.write_bytes(b"not a model")
+    follower = mvc.Follower(repo, "prod", to=served)
+    made = version(repo, 1)
+    text = f"{served}, which something else wrote, becomes {made.short}, which is live on prod"
+    with pytest.warns(TakenOver, match=text):
+        assert follower.poll() is not None
+    assert number_in(served) == 1 and follower.poll() is None
+    served.write_bytes(b"again")
+    with pytest.warns(TakenOver, match=text):
+        assert follower.poll() is None  # no other deployment is live
+    assert number_in(served) == 1
+    served.unlink()
+    with warnings.catch_warnings(action="error"):
+        assert follower.poll() is None and number_in(served) == 1
+        version(repo, 2)
+        assert mvc.Follower(repo, "prod", to=served).poll() is not None  # it holds a version
+        assert number_in(served) == 2
+    with pytest.warns(TakenOver):  # the other Follower has written it
+        assert follower.poll() is not None
+
+
+def test_a_folder_is_a_link_that_is_swapped(repo: mvc.Repository, tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    follower = mvc.Follower(repo, "prod", to=live, atomic_dir=True)
+    for i in range(3):
+        state = {"w": np.full(99, i, np.float32)}
+        repo.commit(states={"a.safetensors": state, "b.safetensors": state}, deploy="prod")
+        assert polled(follower) is not None
+        assert [number_in(live / f"{name}.safetensors") for name in "ab"] == [i, i]
+    live.unlink()
+    live.symlink_to(tmp_path)
+    with pytest.warns(TakenOver):
+        follower.poll()
+    assert number_in(live / "a.safetensors") == 2
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(WrongUsage, match="taken is a folder"):
+        mvc.Follower(repo, "prod", to=tmp_path / "taken")
+    (tmp_path / "file").touch()
+    refused = pytest.raises(WouldOverwrite, match="cannot be swapped in one step")
+    with refused, pytest.warns(TakenOver):
+        mvc.Follower(repo, "prod", to=tmp_path / "file", atomic_dir=True).poll()
+
+
+def test_one_file_of_several(repo: mvc.Repository, served: Path) -> None:
+    states = {name: {"w": np.full(99, i, np.float32)} for i, name in enumerate("abc")}
+    repo.commit(states=states, deploy="prod")
+    with pytest.raises(UnknownPath, match="several states: a, b, c"):
+        mvc.Follower(repo, "prod", to=served).poll()
+    assert not served.exists()
+    assert polled(mvc.Follower(repo, "prod", to=served, path="b")) and number_in(served) == 1
+
+
+def test_the_model_of_a_recorder_without_its_training_state(
+    repo: mvc.Repository, served: Path
+) -> None:
+    model = torch.nn.Linear(9, 11)
+    with mvc.Recorder(repo, model, name="net.safetensors", deploy="prod") as recorder:
+        recorder.step()
+    network = torch.nn.Linear(9, 11)
+    follower = mvc.Follower(repo, "prod", to=served, model=network)
+    assert polled(follower) is not None
+    assert torch.equal(network.weight, model.weight)
+    assert served.read_bytes() == (
+        repo.checkout("HEAD", path="net.safetensors", to=served.with_name("x"))
+        and served.with_name("x").read_bytes()
+    )
+
+
+def test_a_model_that_does_not_fit_stays_as_it_is(repo: mvc.Repository, served: Path) -> None:
+    network, other = torch.nn.Linear(3, 4), torch.nn.Linear(4, 3)
+    follower = mvc.Follower(repo, "prod", to=served, model=network)
+    first = repo.commit(network.state_dict(), deploy="prod").id
+    network.weight.data.zero_()
+    assert polled(follower) == first and network.weight.any()
+    weight = network.weight.clone()
+    repo.commit(other.state_dict(), deploy="prod")
+    with pytest.raises(DoesNotFit):
+        follower.poll()
+    assert torch.equal(network.weight, weight)
+    assert follower.current is not None and follower.current.commit == first
+    repo.rollback("prod")  # the file follows it, although the model never left this version
+    assert polled(follower) == first
+    wanted = served.with_name("wanted")
+    repo.checkout(first, to=wanted)
+    assert served.read_bytes() == wanted.read_bytes()
+
+
+def test_an_error_of_on_change_is_raised_and_the_change_tried_again(repo: mvc.Repository) -> None:
+    seen: list[mvc.Deployed] = []
+
+    def change(deployed: mvc.Deployed) -> None:
+        seen.append(deployed)
+        if len(seen) < 3:
+            raise ValueError("not yet")
+
+    follower = mvc.Follower(repo, "prod", on_change=change)
+    version(repo, 1)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not yet"):
+            follower.poll()
+        assert follower.current is None
+    assert polled(follower) is not None and seen == [follower.current] * 3
+
+
+def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
+    with pytest.raises(InvalidName):
+        mvc.Follower(repo, "a b")
+    with pytest.raises(NotARepository):
+        mvc.Follower(tmp_path / "absent", "prod")
+    with pytest.raises(WrongUsage, match="repo is of type int"):
+        mvc.Follower(3, "prod")  # type: ignore[arg-type]
+    with pytest.raises(WrongUsage, match="lies in the store"):
+        mvc.Follower(repo, "prod", to=repo.root / ".mvc" / "journal")
+    with pytest.raises(IoFailed, match="there is no folder for"):
+        mvc.Follower(repo, "prod", to=tmp_path / "absent" / "file")
+    with pytest.raises(WrongUsage, match="atomic_dir needs a place"):
+        mvc.Follower(repo, "prod", atomic_dir=True)
+
+
+# -- run -----------------------------------------------------------------------------------------
+
+
+def until(true: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_run_follows_until_it_is_closed(repo: mvc.Repository, served: Path) -> None:
+    follower = mvc.Follower(repo.root, "prod", to=served)
+    caught: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda text, *_: caught.append(str(text))  # type: ignore[assignment]
+        thread = threading.Thread(target=follower.run, args=(0.001,))
+        thread.start()
+        try:
+            first = version(repo, 1)
+            until(lambda: follower.current is not None)
+            away = repo.root.with_name("away")
+            repo.root.rename(away)
+            until(lambda: caught)
+            assert number_in(served) == 1
+            away.rename(repo.root)
+            second = version(repo, 2)
+            until(lambda: follower.current is not None and follower.current.commit == second)
+        finally:
+            follower.close()
+            thread.join(60)
+    assert not thread.is_alive() and number_in(served) == 2 and follower.repo.closed
+    assert len(caught) == 1, caught
+    assert caught[0].startswith(f"prod is not followed, {first.short} is served: the repository")
+    assert issubclass(NotFollowing, RuntimeWarning)
+
+
+def test_a_poll_without_news_asks_the_system_for_little(
+    repo: mvc.Repository, served: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few looks at names, whatever the history; nothing is opened, read or listed."""
+    made = [version(repo, i) for i in range(3)]
+    for i in range(300):
+        repo.deploy(made[i % 3], "prod")
+    with mvc.Follower(repo.root, "prod", to=served) as follower:
+        assert follower.poll() is not None
+        calls: list[str] = []
+        for name in ("stat", "open", "listdir", "pread", "read", "fsync", "write"):
+            original = getattr(os, name)
+            monkeypatch.setattr(
+                os, name, lambda *a, _f=original, _n=name, **k: (calls.append(_n), _f(*a, **k))[1]
+            )
+        assert follower.poll() is None
+        monkeypatch.undo()
+    assert len(calls) <= 8 and set(calls) <= {"stat", "pread"}, calls
