@@ -918,12 +918,13 @@ class Repository:
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
-        the newest such deployment, which the bounds then mean. ``reset_points`` has every
-        entry say whether it is stored in full, ``relations`` what its models are to those of its
-        first parent, ``prices`` how it is stored and what that costs (``entry.storage``; reads as
-        much as ``stats``). Raises UnknownRevision, UnknownTarget and
-        WrongUsage at once, and DamagedData where the history goes on with entries that are
-        lost; with ``incomplete`` the error is appended there, and what is left follows.
+        the newest such deployment, which the bounds then mean; what was live at ``since`` already
+        is among them. ``reset_points`` has every entry say whether it is stored in full,
+        ``relations`` what its models are to those of its first parent, ``prices`` how it is
+        stored and what that costs (``entry.storage``; reads as much as ``stats``). Raises
+        UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData where the history
+        goes on with entries that are lost; with ``incomplete`` the error is appended there, and
+        what is left follows.
         """
         from mvc.repo.display import Log
         from mvc.repo.history.log import log

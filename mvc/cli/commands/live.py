@@ -116,7 +116,7 @@ def _metrics(live: Live) -> str:
 
 def _write(session: Session, live: Live, args: _LiveOptions) -> dict[str, Any]:
     """Writes the version's files, and says so; returns what ``--json`` says of them."""
-    if args.whole:
+    if args.whole or args.output is None:
         if args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR")
         written = write_model(session, live.commit, args.output, force=args.force)
