@@ -5,7 +5,7 @@ to the target ``global``:
 
     mvc init
     mvc train-distributed examples/train_distributed.py --workers 4 --rho 1 --rate 0.05
-    mvc deployments global
+    mvc deploy --list global
 """
 
 from __future__ import annotations

@@ -13,3 +13,6 @@ Progress: TypeAlias = Callable[[int, int, str], None]
 """Called with bytes done, bytes in total, and a description of the current step."""
 
 PathName: TypeAlias = str | PathLike[str]
+
+Reason: TypeAlias = str
+"""Why an operation is done, in a person's words."""

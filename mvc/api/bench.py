@@ -66,10 +66,14 @@ PIPELINES = (
 )
 """The pipelines compared, besides the one in use."""
 
+SECONDS = 60.0
+"""What all pipelines together aim to take."""
+
+ROUNDS = 3
+"""Repetitions where there is time; the shortest time of each step counts."""
+
 _VERSIONS = 8  # newest versions committed, at most
 _IN_ALL = 4  # bytes of all versions committed, in multiples of max_bytes
-_SECONDS = 60.0  # what all pipelines together aim to take
-_ROUNDS = 3  # repetitions where there is time; the shortest time of each step counts
 _KEEPS_UP = 0.5  # share of the fastest commit speed that the advised pipeline must reach
 _ALIKE = 1.01  # sizes within this factor count as equal
 _UNBOUNDED = 1_000_000  # deltas
@@ -283,7 +287,7 @@ class _Series:
         began = time.perf_counter()
         self._run(trials[0].pipeline, self.versions[-1:])
         seconds = (time.perf_counter() - began) * len(trials)
-        kept = max(2, min(len(self.versions), int(_SECONDS / seconds)))
+        kept = max(2, min(len(self.versions), int(SECONDS / seconds)))
         if kept < len(self.versions):
             self.versions = self.versions[-kept:]
             self.notes.append(f"only the newest {kept} versions are committed, to save time")
@@ -311,7 +315,7 @@ class _Series:
 
     def measure(self, trials: Sequence[_BenchTrial], progress: Progress | None) -> None:
         """Fills the trials. The pipelines take turns, so that they share the machine's noise."""
-        turn, rounds, done, each = 0, _ROUNDS, 0, sum(self.sizes)
+        turn, rounds, done, each = 0, ROUNDS, 0, sum(self.sizes)
         began = time.perf_counter()
         while turn < rounds:
             for trial in trials:
@@ -323,7 +327,7 @@ class _Series:
                 )
                 if not done:
                     seconds = (time.perf_counter() - began) * len(trials)
-                    rounds = max(1, min(_ROUNDS, int(_SECONDS / seconds)))
+                    rounds = max(1, min(ROUNDS, int(SECONDS / seconds)))
                 done += each
                 if progress is not None:
                     progress(done, each * rounds * len(trials), trial.pipeline.text)

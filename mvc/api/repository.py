@@ -49,7 +49,7 @@ from mvc.repo.ownership import refuse_foreign
 from mvc.repo.rollback import RolledBack
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
-from mvc.types import PathName, Progress
+from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -880,7 +880,7 @@ class Repository:
         if not evaluated:
             kind = UnknownRevision if target is None else NoDeployment
             raise kind(
-                "there is no version in this time", hint="see 'mvc log' and 'mvc deployments'"
+                "there is no version in this time", hint="see 'mvc log' and 'mvc deploy --list'"
             )
         return change
 
@@ -1055,27 +1055,33 @@ class Repository:
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
-    def deploy(self, rev: Rev, target: str, *, at: Time | None = None) -> Deployed:
-        """Records that a version went live on a target, now or at a given moment."""
-        return deployments.deploy(self.context, rev, target, self._moment(at))
+    def deploy(
+        self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
+    ) -> Deployed:
+        """Records that a version went live on a target, now or at a given moment; who, and why."""
+        return deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
 
-    def rollback(self, target: str, to: Rev | None = None, *, steps: int = 1) -> RolledBack:
+    def rollback(
+        self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
+    ) -> RolledBack:
         """Deploys what was live on a target before: one step back, and the next time one further.
 
         ``to`` names the version instead, which must have been live there. Never goes to a version
-        that the rollbacks since the last other deployment have left, unless ``to`` names it.
+        that the rollbacks directly before it have left, unless ``to`` names it.
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
-        return rollback.rollback(self.context, target, steps=steps, to=to)
+        return rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
 
-    def retract(self, rev: Rev | None, target: str, *, at: Time | None = None) -> Deployed:
+    def retract(
+        self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
+    ) -> Deployed:
         """Records that a deployment did not happen; its first record stays.
 
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
         that is recorded for this moment.
         """
-        return deployments.retract(self.context, rev, target, self._moment(at))
+        return deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...
@@ -1184,8 +1190,10 @@ class Repository:
 
         return oplog.oplog(self.context, limit)
 
-    def undo(self, number: int | None = None, *, dry_run: bool = False) -> Undoing:
+    def undo(
+        self, number: int | None = None, *, dry_run: bool = False, reason: Reason = ""
+    ) -> Undoing:
         """Sets back what an operation moved: the newest that did, or the one with ``number``."""
         from mvc.repo.oplog import undo
 
-        return (undo.plan if dry_run else undo.undo)(self.context, number)
+        return (undo.plan if dry_run else undo.undo)(self.context, number, reason=reason)

@@ -17,7 +17,7 @@ from mvc.repo.arguments import checked
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev
-from mvc.types import PathName, Progress
+from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -80,11 +80,13 @@ class Storage:
         *,
         grace: timedelta | str | None = None,
         dry_run: bool = False,
+        reason: Reason = "",
         progress: Progress | None = None,
     ) -> Collected:
         """Deletes what nothing reaches and gives the space back; ids do not change.
 
         ``grace``: how long operations still count (default: the setting ``gc.grace_days``).
+        ``reason``: why, for the log of operations.
         """
         from mvc.maintenance.gc import collect, grace_of, plan_collection
         from mvc.maintenance.leftovers import clear_leftovers
@@ -95,7 +97,7 @@ class Storage:
             return plan_collection(context, grace=span, progress=progress)
         finish_checkouts(context)  # one may be about to move HEAD to what would be collected
         clear_leftovers(context)
-        return collect(context, grace=span, progress=progress)
+        return collect(context, grace=span, reason=reason, progress=progress)
 
     def forget(
         self,
@@ -108,6 +110,7 @@ class Storage:
         keep_daily: int | None = None,
         keep_best: Sequence[str] = (),
         dry_run: bool = False,
+        reason: Reason = "",
     ) -> Chosen:
         """Gives up the states of versions, for good; the next ``gc`` takes their bytes away.
 
@@ -130,7 +133,7 @@ class Storage:
         )
         chosen = forget.choose(self.context, named, rules or None)
         if not dry_run:
-            forget.forget(self.context, chosen)
+            forget.forget(self.context, chosen, reason=reason)
         return chosen
 
     def forget_preview(
@@ -179,6 +182,7 @@ class Storage:
         anyway: bool = False,
         timeout: float | None = None,
         dry_run: bool = False,
+        reason: Reason = "",
         progress: Progress | None = None,
     ) -> Repacked:
         """Stores the same versions with other reset points and deltas (``mvc.maintenance.repack``).
@@ -215,7 +219,7 @@ class Storage:
 
             dropped = [self._repo.find(rev) for rev in drop_weights]
             done = unchanged(self.context)  # first: of a damaged repository nothing is given up
-            drop(self.context, dropped, replay(dropped), outside_data=outside_data)
+            drop(self.context, dropped, replay(dropped), outside_data=outside_data, reason=reason)
             return done
         added = [self._repo.find(rev) for rev in add or ()]
         for commit in () if dry_run else added:
@@ -225,14 +229,18 @@ class Storage:
                 store_again(self.context, commit, replay(added))
         weighs = self.context.config.get("store.storage_weight") is not None
         if not given and weighs and any(mark.where for _, mark in self.context.fresh().weights()):
-            return self._cheapest(dry_run=dry_run, progress=progress)
+            return self._cheapest(dry_run=dry_run, reason=reason, progress=progress)
         aims["add"] = None if add is None else tuple(added)
         aims["remove"] = None if remove is None else tuple(map(self._repo.find, remove))
         return repack(
-            self.context, goal_of(self.context, **aims), dry_run=dry_run, progress=progress
+            self.context,
+            goal_of(self.context, **aims),
+            dry_run=dry_run,
+            reason=reason,
+            progress=progress,
         )
 
-    def _cheapest(self, *, dry_run: bool, progress: Progress | None) -> Repacked:
+    def _cheapest(self, *, dry_run: bool, reason: str, progress: Progress | None) -> Repacked:
         """Weights that are given up go first: the layout of the rest does not rely on them."""
         from mvc.maintenance.repack.repack import goal_of, repack
         from mvc.recipes.weights import all_proven, drop
@@ -242,7 +250,7 @@ class Storage:
             return repack(self.context, goal, dry_run=dry_run, progress=progress)
         plan = repack(self.context, goal, dry_run=True, progress=progress).plan
         if not plan.given_up:
-            return repack(self.context, goal_of(self.context), progress=progress)
-        drop(self.context, plan.given_up)
-        done = repack(self.context, goal_of(self.context), progress=progress)
+            return repack(self.context, goal_of(self.context), reason=reason, progress=progress)
+        drop(self.context, plan.given_up, reason=reason)
+        done = repack(self.context, goal_of(self.context), reason=reason, progress=progress)
         return replace(done, plan=replace(done.plan, given_up=plan.given_up, prices=plan.prices))

@@ -49,6 +49,10 @@ def _tags(session: Session) -> list[str]:
     return [ref.name for ref in session.repository.tags()]
 
 
+def _data_sets(session: Session) -> list[str]:
+    return [each.name for each in session.repository.recipes.data_sets()]
+
+
 def _revisions(session: Session) -> list[str]:
     return ["HEAD", *_branches(session), *_tags(session)]
 
@@ -61,17 +65,29 @@ def _of_version(session: Session, ctx: click.Context) -> list[str]:
     return _tracked(session, ctx.params.get("rev") or ctx.params.get("a") or "HEAD")
 
 
-def _tensors(session: Session, ctx: click.Context) -> list[str]:
-    entries = session.repository.manifest(ctx.params.get("rev") or "HEAD").entries
+def _tensors(session: Session, rev: str) -> list[str]:
+    entries = session.repository.manifest(rev).entries
     return [tensor.key for entry in entries for tensor in entry.tensors]
 
 
-def _of_checkout(session: Session, ctx: click.Context) -> list[str]:
-    """A revision first; then, and for a moment, the paths of that version."""
-    given, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
-    if at is not None or target is not None:
-        return _tracked(session, str(session.repository.find(at=at, target=target)))
-    return _tracked(session, given[0]) if given else _revisions(session)
+def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
+    """A revision first; then, and for a moment, parts of that version."""
+
+    def read(session: Session, ctx: click.Context) -> list[str]:
+        given, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
+        if at is not None or target is not None:
+            return parts(session, str(session.repository.find(at=at, target=target)))
+        return parts(session, given[0]) if given else _revisions(session)
+
+    return read
+
+
+def _topics(_: Session, ctx: click.Context) -> Iterable[str]:
+    from mvc.cli.topics import TOPICS
+
+    root = ctx.find_root()
+    commands = root.command.list_commands(root) if isinstance(root.command, click.Group) else ()
+    return [*commands, *TOPICS]
 
 
 def _presets(*_: object) -> Iterable[str]:
@@ -111,8 +127,21 @@ def _on_disk(type_: str) -> _Completion:
 
 complete_files = _on_disk("file")
 complete_tags = _completing(lambda session, _: _tags(session))
-complete_checkout = _completing(_of_checkout)
+complete_checkout = _completing(_revision_then(_tracked))
+complete_show = _completing(_revision_then(_tensors))
+complete_topics = _completing(_topics)
+complete_data_sets = _completing(lambda session, _: _data_sets(session))
 _revisions_or_files = _completing(lambda session, _: _revisions(session), files=True)
+
+_complete_presets = _completing(_presets)
+
+
+def complete_pipeline(
+    ctx: click.Context, param: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """Presets; with ``--bench`` files."""
+    return (complete_files if ctx.params.get("bench") else _complete_presets)(ctx, param, typed)
+
 
 COMPLETIONS = {
     **dict.fromkeys(("A", "B"), _revisions_or_files),
@@ -122,9 +151,8 @@ COMPLETIONS = {
     "KEY": _completing(_keys),
     "PATH": _completing(_of_version),
     **dict.fromkeys(("OTHER", "REV", "START"), _completing(lambda session, _: _revisions(session))),
-    "SPEC": _completing(_presets),
+    "SPEC": _complete_presets,
     **dict.fromkeys(("T", "TARGET"), _completing(lambda session, _: session.repository.targets())),
-    "TENSOR": _completing(_tensors),
     "VALUE": _completing(_values),
 }
 """What the shell offers for a value, by the first word of its name in the help."""

@@ -101,8 +101,6 @@ def _saying_what_it_waits_for(out: Output) -> Iterator[None]:
 def _invoke(arguments: Sequence[str], session: Session) -> int:
     if not arguments:
         arguments = ["--help"]
-    if arguments[0] == "help":
-        arguments = [*arguments[1:2], "--help"]
     try:
         with program.make_context("mvc", list(arguments), obj=session) as ctx:
             return program.invoke(ctx) or 0

@@ -1,4 +1,4 @@
-"""How an operation of the log is shown: as words and as JSON."""
+"""How operations are shown: as words, as a list and as JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from mvc.cli.payload import fields
+from mvc.cli.session import Session
+from mvc.cli.tables import columns, show
 from mvc.cli.text import count, listed, one_line
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.oplog.oplog import Operation, label
+from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 
 
@@ -26,6 +29,7 @@ def is_shortened(entry: Entry) -> bool:
     return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
+_COLUMNS = columns("number, time, operation, state, changes, about")
 _WEIGHTS = {"proven": "made again", "dropped": "given up", "restored": "stored again"}
 
 
@@ -84,3 +88,31 @@ def operation_json(operation: Operation) -> dict[str, Any]:
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),
     }
+
+
+def print_operations(session: Session, limit: int | None) -> None:
+    """Prints the newest operations, with what each of them moved."""
+    found = list(session.repository.oplog(limit))
+    if session.as_json:
+        payload = {"operations": [operation_json(each) for each in found]}
+        session.out.json("mvc.undo.list/1", payload)
+        return
+    rows = [_row(each, full=session.verbose) for each in found]
+    styles = [None if each.undone_by is None else "dim" for each in found]
+    show(session.out, _COLUMNS, rows, styles=styles)
+
+
+def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
+    entry, state = operation.entry, ""
+    if operation.undone_by is not None:
+        state = f"undone by {operation.undone_by}"
+    elif operation.number and is_shortened(entry) and entry.removed is None:
+        state = "cannot be undone"
+    return (
+        str(operation.number),
+        format_time(entry.time_ns, precise=False),
+        printable(entry.operation),
+        state,
+        moves(entry, full=full),
+        about(entry),
+    )

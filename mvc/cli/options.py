@@ -16,6 +16,7 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 from msgspec import Struct
 from msgspec.structs import FieldInfo, fields
 
@@ -131,9 +132,23 @@ def _is_set(value: object) -> bool:
 def _spelled(name: str) -> str:
     """How a parameter of the command is typed."""
     named = next(p for p in click.get_current_context().command.params if p.name == name)
-    return (
-        named.opts[0] if isinstance(named, click.Option) else named.human_readable_name.strip("[]")
-    )
+    if isinstance(named, click.Option):
+        return named.opts[0]
+    return re.sub(r"[][.]", "", named.human_readable_name)
+
+
+def check_alone(mode: str, *, takes: str = "") -> None:
+    """Raises UsageError for a parameter that was given beside ``mode``, but for those it takes.
+
+    ``takes``: names apart by spaces. Where ``mode`` names a parameter, it is one of the command.
+    """
+    ctx = click.get_current_context()
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if not parameter.expose_value or name in {mode, *takes.split()}:
+            continue
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{_spelled(mode)} does not go with {_spelled(name)}")
 
 
 def given(options: CommandOptions, names: str) -> str | None:

@@ -23,65 +23,73 @@ from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
 SECTIONS: dict[str, dict[str, str]] = {
+    "Every day": {
+        "commit": "Record model files as a new version.",
+        "status": "Show what changed since the last commit.",
+        "log": "Show the history of a version, or of models.",
+        "show": "Show a version: what it changed, a tensor, its code.",
+        "diff": "Compare two versions tensor by tensor, or where they were made.",
+        "checkout": "Restore a version, by name or by the moment it was live.",
+        "deploy": "Record that a version went live on a target, or list all.",
+        "live": "Show what is live, or was at a moment.",
+        "rollback": "Deploy what was live on a target before.",
+        "undo": "Take back an operation, or list the operations.",
+    },
     "Start": {
         "init": "Make an empty repository.",
-        "import": "Turn existing checkpoint files into history.",
+        "import": "Turn existing checkpoint files into history, or store a data set.",
         "config": "Show or change settings.",
-        "pipeline": "Check and explain a pipeline, or choose one by requirement.",
+        "help": "Explain a command or a topic.",
         "completion": "Print the completion script of a shell.",
     },
-    "Record": {
-        "status": "Show what changed since the last commit.",
-        "commit": "Record model files as a new version.",
-        "rm": "Take files out of the next commit.",
-        "data": "List data sets, store one, or show its files.",
-        "train-distributed": "Train one model in several processes that talk seldom.",
-    },
     "Look": {
-        "log": "Show the history of a version.",
-        "show": "Show one commit and what it changed.",
-        "diff": "Compare two versions tensor by tensor.",
-        "family": "Show which models came from which.",
-        "ls": "List the files and tensors of a version.",
-        "env": "Show how the environment of a version differs.",
-        "cat": "Print one tensor, or save it as .npy.",
+        "ls": "List the files and tensors of a version, or data sets.",
         "identify": "Find the versions that introduced a file's state.",
         "stats": "Show what the repository holds and costs.",
-        "plot": "Draw metrics, sizes, distances and deployments over time.",
-        "report": "Write the history as one page to look at.",
-        "bench": "Measure every pipeline on your own models.",
-        "probe": "Compare two runs of a model layer by layer.",
+        "report": "Draw the history: a page to look at, or charts.",
+        "pipeline": "Explain pipelines, choose one, or measure all on your models.",
     },
-    "Go back": {
-        "checkout": "Restore a version, by name or by the moment it was live.",
+    "Branches": {
         "switch": "Go to another branch.",
         "branch": "List, make, rename or delete branches.",
         "tag": "List, make or delete tags.",
-        "rev-parse": "Print the full id of a revision.",
+        "rm": "Take files out of the next commit.",
     },
-    "Deploy": {
-        "deploy": "Record that a version went live on a target.",
-        "rollback": "Deploy what was live on a target before.",
-        "deployments": "List what was live, where and when.",
-        "live": "Show what is live, or was at a moment.",
-    },
-    "Undo": {"undo": "Take back an operation.", "oplog": "List the operations on the repository."},
-    "Maintenance": {
+    "Storage": {
         "repack": "Choose which versions are stored in full.",
         "gc": "Delete unreachable versions and objects, and free their space.",
         "forget": "Delete the states of versions for good.",
         "fsck": "Check every stored byte.",
     },
+    "Training": {
+        "probe": "Compare two runs of a model layer by layer.",
+        "train-distributed": "Train one model in several processes that talk seldom.",
+    },
 }
-"""Commands by section, in the order ``mvc --help`` lists them, each with its line of help.
+"""Commands by section, in the order of ``mvc help --all``, each with its line of help.
 
-A test keeps the lines equal to the commands' own docstrings.
+``mvc --help`` has the lines of the first section, and of the others the names. A test keeps the
+lines equal to the commands' own docstrings.
 """
 
 COMMANDS: dict[str, str] = {
     name: line for section in SECTIONS.values() for name, line in section.items()
 }
 
+_MOVED: dict[str, str] = {
+    "bench": "'mvc pipeline --bench PATH...'",
+    "cat": "'mvc show REV TENSOR'",
+    "data": "'mvc ls --data' and 'mvc import --data SOURCE'",
+    "deployments": "'mvc deploy --list [TARGET]'",
+    "env": "'mvc diff --environment' and 'mvc show --environment'",
+    "family": "'mvc log --tree'",
+    "oplog": "'mvc undo --list'",
+    "plot": "'mvc report --text' and 'mvc report --svg'",
+}
+"""Commands of the release before, and what they are now: for one release their names say so."""
+
+_ALIASES: dict[str, tuple[str, ...]] = {"rev-parse": ("show", "--id")}
+"""Names that scripts use, and what they stand for; help and completion do not have them."""
 
 _REMOTES = "there are no remotes yet: copy the folder with its .mvc"
 _ELSEWHERE: dict[str, str] = {
@@ -89,7 +97,7 @@ _ELSEWHERE: dict[str, str] = {
     "merge": "versions have one parent: nothing is merged",
     "mv": "rename the file yourself; 'mvc commit -a' records that",
     "rebase": "versions do not change; 'mvc switch -c NAME REV' begins a branch at any of them",
-    "reflog": "'mvc oplog' lists the operations",
+    "reflog": "'mvc undo --list' lists the operations",
     "reset": "'mvc undo' takes back an operation, 'mvc checkout -f HEAD' the changes of files",
     "restore": "'mvc checkout HEAD PATH' writes a file as HEAD has it",
     "retract": "'mvc deploy REV TARGET --retract' says that a deployment did not happen",
@@ -231,35 +239,66 @@ class Program(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name in _ALIASES:
+            command, *given = _ALIASES[name]
+            return name, self.named(ctx, command), [*given, *args[1:]]
+        if name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        return name, self.named(ctx, name), args[1:]
+
+    def named(self, ctx: click.Context, name: str, *topics: str) -> click.Command:
+        """The command ``name``. Raises WrongUsage for none, with the nearest command or topic."""
+        if name in _MOVED:
+            raise WrongUsage(f"'mvc {name}' is now {_MOVED[name]}")
         if name in _ELSEWHERE:
             raise WrongUsage(f"there is no command {name!r}", hint=_ELSEWHERE[name])
-        if name not in COMMANDS and not name.startswith("-"):
+        found = self.get_command(ctx, name)
+        if found is None:
             from difflib import get_close_matches
 
-            close = get_close_matches(name, COMMANDS, n=1)
+            close = get_close_matches(name, [*COMMANDS, *topics], n=1)
             wish = f": did you mean '{close[0]}'?" if close else ""
-            raise click.UsageError(f"there is no command {name!r}{wish}", ctx)
-        return super().resolve_command(ctx, args)
+            what = "command or topic" if topics else "command"
+            raise click.UsageError(f"there is no {what} {name!r}{wish}", ctx)
+        return found
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """One screen: daily commands with their lines, the names of the others."""
+        (_, daily), *others = SECTIONS.items()
+        formatter.write("Usage: mvc [-C DIR] [-q|-v] COMMAND [ARGUMENTS]...\n\n")
+        formatter.write(f"{self.help}\n\n")
+        formatter.write_dl(list(daily.items()))
+        formatter.write_paragraph()
+        formatter.write_dl([(section, ", ".join(names)) for section, names in others])
+        formatter.write_paragraph()
+        from mvc.cli.topics import TOPICS
+
+        formatter.write(f"{_MORE}{', '.join(TOPICS)}.\n")
+
+    def format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every command with its line, every global option, examples and exit codes."""
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
         width = max(map(len, COMMANDS))
         for section, commands in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(n.ljust(width), line) for n, line in commands.items()])
+        self.format_options(ctx, formatter)
         with formatter.section("Example"):
             for line in _EXAMPLE:
                 formatter.write_text(line)
-        with formatter.section("Exit codes"):
-            formatter.write_text(_EXIT_CODES)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The sections of ``format_all`` list them."""
 
 
+_MORE = """'mvc help COMMAND' explains a command, 'mvc help --all' lists all with a line,
+'mvc help TOPIC' one of """
 _EXAMPLE = (
     "mvc init",
     'mvc commit model.safetensors -m "nightly" --deploy prod',
     'mvc checkout --at "2 hours ago" --target prod -o live.safetensors',
 )
-_EXIT_CODES = """0 done, 1 the answer is no, 2 wrong usage, 3 refused or failed, 4 damaged data,
-5 repository busy, 130 interrupted"""
 
 
 @click.command(

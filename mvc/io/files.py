@@ -62,8 +62,12 @@ _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 LOCK_SECONDS = 60.0
 """Seconds for which a lock is waited for, unless the caller says otherwise."""
 
-# Seconds of polling only: a queued thread that gave up would still get the lock briefly.
-_SHORT = 1.0
+POLLED = 1.0
+"""Seconds before its deadline from which a lock is polled for, and not queued for.
+
+A queued thread that gave up would still get the lock briefly.
+"""
+
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.008  # seconds between two attempts
 
 
@@ -539,7 +543,7 @@ def _wait(descriptor: int, path: Path, kind: int, deadline: float | None) -> boo
         left = 0.0 if deadline is None else deadline - time.monotonic()
         if left <= 0:
             return False
-        if pause > _LONGEST_WAIT and left > _SHORT:
+        if pause > _LONGEST_WAIT and left > POLLED:
             return _queue(descriptor, path, kind, left)
         time.sleep(min(pause, left))
         pause = min(2 * pause, 2 * _LONGEST_WAIT)

@@ -23,9 +23,13 @@ from mvc.io import mounts
 from mvc.io.os_errors import sync_failure, translate
 from mvc.types import Bytes
 
+MOST = 1 << 30
+"""Bytes in one call: Linux stops below 2 GiB, macOS refuses more."""
+
+VECTORS = 1024
+"""Buffers in one call: IOV_MAX on Linux and macOS."""
+
 _SMALL = 1 << 16
-_MOST = 1 << 30  # bytes in one call: Linux stops below 2 GiB, macOS refuses more
-_VECTORS = 1024  # IOV_MAX on Linux and macOS
 _LARGE = 1 << 20  # bytes from which on it is worth to ask for holes, or to skip a buffer
 _BEHIND = 8 << 20  # bytes after which the system is told to write them to disk
 _BLOCK = 512  # bytes that st_blocks counts
@@ -132,7 +136,7 @@ class _Handle:
     def _call_read(self, offset: int, length: int) -> bytes:
         while True:
             try:
-                return self._read(offset, min(length, _MOST))
+                return self._read(offset, min(length, MOST))
             except InterruptedError:
                 continue
 
@@ -212,7 +216,7 @@ class ReadFile(_Handle):
         with translate(self.path, "read"):
             while done < len(view):
                 try:
-                    count = self._read_into(offset + done, view[done : done + _MOST])
+                    count = self._read_into(offset + done, view[done : done + MOST])
                 except InterruptedError:
                     continue
                 if count == 0:
@@ -399,8 +403,8 @@ def _fill_zeros(view: memoryview) -> None:
 
 def _batch(views: list[memoryview]) -> list[memoryview]:
     """The first of ``views``, as many and as large as one call takes."""
-    room, batch = _MOST, []
-    for view in views[:_VECTORS]:
+    room, batch = MOST, []
+    for view in views[:VECTORS]:
         batch.append(view[:room])
         room -= len(batch[-1])
         if room == 0:

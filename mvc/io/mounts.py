@@ -6,7 +6,9 @@ import os
 import re
 from pathlib import Path
 
-_TABLE = "/proc/self/mountinfo"
+TABLE = "/proc/self/mountinfo"
+"""The mount table of this process, on Linux."""
+
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 # Several hosts may share these, and locks or mmap do not hold there as on a local disk.
@@ -31,7 +33,7 @@ def type_of(path: Path, table: str | None = None) -> str:
     """
     if table is None:
         try:
-            table = Path(_TABLE).read_text(encoding="utf-8", errors="surrogateescape")
+            table = Path(TABLE).read_text(encoding="utf-8", errors="surrogateescape")
         except OSError:
             return ""
     parts = Path(os.path.realpath(path)).parts

@@ -12,7 +12,8 @@ from threading import Event, Thread
 SLICE = 1.0
 """Seconds for which a wait may sleep between two calls of ``look``."""
 
-_FIRST_WORD = 5.0
+FIRST_WORD = 5.0
+"""Seconds after which a wait says for the first time what it waits for."""
 
 
 class StillWaiting(RuntimeWarning):
@@ -28,7 +29,7 @@ class Patience:
 
     def __init__(self, limit: float, say: Callable[[float], object]) -> None:
         self._limit, self._say = limit, say
-        self._word = _FIRST_WORD
+        self._word = FIRST_WORD
         self.renew()
 
     def renew(self) -> None:

@@ -31,9 +31,11 @@ from mvc.io.plans import MOST, Plan, PlanStep, Pointer, before, is_own_file, is_
 Fill = Callable[[WriteFile], None]
 """Writes the content of a file."""
 
+LOCK_SECONDS = 60
+"""Seconds for which a checkout waits for another one that writes to the same place."""
+
 _PLAN = re.compile(r"[0-9a-f]{16}")
 _NAMED = 10  # files in a message
-_LOCK_SECONDS = 60
 _NO_ROOM = (ReadOnly, StorageFull)
 
 
@@ -233,12 +235,12 @@ def one_at_a_time(fs: FileSystem, plans: Path, place: Path) -> Iterator[None]:
     lock = None
     try:
         make_folder(fs, plans, within=plans.parent)
-        lock = fs.lock(path, timeout=_LOCK_SECONDS)
+        lock = fs.lock(path, timeout=LOCK_SECONDS)
     except _NO_ROOM:
         pass
     except Busy:
         raise Busy(
-            f"another checkout has been writing {place} for more than {_LOCK_SECONDS} s",
+            f"another checkout has been writing {place} for more than {LOCK_SECONDS} s",
             hint="wait until it is done, then run it again",
         ) from None
     try:
@@ -355,7 +357,7 @@ def _refuse_temporary(steps: Sequence[PlanStep]) -> None:
         if any(map(is_temporary, Path(step.name).parts)):
             raise WouldOverwrite(
                 f"{step.name} has the name of a temporary file of mvc: it is not written",
-                hint="commit it under another name, or read it with mvc cat",
+                hint="commit it under another name, or read it with mvc show",
             )
 
 

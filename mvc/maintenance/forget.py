@@ -103,7 +103,7 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
     return Chosen(going, None, already, restored=kept)
 
 
-def forget(context: Context, chosen: Chosen) -> Recorded | None:
+def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | None:
     """Forgets the chosen versions; durable on return. None if there is nothing to do.
 
     Versions chosen by rule stay if a ref names them or they went live meanwhile. Raises
@@ -117,8 +117,15 @@ def forget(context: Context, chosen: Chosen) -> Recorded | None:
         marks = tuple(Forgotten(c.id, chosen.named) for c in going)
         note = "by name" if chosen.rules is None else chosen.rules.text
         again = tuple(_kept_by(context, going)) if chosen.named else ()
-        now = context.store.clock.now_ns()
-        return Entry("forget", now, note, forgotten=marks, weights=again)
+        return Entry(
+            "forget",
+            context.store.clock.now_ns(),
+            note,
+            forgotten=marks,
+            weights=again,
+            author=context.author,
+            reason=reason,
+        )
 
     try:
         done = context.store.publish(make)

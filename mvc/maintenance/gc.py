@@ -117,7 +117,11 @@ def plan_collection(
 
 
 def collect(
-    context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
+    context: Context,
+    *,
+    grace: timedelta = DEFAULT_GRACE,
+    reason: str = "",
+    progress: Progress | None = None,
 ) -> Collection:
     """Deletes what is unreachable and not named by an operation within ``grace``.
 
@@ -136,7 +140,7 @@ def collect(
                 context,
                 plan.found,
                 plan.rewrite,
-                lambda: _last_entry(plan, store),
+                lambda: replace(_last_entry(plan, store), author=context.author, reason=reason),
                 admit=lambda recorded: _admit(plan, recorded, store),
                 progress=progress,
             )

@@ -147,3 +147,20 @@ def check_ref(kind: str, name: str) -> str:
             hint="use letters, digits and . _ + / -, starting with a letter or digit",
         )
     return name
+
+
+def check_author(name: str) -> str:
+    """Returns ``name`` if it is one line of printable text; raises InvalidName otherwise."""
+    if not name.strip():
+        raise InvalidName(
+            "the author's name is empty",
+            hint="leave it out to take user.name, or the login and host name",
+        )
+    if printable(name) != name:
+        raise InvalidName(
+            f"the author's name holds a control character: {printable(name)}",
+            hint="write it on one line, without control or invisible characters",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the author's name is longer than {MAX_NAME_BYTES} bytes")
+    return name

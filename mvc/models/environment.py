@@ -54,7 +54,7 @@ _GRADES: dict[str, Grade] = {
     **dict.fromkeys(_COMPATIBLE, "compatible"),
     **dict.fromkeys(_IGNORED, "ignored"),
 }
-"""The grade of a field or of a whole section; docs/commands/env.md gives the reasons."""
+"""The grade of a field or of a whole section; docs/commands/diff.md gives the reasons."""
 
 _VARIABLES = re.compile(
     # First what leads to libraries and files: a recorded value is set for a replay.

@@ -159,7 +159,7 @@ def data_set(context: Context, name: str) -> DataSet:
         names = ", ".join(each.name.removeprefix(DATA) for each in _tags(context)[:10])
         raise UnknownPath(
             f"there is no data set {printable(name)}",
-            hint=f"there is: {names}" if names else "add one with 'mvc data add'",
+            hint=f"there is: {names}" if names else "add one with 'mvc import --data'",
         )
     return of_version(context, name, found)
 
@@ -241,7 +241,7 @@ def used(context: Context, given: Given) -> Used:
             try:
                 _compare(fs, name, reference.files, files)
             except CannotRetrain as error:
-                hint = f"mvc data add --reference --name {name} {path}"
+                hint = f"mvc import --data --reference --name {name} {path}"
                 raise CannotRecord(error.message, hint=hint) from error
         file = path.name if set(files.values()) == {path} else ""
         data.append(Data(name, version, file))

@@ -159,6 +159,7 @@ def drop(
     options: ReplayOptions | None = None,
     *,
     outside_data: bool = False,
+    reason: str = "",
 ) -> None:
     """Gives up the weights that the recipes of these versions make; durable on return.
 
@@ -205,8 +206,13 @@ def drop(
                 gone = availability.dropped(context, version, path)
                 if gone is None and not availability.is_stored(context, entry):
                     raise _incomplete(version, path, "it was collected meanwhile")
-        now = context.store.clock.now_ns()
-        return Entry("drop-weights", now, weights=tuple(there))
+        return Entry(
+            "drop-weights",
+            context.store.clock.now_ns(),
+            weights=tuple(there),
+            author=context.author,
+            reason=reason,
+        )
 
     with suppress(_NothingToDo):
         context.store.publish(make)
@@ -329,7 +335,12 @@ def _attempt(context: Context, policy: Policy, mark: Weights, state: Any) -> Non
             file = _file(context, mark.commit, mark.path)
             if state is None and not availability.is_stored(context, file):
                 raise _Collected
-            now = store.clock.now_ns()
-            return Entry("restore-weights", now, regions=regions, weights=(mark,))
+            return Entry(
+                "restore-weights",
+                store.clock.now_ns(),
+                regions=regions,
+                weights=(mark,),
+                author=context.author,
+            )
 
         store.publish(make, release=packs.close)

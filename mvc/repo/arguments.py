@@ -16,6 +16,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from mvc.errors import WrongUsage
+from mvc.limits import MAX_REASON
 from mvc.model.names import printable
 
 _Class = TypeVar("_Class", bound=type)
@@ -129,6 +130,10 @@ def _is_bool(value: object) -> bool:
     return type(value).__name__ in {"bool", "bool_"}
 
 
+def _is_reason(value: object) -> bool:
+    return isinstance(value, str) and len(value.encode(errors="surrogatepass")) <= MAX_REASON
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -136,6 +141,7 @@ def _is_text(value: object) -> bool:
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "None": (lambda value: value is None, "None"),
     "str": (_is_text, "a text"),
+    "Reason": (_is_reason, f"a text of at most {MAX_REASON:,} bytes"),
     "int": (lambda value: hasattr(value, "__index__") and not _is_bool(value), "a whole number"),
     "float": (lambda value: hasattr(value, "__float__") and not _is_bool(value), "a number"),
     "bool": (_is_bool, "True or False"),

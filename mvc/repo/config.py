@@ -32,6 +32,8 @@ Origin: TypeAlias = Literal["default", "user", "repository", "environment", "fla
 Value: TypeAlias = str | int | float | bool | None
 
 _PREFIX = "MVC_"
+AUTHOR = "MVC_AUTHOR"
+"""The environment variable that says who works, also in a process that reads no others."""
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # permission to write
 _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
@@ -135,7 +137,7 @@ def _expects(key: Key) -> str:
 
 
 _ALL = (
-    Key("user.name", str, "", "the author of commits; empty means user@host",
+    Key("user.name", str, "", "who commits and deploys; empty means user@host",
         low=0, high=MAX_NAME_BYTES),
     Key("commit.pipeline", str, "lossless", "the pipeline or preset that codes what is stored",
         low=1, high=MAX_PIPELINE_TEXT),
@@ -214,7 +216,7 @@ def load_config(
         values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
-        if not variable.startswith(_PREFIX):
+        if not variable.startswith(_PREFIX) or variable == AUTHOR:
             continue
         if variable not in variables:
             raise InvalidConfig(

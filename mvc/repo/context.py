@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from mvc.errors import DamagedData
-from mvc.repo.config import Config
+from mvc.io.process import host_name, user_name
+from mvc.model.names import check_author
+from mvc.repo.config import AUTHOR, Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.store.writing.base_cache import BaseCaches
@@ -36,6 +39,16 @@ class Context(Struct):
     given_up: tuple[Path, ...] = ()
     left_alone: tuple[Path, ...] = ()
     caches: BaseCaches = field(default_factory=BaseCaches)
+
+    @property
+    def author(self) -> str:
+        """Who works with the repository: ``MVC_AUTHOR``, ``user.name``, or the login and the host.
+
+        Raises InvalidName.
+        """
+        if given := os.environ.get(AUTHOR):
+            return check_author(given)
+        return str(self.config.get("user.name") or f"{user_name()}@{host_name()}")
 
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.

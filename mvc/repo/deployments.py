@@ -31,7 +31,8 @@ class Deployed(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
 
     Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
-    target's newest record.
+    target's newest record. ``author`` and ``reason``: who recorded it, and why; empty where that is
+    not known. ``returns_to``: of a rollback, the sequence of the deployment that it went back to.
     """
 
     target: str
@@ -42,6 +43,11 @@ class Deployed(Struct, frozen=True):
     retracted: bool = False
     retracted_ns: int | None = None
     clock_back: bool = False
+    author: str = ""
+    reason: str = ""
+    returns_to: int | None = None
+    retracted_by: str = ""
+    retracted_reason: str = ""
 
     @property
     def dated(self) -> bool:
@@ -57,7 +63,9 @@ class Deployed(Struct, frozen=True):
 # -- recording -----------------------------------------------------------------------
 
 
-def deploy(context: Context, rev: Rev, target: str, time_ns: int | None = None) -> Deployed:
+def deploy(
+    context: Context, rev: Rev, target: str, time_ns: int | None = None, *, reason: str = ""
+) -> Deployed:
     """Records that a version went live, by default now; durable on return.
 
     A forgotten version can be recorded only for a time in the past. Raises InvalidName,
@@ -71,7 +79,8 @@ def deploy(context: Context, rev: Rev, target: str, time_ns: int | None = None) 
         if time_ns is None or time_ns > now:
             manifests.check_kept(context, commit)
         made = deployment_for(snapshot, target, now if time_ns is None else time_ns, commit)
-        return Entry("deploy", now, target, deployments=(made,))
+        author = context.author
+        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 
     return recorded_as(snapshot, target, context.store.publish(make).sequence)
 
@@ -100,7 +109,14 @@ def deployment_for(
     return Deployment(target, time_ns, commit_id, None if before is None else before.sequence)
 
 
-def retract(context: Context, rev: Rev | None, target: str, time_ns: int | None = None) -> Deployed:
+def retract(
+    context: Context,
+    rev: Rev | None,
+    target: str,
+    time_ns: int | None = None,
+    *,
+    reason: str = "",
+) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
     It is the newest on the target, of ``rev`` if that is not None, and at exactly ``time_ns``
@@ -112,8 +128,14 @@ def retract(context: Context, rev: Rev | None, target: str, time_ns: int | None 
 
     def make() -> Entry:
         sequence = _to_retract(snapshot, target, commit, time_ns).sequence
-        now = context.store.clock.now_ns()
-        return Entry("retract", now, target, retractions=(Retraction(target, sequence),))
+        return Entry(
+            "retract",
+            context.store.clock.now_ns(),
+            target,
+            retractions=(Retraction(target, sequence),),
+            author=context.author,
+            reason=reason,
+        )
 
     sequence = context.store.publish(make).entry.retractions[0].sequence
     return recorded_as(snapshot, target, sequence)
@@ -140,7 +162,7 @@ def _to_retract(
         )
     raise NoDeployment(
         f"there is no record of {what}",
-        hint=f"'mvc deployments {target}' lists what was recorded, with exact times",
+        hint=f"'mvc deploy --list {target}' lists what was recorded, with exact times",
     )
 
 
@@ -328,16 +350,21 @@ def _deployed(
         known = [r.previous for r in relinks if (r.target, r.sequence) == (target, sequence)]
         if not known or not _follows(snapshot, known[0], before, there):
             raise _bad_index(target)
-    retraction = snapshot.retraction(target, sequence)
+    entry, retraction = recorded.entry, snapshot.retraction(target, sequence)
     return Deployed(
         target,
         deployment.time_ns,
-        recorded.entry.time_ns,
+        entry.time_ns,
         sequence,
         commit=deployment.commit,
         retracted=retraction is not None,
         retracted_ns=None if retraction is None else retraction.entry.time_ns,
-        clock_back=there is not None and recorded.entry.time_ns < there.entry.time_ns,
+        clock_back=there is not None and entry.time_ns < there.entry.time_ns,
+        author=entry.done_by,
+        reason=entry.reason,
+        returns_to=deployment.returns_to,
+        retracted_by="" if retraction is None else retraction.entry.done_by,
+        retracted_reason="" if retraction is None else retraction.entry.reason,
     )
 
 

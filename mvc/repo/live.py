@@ -79,6 +79,15 @@ class Live(Struct, frozen=True):
     def metrics(self) -> Mapping[str, float]:
         return self.version.metrics
 
+    @property
+    def who(self) -> str:
+        """Who deployed it; empty where that is not on record."""
+        return self.deployment.author
+
+    @property
+    def why(self) -> str:
+        return self.deployment.reason
+
 
 # -- stretches ---------------------------------------------------------------------------
 
@@ -261,4 +270,4 @@ def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
             f"nothing was live on {target} at {format_time(time_ns)}: its first "
             f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
         )
-    return NoDeployment(what, hint=f"'mvc deployments {target}' lists them")
+    return NoDeployment(what, hint=f"'mvc deploy --list {target}' lists them")

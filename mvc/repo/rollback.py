@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import dropwhile, islice, pairwise
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from mvc.errors import NoDeployment, WrongUsage
 from mvc.ids import CommitId
@@ -32,7 +32,9 @@ class RolledBack(Deployed, frozen=True, kw_only=True):
     left: CommitId
 
 
-def rollback(context: Context, target: str, *, steps: int = 1, to: Rev | None = None) -> RolledBack:
+def rollback(
+    context: Context, target: str, *, steps: int = 1, to: Rev | None = None, reason: str = ""
+) -> RolledBack:
     """Records that a version that was live before went live again; durable on return.
 
     It is as many ``steps`` back as given, or the version ``to``, which was live on the target
@@ -53,8 +55,9 @@ def rollback(context: Context, target: str, *, steps: int = 1, to: Rev | None = 
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
         manifests.check_kept(context, back.commit)
         left[:] = [live.commit]
-        made = deployment_for(snapshot, target, now, back.commit)
-        return Entry("deploy", now, target, deployments=(made,))
+        made = replace(deployment_for(snapshot, target, now, back.commit), returns_to=back.sequence)
+        author = context.author
+        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 
     done = recorded_as(snapshot, target, context.store.publish(make).sequence)
     return RolledBack(**asdict(done), left=left[0])
@@ -124,17 +127,27 @@ class _Past:
         return deployed
 
     def _returned_to(self, deployed: Deployed) -> Deployed | None:
-        """The earlier deployment of the same version that this one stands for, if it does."""
-        return next(
-            (e for e in self._earlier(deployed.commit) if e.sequence < deployed.sequence), None
-        )
+        """The earlier deployment of the same version that this one, a rollback, went back to.
+
+        Rollbacks of earlier versions of mvc do not say so, nor who did them: a deployment without
+        an author counts as one if its version was live there before.
+        """
+        if deployed.author and deployed.returns_to is None:
+            return None
+        for earlier in self._earlier(deployed.commit):
+            if earlier.sequence < deployed.sequence:
+                if earlier.sequence == deployed.returns_to:
+                    return earlier
+                if deployed.returns_to is None and not earlier.retracted:
+                    return earlier
+        return None
 
     def _earlier(self, commit: CommitId) -> list[Deployed]:
-        """The deployments of a version up to the moment, the last recorded one first."""
+        """The deployments of a version up to the moment, latest record first, retracted too."""
         return [
             each
             for each in reversed(of_commit(self._snapshot, commit))
-            if each.target == self._target and each.time_ns <= self._now_ns and not each.retracted
+            if each.target == self._target and each.time_ns <= self._now_ns
         ]
 
     def _nothing_before(self, here: Deployed, passed: set[CommitId]) -> NoDeployment:

@@ -105,6 +105,11 @@ class Snapshot:
         return self._index.position
 
     @property
+    def indexed(self) -> Position:
+        """The end of the last entry that the index covers."""
+        return self._index.indexed
+
+    @property
     def tip(self) -> Recorded | None:
         """The newest entry, unless the index covers it."""
         return self._index.tip
@@ -175,7 +180,7 @@ class Snapshot:
         Nothing is parsed: no means no, yes means that an entry there may say so.
         """
         with self._lock:
-            return self.journal.mentions(text, start, self._index.indexed.offset)
+            return self.journal.mentions(text, start, self.indexed.offset)
 
     # -- look-ups by key -------------------------------------------------------------------
 

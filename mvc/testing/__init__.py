@@ -20,9 +20,11 @@ from mvc.testing.process import (
     environment,
     fresh_process,
     killed,
+    open_files,
     open_index,
     open_quietly,
     open_repository,
+    unindexed,
 )
 
 __all__ = [
@@ -38,7 +40,9 @@ __all__ = [
     "environment",
     "fresh_process",
     "killed",
+    "open_files",
     "open_index",
     "open_quietly",
     "open_repository",
+    "unindexed",
 ]

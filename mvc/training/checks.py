@@ -12,12 +12,11 @@ from msgspec import Struct
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.lossy.decisions import Evaluate, Monitor
-from mvc.model.names import DEFAULT_STATE, check_path, check_ref
+from mvc.model.names import DEFAULT_STATE, check_author, check_path, check_ref
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import (
     CommitRequest,
-    check_author,
     check_request,
     metrics_from,
     params_from,

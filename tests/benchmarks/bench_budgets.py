@@ -220,8 +220,8 @@ def look_ups(folder: Path, options: argparse.Namespace) -> None:
         moment = history(root, commits)
         for name, arguments in (
             ("log -n 20", ["log", "-n", "20"]),
-            ("rev-parse HEAD~5", ["rev-parse", "HEAD~5"]),
-            ("look-up of --at", ["rev-parse", "--at", str(moment), "--target", "prod"]),
+            ("show --id HEAD~5", ["show", "--id", "HEAD~5"]),
+            ("look-up of --at", ["show", "--id", "--at", str(moment), "--target", "prod"]),
         ):
             took = statistics.median(mvc_(root, *arguments).wall for _ in range(9))
             bare = statistics.median(process("-c", "pass").wall for _ in range(5))

@@ -34,7 +34,7 @@ ROWS: dict[str, tuple[Line, Line, str]] = {
     ),
     "checkout": (("-m", "mvc", "checkout", "HEAD", "-f", "-o", "o.safetensors"), NUMPY, "1.8 x"),
     "log": (("-m", "mvc", "log", "-n", "1"), CLICK, "+0.06 s"),
-    "rev-parse": (("-m", "mvc", "rev-parse", "HEAD"), CLICK, "+0.06 s"),
+    "show --id": (("-m", "mvc", "show", "--id", "HEAD"), CLICK, "+0.06 s"),
 }  # fmt: skip
 
 

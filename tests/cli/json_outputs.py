@@ -60,7 +60,7 @@ deploy HEAD prod --at 2026-01-05T10:00Z
 deploy HEAD prod --at 2026-01-06T10:00Z
 deploy HEAD prod --retract --at 2026-01-06T10:00Z
 rollback prod
-deployments
+deploy
 status
 rm --cached notes.txt
 undo -n
@@ -73,18 +73,18 @@ show HEAD~2
 show --code
 diff HEAD~2 HEAD
 diff HEAD~1
-family
+log --tree
 ls HEAD~1
-cat HEAD steps
+show HEAD steps
 identify model.safetensors
 identify other.txt
 stats
-plot acc
-plot --bytes --distance
+report --text acc
+report --text --bytes --distance
 report -o page.html
 report -o page.html
-rev-parse HEAD main
-rev-parse --at 2026-01-02T10:00Z
+show --id HEAD main
+show --id --at 2026-01-02T10:00Z
 tag v1
 branch side HEAD~1
 branch -m side aside
@@ -93,9 +93,9 @@ checkout main
 checkout HEAD -o out
 checkout HEAD -o -
 switch nowhere
-data add numbers.txt
-data
-data show numbers.txt
+import --data numbers.txt
+ls --data
+ls --data numbers.txt
 config store.layout
 pipeline
 pipeline "xor | planes:all | zstd:1"
@@ -105,24 +105,25 @@ probe net.py --save run.json
 repack -n --interval 2
 repack --interval 2
 repack --curve
-oplog -n 5
+undo --list --max-count 5
 forget HEAD~3 -n
 forget HEAD~3 -f
 log HEAD~2
 gc -n --grace 0
 gc --grace 0
-oplog
+undo --list
 fsck --full
 fsck --repair
 commit net.safetensors -m base
 commit net.safetensors -m trained --provenance net.py --metric acc=1
-env HEAD
+show --environment
+diff --environment HEAD
 show --code
 log -n 1
 repack --add HEAD --trust-code
 repack --drop-weights HEAD --trust-code
 checkout HEAD --model -o whole --retrain --trust-code
-bench other.safetensors --max-bytes 1kB
+pipeline --bench other.safetensors --max-bytes 1kB
 nonsense
 """.replace("\\\n  ", "")
     .strip()
@@ -164,7 +165,7 @@ def _entries(folder: Path) -> Iterator[str]:
         np.savez("old/20250101.npz", w=np.zeros(3))
         _save("other.safetensors", 5)
         for number, line in enumerate(_HISTORY[1:]):
-            if line.startswith(("commit", "bench")):
+            if line.startswith(("commit", "pipeline --bench")):
                 _save("model.safetensors", number)
             if "net.safetensors" in line:
                 _train(steps=int("--provenance" in line))

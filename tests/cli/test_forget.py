@@ -47,7 +47,7 @@ def test_asks(mvc, answer) -> None:
 def test_as_a_process(mvc) -> None:
     ids = three(mvc)
     mvc.commit(4, secret=np.full(1000, 0.12345, np.float32))
-    secret = mvc("rev-parse", "HEAD").out.strip()
+    secret = mvc("show", "--id", "HEAD").out.strip()
     mvc.commit(5)
     assert spawn("forget", secret, cwd=mvc.folder).returncode == 3
     done = spawn("forget", secret, "-f", "--json", cwd=mvc.folder)

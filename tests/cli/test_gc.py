@@ -131,8 +131,8 @@ def test_operations_that_were_shortened_are_told(mvc) -> None:
     second = mvc.commit(2)[:10]
     mvc("undo")
     mvc("gc", "--grace", "0")
-    rows = {line.split()[0]: line for line in mvc("oplog").out.splitlines()[1:]}
-    found = {o["number"]: o for o in mvc("oplog", "--json").json["operations"]}
+    rows = {line.split()[0]: line for line in mvc("undo", "--list").out.splitlines()[1:]}
+    found = {o["number"]: o for o in mvc("undo", "--list", "--json").json["operations"]}
     assert second not in "".join(rows.values())
     for number, row in rows.items():
         shortened = found[int(number)]["shortened"]

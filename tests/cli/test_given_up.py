@@ -128,30 +128,31 @@ def test_probe_loads_weights_that_are_trained_again(gone: Mvc) -> None:
 
 
 def test_the_commands_of_the_hint_work(gone: Mvc) -> None:
-    head = gone("rev-parse", "HEAD").out.strip()
-    for words in (("checkout", "-f", "HEAD"), ("cat", "HEAD", "net.0.weight")):
+    head = gone("show", "--id", "HEAD").out.strip()
+    for words in (("checkout", "-f", "HEAD"), ("show", "HEAD", "net.0.weight")):
         told = hint(gone(*words, code=3))
         commands = [part for part in told.split("'") if part.startswith("mvc ")]
         assert [c.split()[1] for c in commands] == ["repack", "checkout"]
     for command in reversed(commands):
         gone(*shlex.split(command)[1:])
     assert not is_gone(gone)
-    gone("cat", head, "net.0.weight")
+    gone("show", head, "net.0.weight")
 
 
 def test_every_other_command_says_what_is_missing_or_does_without(gone: Mvc) -> None:
     Path("net.py").write_text(NET)
     for words in (
         ("log",), ("log", "--relations"), ("log", "--price"), ("show", "HEAD"), ("ls", "HEAD"),
-        ("family",), ("stats",), ("status",), ("fsck", "--full"), ("oplog",), ("env", "HEAD"),
-        ("report", "-o", "page.html"), ("plot", "--distance"), ("repack", "-n"), ("gc", "-n"),
-        ("show", "--code", "HEAD"), ("rev-parse", "HEAD"), ("deployments",), ("data",),
+        ("log", "--tree"), ("stats",), ("status",), ("fsck", "--full"), ("undo", "--list"),
+        ("diff", "--environment", "HEAD"), ("gc", "-n"),
+        ("report", "-o", "page.html"), ("report", "--text", "--distance"), ("repack", "-n"),
+        ("show", "--code", "HEAD"), ("show", "--id", "HEAD"), ("deploy",), ("ls", "--data"),
         ("diff", "HEAD~1", "HEAD", "--stat"), ("deploy", "HEAD", "prod"),
     ):  # fmt: skip
         gone(*words)
     for words in (
         ("checkout", "HEAD", "-o", "x.safetensors"), ("checkout", "--model", "HEAD", "-o", "x"),
-        ("cat", "HEAD", "net.0.weight"), ("probe", "net.py", "--rev", "HEAD"),
+        ("show", "HEAD", "net.0.weight"), ("probe", "net.py", "--rev", "HEAD"),
         ("checkout", "--target", "prod", "-o", "x.safetensors"),
     ):  # fmt: skip
         refused = gone(*words, code=3)
@@ -199,7 +200,7 @@ def test_data_outside_are_refused_unless_asked_for(mvc: Mvc) -> None:
 
     Path("outside").mkdir()
     Path("outside/a.txt").write_text("apple")
-    mvc("data", "add", "outside", "--reference")
+    mvc("import", "--data", "outside", "--reference")
     with library.Repository.open(mvc.folder) as repo:
         model = library.made(Conv, 2)
         repo.commit(model.state_dict())
@@ -243,10 +244,11 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     words: tuple[object, ...]
     for words in (
         ("log", "--relations"), ("show", "HEAD"), ("show", "--code", "HEAD"), ("stats",),
-        ("status",), ("fsck",), ("fsck", "--full"), ("oplog",), ("diff", "HEAD~1", "HEAD"),
-        ("diff", "HEAD~1", "HEAD", *WITH), ("family",), ("env", "HEAD"), ("repack", "-n"),
-        ("report", "-o", "page.html"), ("plot", "--distance"), ("gc", "--grace", "0"),
-        ("checkout", "HEAD", "-o", "x.safetensors"), ("cat", "HEAD", "net.0.weight"),
+        ("status",), ("fsck",), ("fsck", "--full"), ("undo", "--list"), ("diff", "HEAD~1", "HEAD"),
+        ("diff", "HEAD~1", "HEAD", *WITH), ("log", "--tree"), ("diff", "--environment", "HEAD"),
+        ("repack", "-n"),
+        ("report", "-o", "page.html"), ("report", "--text", "--distance"), ("gc", "--grace", "0"),
+        ("checkout", "HEAD", "-o", "x.safetensors"), ("show", "HEAD", "net.0.weight"),
         ("checkout", "HEAD", "-o", "y.safetensors", *WITH), ("switch", "-c", "other", *WITH),
         ("repack", "--drop-weights", "HEAD", "--trust-code"), ("undo",), ("forget", "HEAD~2", "-f"),
         ("repack", "--add", "HEAD", "--trust-code"), ("repack",), ("fsck", "--full"), ("log",),

@@ -47,7 +47,7 @@ def test_what_moves_head_or_deploys_beside_a_training(mvc) -> None:
     mvc.commit(2)
     mvc("deploy", "HEAD", "prod")
     mvc("switch", "-c", "aside")
-    switched = mvc("oplog", "--json").json["operations"][0]["number"]
+    switched = mvc("undo", "--list", "--json").json["operations"][0]["number"]
     told = "A training is recording on main, and goes on there\n"
     context = open_context(mvc.folder)
     with announce(context, "main"):

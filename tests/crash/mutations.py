@@ -42,9 +42,9 @@ def lock_kept(patch: Patch = setattr) -> None:
 
 def runs_by_number(patch: Patch = setattr) -> None:
     """A run is known in memory by a number that is counted up in LMDB."""
-    extend, by_content = Index._extend, Index.readers
+    extend, by_content = Index.extend, Index.readers
 
-    def _extend(self: Index, *arguments: Any) -> Meta:
+    def counted(self: Index, *arguments: Any) -> Meta:
         made = extend(self, *arguments)
         with self._env.begin(write=True) as txn:
             newest, numbers = json.loads(txn.get(_NUMBERS) or b"[0, {}]")
@@ -66,5 +66,5 @@ def runs_by_number(patch: Patch = setattr) -> None:
         self._readers = found
         return list(found.values())
 
-    patch(Index, "_extend", _extend)
+    patch(Index, "extend", counted)
     patch(Index, "readers", readers)

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import cycle
 from multiprocessing.connection import Connection, Pipe
@@ -28,8 +28,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import rebuild_index
 from mvc.store.index import keys
-from mvc.store.index.reader import IndexReader
-from mvc.store.journal.frames import Recorded
+from mvc.store.index.index import Index, Meta
 from mvc.testing import environment, open_index, open_quietly
 from tests.crash import maintenance
 from tests.crash.forks import warm_up
@@ -129,19 +128,15 @@ def _lie(repo: Repository, tables: bytes, newest: int) -> None:
     """Makes an index that is sound by every checksum, but leaves out keys of these tables
     of the newest entries. The process that did so is of no further use.
     """
-    entry_keys, object_keys = keys.entry_keys, IndexReader._object_keys
-    from_ = repo.context.fresh().position.sequence - newest
+    extend, view = Index.extend, repo.context.fresh()
+    first = view.position.sequence - newest
+    hidden = {r.offset for r in view.entries() if r.sequence >= first}
 
-    def told(recorded: Recorded) -> Iterator[bytes]:
-        hides = recorded.sequence >= from_
-        return (key for key in entry_keys(recorded) if not (hides and key[0] in tables))
+    def told(self: Index, old: Meta, fresh: Iterable[bytes], *given: Any) -> Meta:
+        left_out = (k for k in fresh if k[0] in tables and keys.offset_of(k) in hidden)
+        return extend(self, old, set(fresh).difference(left_out), *given)
 
-    def objects(self: IndexReader, offset: int, *given: Any) -> Iterator[bytes]:
-        hides = self._journal.entry(offset).sequence >= from_
-        return (k for k in object_keys(self, offset, *given) if not (hides and k[0] in tables))
-
-    keys.entry_keys = told
-    IndexReader._object_keys = objects  # type: ignore[method-assign]
+    Index.extend = told  # type: ignore[method-assign]
     rebuild_index(repo.context)
 
 

@@ -41,6 +41,7 @@ from mvc.maintenance.fsck.journal import JournalCheck
 from mvc.maintenance.fsck.packs import PackCheck
 from mvc.store.graph.search import Graph, Place, Speed
 from mvc.store.graph.search import Path as Way
+from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import Snapshot
 from tests.damage import made
 from tests.damage.decoded import decoded_once
@@ -133,8 +134,8 @@ class _Flipper:
         if self.counted["tried"] % self.ask_each:
             return
         self.counted["asked_for_objects"] += 1
-        self.store._graph = self._graph(span)
-        back = [self.subject.object_comes_back(self.store, id_) for id_ in self._touched(span)]
+        recovery = Recovery(self.store.snapshot, self._graph(span), self.store.pool, made={})
+        back = [self.subject.object_comes_back(recovery, id_) for id_ in self._touched(span)]
         self.counted["healed"] += all(back)
         self._forget(span)
 

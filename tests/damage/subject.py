@@ -23,7 +23,7 @@ from mvc.repo.content.contents import write_file
 from mvc.repo.lookup import manifests
 from mvc.store.journal.frames import Gap, Recorded
 from mvc.store.packs.records import Member
-from mvc.store.recovery.recover import Request
+from mvc.store.recovery.recover import Recovery, Request
 from mvc.store.store import Store
 from mvc.testing import fresh_process, open_quietly
 from mvc.testing.process import InThisThread
@@ -241,11 +241,11 @@ class Subject:
             raise Wrong(f"version {id_.short} came back with other bytes")
         return True
 
-    def object_comes_back(self, store: Store, id_: bytes) -> bool:
+    def object_comes_back(self, recovery: Recovery, id_: bytes) -> bool:
         """Whether an object is recovered as checkout does it; Wrong if it has other bytes."""
         try:
             if (spec := self.specs.get(id_)) is None:
-                found: bytes | bytearray = store.recovery.manifest(id_)
+                found: bytes | bytearray = recovery.manifest(id_)
             else:
                 found, beside = bytearray(spec.nbytes), bytearray(self.specs[self.least].nbytes)
                 # Two at once, as of a model: the first try then decodes unchecked payloads.
@@ -253,7 +253,7 @@ class Subject:
                     Request(id_, spec, memoryview(found)),
                     Request(self.least, self.specs[self.least], memoryview(beside)),
                 ]
-                store.recovery.fill(wanted)
+                recovery.fill(wanted)
         except MvcError:
             return False
         if found != self.objects[id_]:

@@ -187,13 +187,12 @@ def test_lost_entries_are_seen_by_the_chain_of_the_journal(
     cases = cases[1:-1]  # the first is the repository's identity, the last the witness knows
     for case in cases[:5]:
         cuts.check(subject, case, Counter())
-    frame_at = journal_frames._frame_at
+    position = journal_frames.Position
 
-    def unlinked(data: bytes, offset: int) -> tuple[bytes, int, bytes, bytes] | None:
-        found = frame_at(data, offset)
-        return found and (found[0], found[1], _AnyBytes(found[2]), found[3])
+    def unlinked(offset: int, sequence: int, chain: bytes) -> journal_frames.Position:
+        return position(offset, sequence, _AnyBytes(chain))
 
-    monkeypatch.setattr(journal_frames, "_frame_at", unlinked)
+    monkeypatch.setattr(journal_frames, "Position", unlinked)
     with pytest.raises(Wrong):
         for case in cases:
             cuts.check(subject, case, Counter())

@@ -20,12 +20,13 @@ CAP = Threshold(relative=0.5)
 class Net:
     """A coordinator and workers, and every message that went by."""
 
-    def __init__(self, protocol, model, count):
+    def __init__(self, protocol, model, count, hub=None):
         self.models = np.tile(np.asarray(model, np.float64), (count, 1))
-        self.hub = protocol.coordinator(np.asarray(model, np.float64), range(count))
+        self.hub = hub or protocol.coordinator(np.asarray(model, np.float64), range(count))
         self.workers = [protocol.worker(i, row) for i, row in enumerate(self.models)]
         self.seen = []
         self.pass_on([each for worker in self.workers for each in worker.join()])
+        self.begun = [each for each in self.seen if isinstance(each, m.Begin)]
         self.seen.clear()
 
     def pass_on(self, sent):
@@ -75,7 +76,7 @@ def test_the_spherical_cap_has_the_values_worked_out_by_hand(drift, value):
 
 def test_fgm_follows_the_trace_made_by_hand():
     net = Net(protocol_named("fgm", threshold=CAP, safe="cap"), E, 2)
-    assert net.workers[0]._quantum == 1.25
+    assert [each.quantum for each in net.begun] == [1.25, 1.25]
     assert net.update(0, E + np.array([0.6, 0.8])) == []
     assert amounts(net.update(0, E + np.array([1.2, 1.6]))) == [1]
     assert kinds(net.update(1, E + np.array([1.2, 1.6]))) == [
@@ -232,8 +233,8 @@ def test_balancing_preserves_the_sum_of_models(codec, balancing):
 
     def held():
         """All that workers have and have not sent yet, and the coordinator has kept back."""
-        lost = [each._residual for each in simulation.workers if each._residual is not None]
-        return simulation.models.sum(axis=0) + sum(lost) + 12 * hub._residual
+        unsent = sum(each.reference + each.drift() for each in simulation.workers)
+        return unsent + 12 * hub.memory()["residual"]
 
     before = np.zeros(300)
     for _ in range(30):
@@ -724,24 +725,25 @@ def test_a_training_ends_for_all_whoever_dies_and_comes_back_and_whenever(name):
 
 
 def test_a_coordinator_goes_on_from_the_memory_of_another():
-    options = {"threshold": Threshold(radius=1.0), "up": "int8", "down": "int8"}
+    options = {"threshold": Threshold(radius=1.0), "up": "none", "down": "int8"}
     protocol = protocol_named("fgm-nesterov", **options)
     random = np.random.default_rng(3)
     straight = Simulation(protocol, np.zeros(20), 3)
 
     def train(models, active):
         models[:] += random.normal(size=models.shape) * 0.1 + 0.03
+        moved.append(models.copy())
         return ()
 
-    while straight.coordinator.counts.rounds < 2:
+    moved, hub = [], straight.coordinator
+    while hub.counts.rounds < 2:
         straight.tick(train)
-    hub = straight.coordinator
     again = protocol.coordinator(hub.reference, range(3), memory=hub.memory())
     assert again.round == hub.round
-    workers = [protocol.worker(each, np.zeros(20)) for each in range(3)]
-    begun = again.on_messages([each for worker in workers for each in worker.join()])
-    assert [each.full for each in begun if isinstance(each, m.Begin)] == [1, 1, 1]
-    mean = random.normal(size=20)
-    for each in (hub, again):
-        each._end_round(mean)
-    assert again.reference.tobytes() == hub.reference.tobytes()
+    net = Net(protocol, hub.reference, 3, again)
+    assert [each.full for each in net.begun] == [1, 1, 1]
+    while hub.counts.rounds < 4:
+        straight.tick(train)
+        net.models[:] = moved[-1]
+        net.pass_on([each for worker in net.workers for each in worker.on_update()])
+        assert again.reference.tobytes() == hub.reference.tobytes()

@@ -224,7 +224,7 @@ def test_a_worker_that_fails_when_it_is_asked_is_removed_and_the_others_finish(n
     def train(models, active):
         walks.all(models, active)
         if simulation.ticks == 3:
-            simulation.workers[1]._watch = list  # it does not look by itself
+            simulation.workers[1].on_update = list  # it does not look by itself
             models[1, 0] = np.nan
         return ()
 

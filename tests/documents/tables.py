@@ -1,18 +1,21 @@
-"""Writes the tables of ``docs/commands.md`` that say what the commands' definitions say.
+"""Writes what ``docs/commands.md`` has in common with the program.
 
-``python -m tests.documents.tables`` writes them into the page: the commands, and the global
-options. The options of a command are said by its ``--help`` alone.
+``python -m tests.documents.tables`` writes it into the page: the tables of commands and of global
+options, and a section for each topic of ``mvc help``. The options of a command are said by its
+``--help`` alone.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from mvc.cli.program import SECTIONS, program
+from mvc.cli.topics import TOPICS, Topic
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 _OPTIONS = "| option | meaning |"
@@ -20,10 +23,27 @@ _COMMANDS = "| command | what it does |"
 
 
 def rendered() -> str:
-    """The page with the tables that the commands have now."""
+    """The page with the tables and topics that the program has now."""
     text = _with_table(PAGE.read_text(encoding="utf-8"), _COMMANDS, _command_rows())
     with click.Context(program, **program.context_settings) as context:
-        return _with_table(text, _OPTIONS, _option_rows(program.get_params(context)))
+        text = _with_table(text, _OPTIONS, _option_rows(program.get_params(context)))
+    for topic in TOPICS.values():
+        text = _with_topic(text, topic)
+    return text
+
+
+def _with_topic(text: str, topic: Topic) -> str:
+    """The text with the section of this topic."""
+    before, found, after = text.partition(f"\n## {topic.title}\n")
+    assert found, f"the page lacks the section {topic.title!r}"
+    rest = after[after.index("\n## ") :] if "\n## " in after else ""
+    rows = [
+        f"| {', '.join(f'`{_cell(form)}`' for form in forms.split(', '))} | {_cell(meaning)} |"
+        for forms, meaning in topic.forms.items()
+    ]
+    table = "\n".join(["| form | meaning |", "|---|---|", *rows])
+    notes = [textwrap.fill(note, 118, break_on_hyphens=False) for note in topic.notes]
+    return before + found + "\n" + "\n\n".join([table, *notes]) + "\n" + rest
 
 
 def _with_table(text: str, header: str, rows: list[str]) -> str:

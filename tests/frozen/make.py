@@ -114,7 +114,7 @@ def history(root: Path) -> None:
 
 def codings(root: Path) -> None:
     """Every stage, bridge, shape and kind of record, and every dtype."""
-    mvc.store.writing.full_or_delta._WORTH = 2.0  # a delta even where it saves nothing
+    mvc.store.writing.full_or_delta.WORTH = 2.0  # a delta even where it saves nothing
     pipelines = (
         "lossless",
         "vsol",
@@ -341,11 +341,11 @@ MAKERS: tuple[Callable[[Path], None], ...] = (
 def keep(maker: Callable[[Path], None], out: Path) -> None:
     """Makes one repository, stores it with what is answered now."""
     name = maker.__name__.replace("_", "-")
-    target, worth = mvc.store.packs.reader.PACK_TARGET, mvc.store.writing.full_or_delta._WORTH
+    target, worth = mvc.store.packs.reader.PACK_TARGET, mvc.store.writing.full_or_delta.WORTH
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder).resolve() / "repo"
         maker(root)
-        mvc.store.packs.reader.PACK_TARGET, mvc.store.writing.full_or_delta._WORTH = target, worth
+        mvc.store.packs.reader.PACK_TARGET, mvc.store.writing.full_or_delta.WORTH = target, worth
         with zipfile.ZipFile(out / f"{name}.zip", "x", zipfile.ZIP_DEFLATED, compresslevel=9) as z:
             for path in sorted((root / ".mvc").rglob("*")):
                 kept = path.is_file() and path.name != "lock.mdb"

@@ -28,6 +28,7 @@ from mvc.store.entries import Deployment, Entry
 import mvc
 from mvc.api.repository import Repository
 from mvc.repo.commit.request import CommitOptions
+from mvc.store.publishing.publish import publish
 from tests.oracle import reader
 
 
@@ -65,11 +66,9 @@ def relinked(root: Path) -> None:
         for i in range(4):
             state = moved(state, i)
             head = repo.commit(state, options=CommitOptions(author=AUTHOR), deploy="prod").id
-        repo.context.store._hidden = lambda entry: False  # type: ignore[method-assign]
         wrong = Deployment("prod", START + 10**12, head, 1)
-        repo.context.store.publish(
-            lambda: Entry("deploy", START + 10**12, "prod", deployments=(wrong,))
-        )
+        entry = Entry("deploy", START + 10**12, "prod", deployments=(wrong,))
+        publish(repo.context.store.snapshot, lambda: entry)  # what it names is not checked here
         repo.storage.repair()
         repo.commit(moved(state, 9), options=CommitOptions(author=AUTHOR), deploy="prod")
 

@@ -16,11 +16,11 @@ of the next block: how often a delta saves enough depends on the bits of the wei
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -172,7 +172,7 @@ def run_page(
     really = time.sleep
 
     def sleep(seconds: float) -> None:
-        if not page.sleep(sys._getframe(1), seconds):
+        if not page.sleep(inspect.currentframe().f_back, seconds):
             really(seconds)
 
     if not python_only:

@@ -33,8 +33,8 @@ from tests.seeds import draw
 
 READING = [
     ["log"], ["log", "--all", "--json"], ["status"], ["show"], ["ls"], ["fsck"], ["stats"],
-    ["identify", "model.safetensors"], ["diff", "HEAD~1", "HEAD"], ["deployments"], ["oplog"],
-    ["rev-parse", "HEAD"], ["config"], ["cat", "HEAD", "layer0.weight"],
+    ["identify", "model.safetensors"], ["diff", "HEAD~1", "HEAD"], ["deploy"], ["undo", "--list"],
+    ["show", "--id", "HEAD"], ["config"], ["show", "HEAD", "layer0.weight"],
     ["forget", "-n", "--unqueried"],
 ]  # fmt: skip
 WRITING = [

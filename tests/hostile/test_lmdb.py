@@ -41,7 +41,7 @@ def answers(history: History, *, fsck: bool = True) -> bool:
 
 
 def test_the_map_grows_as_it_is_filled(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mvc.store.index.index._FIRST_MAP", 1 << 16)
+    monkeypatch.setattr("mvc.store.index.index.FIRST_MAP", 1 << 16)
     with history.open() as repo:
         view = repo.context.store.snapshot
         index = open_index(repo)
@@ -82,7 +82,7 @@ def child(code: str, *arguments: object, **options: object) -> subprocess.Popen[
 def test_another_process_makes_the_map_larger(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.store.index.index._FIRST_MAP", 1 << 20)
+    monkeypatch.setattr("mvc.store.index.index.FIRST_MAP", 1 << 20)
     with history.open() as repo:
         assert history.wrong(repo) == []
         other = child(CHILD, history.root)

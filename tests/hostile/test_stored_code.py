@@ -55,10 +55,11 @@ def test_no_command_runs_it(trapped: tuple[Mvc, Path]) -> None:
     for command in (
         ("log",), ("log", "--json"), ("log", "--graph"), ("show",), ("show", "-v"),
         ("show", "--code"), ("show", "--code", "--json"), ("ls",), ("diff", "HEAD~1", "HEAD"),
-        ("env",), ("env", "HEAD~1", "HEAD"), ("stats",), ("report", "-o", "r.html"),
+        ("diff", "--environment"), ("diff", "--environment", "HEAD~1", "HEAD"), ("stats",),
+        ("report", "-o", "r.html"),
         ("fsck", "--full"), ("repack", "--interval", "1"), ("gc", "--grace", "0"),
         ("checkout", "HEAD~1"), ("checkout", "main"), ("checkout", "HEAD", "-o", "out/"),
-        ("checkout", "--model", "HEAD", "-o", "whole"), ("cat", "HEAD", "line.bias"),
+        ("checkout", "--model", "HEAD", "-o", "whole"), ("show", "HEAD", "line.bias"),
         ("fsck", "--repair"), ("forget", "HEAD~1", "--force"), ("gc", "--grace", "0"),
     ):  # fmt: skip
         program(*command)

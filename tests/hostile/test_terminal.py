@@ -72,12 +72,12 @@ def forge(root: Path) -> list[CommitId]:
 
 COMMANDS = [
     "log", "log -v", "log --oneline", "log --graph", "log -n 1 --json", "show HEAD", "show HEAD --json",
-    "log --relations", "log --relations --metrics", "family", "family -v", "family --json",
-    "status", "branch", "branch --json", "tag", "tag --json", "deployments", "deployments --json",
-    "ls", "ls HEAD -v", "ls --json", "cat HEAD w", "diff HEAD~1 HEAD", "diff HEAD~1 HEAD --json",
-    "fsck --full", "fsck --json", "stats", "rev-parse HEAD", "oplog", "oplog --json", "gc -n",
+    "log --relations", "log --relations --metrics", "log --tree", "log --tree -v", "log --tree --json",
+    "status", "branch", "branch --json", "tag", "tag --json", "deploy", "deploy --json",
+    "ls", "ls HEAD -v", "ls --json", "show HEAD w", "diff HEAD~1 HEAD", "diff HEAD~1 HEAD --json",
+    "fsck --full", "fsck --json", "stats", "show --id HEAD", "undo --list", "undo --list --json", "gc -n",
     "checkout --at now", "checkout HEAD~1 -o out", "identify m.pt", "undo -n", "stats --json",
-    "rev-parse NOTHING", "log NOTHING", "checkout --at now --target NOTHING", "repack -n", "config",
+    "show --id NOTHING", "log NOTHING", "checkout --at now --target NOTHING", "repack -n", "config",
 ]  # fmt: skip
 
 

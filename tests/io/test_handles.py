@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from mvc.errors import IoFailed, StorageFull, SyncFailed, WrongUsage
 from mvc.io import handles
 from mvc.io.files import FileSystem, ReadFile, WriteFile
+from mvc.testing import open_files
 
 
 @pytest.fixture
@@ -128,17 +131,23 @@ def test_short_and_interrupted_calls_are_continued(
     vectors=st.integers(1, 4),
 )
 def test_batches_cover_every_byte_once(parts: list[bytes], most: int, vectors: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handles, "_MOST", most)
-        patch.setattr(handles, "_VECTORS", vectors)
-        views, done = [memoryview(p) for p in parts if p], b""
-        while views:
-            batch = handles._batch(views)
-            assert 0 < sum(map(len, batch)) <= most
-            assert len(batch) <= vectors
-            done += b"".join(batch)
-            views = handles._after(views, sum(map(len, batch)))
-    assert done == b"".join(parts)
+    real, batches = os.pwritev, list[list[int]]()
+
+    def pwritev(fd: int, views: list[memoryview], offset: int) -> int:
+        batches.append([len(view) for view in views])
+        return real(fd, views, offset)
+
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handles, "MOST", most)
+        patch.setattr(handles, "VECTORS", vectors)
+        patch.setattr(os, "pwritev", pwritev)
+        with FileSystem().open_write(Path(folder) / "f", create=True) as file:
+            file.write(parts)
+        assert (Path(folder) / "f").read_bytes() == b"".join(parts)
+    assert sum(map(sum, batches)) == sum(map(len, parts))
+    for batch in batches:
+        assert 0 < sum(batch) <= most
+        assert len(batch) <= vectors
 
 
 def test_more_buffers_than_one_call_takes(file: WriteFile) -> None:
@@ -287,15 +296,18 @@ def test_a_closed_file_says_so(file: WriteFile) -> None:
 
 def test_a_handle_nobody_holds_is_closed(fs: FileSystem, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"x")
-    descriptor = fs.open_read(tmp_path / "f")._fd
-    with pytest.raises(OSError, match="Bad file"):
-        os.fstat(descriptor)
+    held = fs.open_read(tmp_path / "f")
+    assert tmp_path / "f" in open_files()
+    del held
+    assert tmp_path / "f" not in open_files()
 
 
 def test_descriptors_do_not_reach_other_programs(file: WriteFile, fs: FileSystem) -> None:
-    assert not os.get_inheritable(file._fd)
-    with fs.open_read(file.path) as reader:
-        assert not os.get_inheritable(reader._fd)
+    with fs.open_read(file.path):
+        assert open_files().count(file.path) == 2
+        code = "from mvc.testing import open_files; print(*open_files(), sep='\\n')"
+        theirs = subprocess.check_output([sys.executable, "-c", code], close_fds=False, text=True)
+    assert str(file.path) not in theirs.splitlines()
 
 
 def test_identity_follows_the_open_file_not_the_name(fs: FileSystem, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_whoever_waits_gets_it(tmp_path: Path) -> None:
 
 
 def test_what_comes_too_late_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "_SHORT", 0.0)
+    monkeypatch.setattr(files, "POLLED", 0.0)
     fs, path = FileSystem(), tmp_path / "lock"
     held = fs.lock(path)
     for _ in range(3):

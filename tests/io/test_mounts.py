@@ -43,7 +43,7 @@ def test_unknown_is_empty_and_not_network(monkeypatch: pytest.MonkeyPatch) -> No
     assert mounts.type_of(Path("/x"), "") == ""
     assert not mounts.is_network("")
     assert not mounts.is_network("fuse.ext4")
-    monkeypatch.setattr(mounts, "_TABLE", "/no/such/table")
+    monkeypatch.setattr(mounts, "TABLE", "/no/such/table")
     assert mounts.type_of(Path("/x")) == ""
 
 

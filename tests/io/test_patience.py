@@ -57,7 +57,7 @@ def test_waiting_ends_when_it_comes(clock: list[float]) -> None:
 
 
 def test_a_block_that_takes_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_FIRST_WORD", 0.0)
+    monkeypatch.setattr(patience, "FIRST_WORD", 0.0)
     monkeypatch.setattr(patience, "SLICE", 0.01)
     deadline = time.monotonic() + 60
     said = pytest.warns(StillWaiting, match=r"waits for the tide \(0 s\)")

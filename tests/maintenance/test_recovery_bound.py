@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,10 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.pipelines.table import PRESETS
 from mvc.repo.config import set_value
+from mvc.store.graph.search import PathStep
+from mvc.store.packs.reader import PackReader
 from mvc.store.recovery import timing
+from mvc.store.recovery.grouped import decode_shared
 from mvc.testing import fresh_process
 
 TOLERATED = 1.3
@@ -136,12 +138,17 @@ def test_groups_that_small_tensors_alone_need_count_whole_in_every_estimate(
     assert max(recovery(tmp_path, id_) for id_ in ids) <= bound * TOLERATED
 
 
-def test_a_tiny_group_tells_nothing_about_a_large_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unmeasured() -> Iterator[None]:
+    """Nothing was measured in this process, and what the test measures is dropped again."""
+    timing.forget_rates()
+    yield
+    timing.forget_rates()
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_tiny_group_tells_nothing_about_a_large_one(tmp_path: Path) -> None:
     """Rates are kept for the process: here those of another repository's few bytes."""
-    for rates in ("_rates", "_worst"):
-        monkeypatch.setattr(timing, rates, {})
     random, pipeline = np.random.default_rng(0), "xor | planes:all | zstd:1"
     for size in (8, 64):  # compressed as far as the large one's tensors
         weights = random.standard_normal(size).astype(np.float32)
@@ -155,22 +162,26 @@ def test_a_tiny_group_tells_nothing_about_a_large_one(
         assert took / TOLERATED <= repo.storage.stats().recovery_worst <= 3 * took
 
 
+@pytest.mark.usefixtures("unmeasured")
 @pytest.mark.parametrize("slower", [20, 160])
 def test_a_bound_that_the_fastest_layout_meets_is_met_whatever_a_group_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slower: int
 ) -> None:
     """Groups without a base were measured while the machine was stalled."""
-    measure = timing._best_in_new_memory
+    thread_time, stalled = time.thread_time, [0.0]
 
-    def stalled(make: partial[object]) -> float:
-        pipeline = make.args[1].member.coding.pipeline
-        return measure(make) * (1 if pipeline.startswith("xor") else slower)
+    def decode(packs: PackReader, step: PathStep) -> object:
+        begun = thread_time()
+        found = decode_shared(packs, step)
+        if not step.member.coding.pipeline.startswith("xor"):
+            stalled[0] += (slower - 1) * (thread_time() - begun)
+        return found
 
     with mvc.Repository.init(tmp_path) as repo:
         grown_in_groups(repo)
-        monkeypatch.setattr(timing, "_best_in_new_memory", stalled)
-        monkeypatch.setattr(timing, "_rates", {})
-        monkeypatch.setattr(timing, "_worst", {})
+        timing.forget_rates()
+        monkeypatch.setattr(timing, "decode_shared", decode)
+        monkeypatch.setattr(time, "thread_time", lambda: thread_time() + stalled[0])
         seconds = [point.worst_seconds for point in repo.storage.curve().points]
         least, most = min(seconds), max(seconds)
         for part in (1.1, 1.5, 2, 5, 10, 20):

@@ -32,21 +32,21 @@ class Series:
         self.repo = mvc.Repository.open(root)
         self.random = np.random.default_rng(0)
         self.state = {
-            "a": self._array(90, 70),
-            "b": self._array(40, 40),
-            "bias": self._array(40),
-            "frozen": self._array(50, 50),
+            "a": self.array(90, 70),
+            "b": self.array(40, 40),
+            "bias": self.array(40),
+            "frozen": self.array(50, 50),
         }
         self.ids: list = []
         self.want: list = []
         for _ in range(count):
             self.step(**options)
 
-    def _array(self, *shape: int) -> np.ndarray:
+    def array(self, *shape: int) -> np.ndarray:
         return (self.random.standard_normal(shape) * 0.05).astype(np.float32)
 
     def step(self, **options) -> None:
-        moved = {k: v + self._array(*v.shape) * 0.02 for k, v in self.state.items()}
+        moved = {k: v + self.array(*v.shape) * 0.02 for k, v in self.state.items()}
         self.state = {**self.state, **{k: v for k, v in moved.items() if k != "frozen"}}
         self.keep(self.repo.commit(dict(self.state), **options).id, self.state)
 
@@ -301,11 +301,11 @@ def test_tensors_that_come_and_go_and_change_their_shape(tmp_path: Path) -> None
     series = Series(tmp_path / "r", 3)
     for i in range(8):
         if i == 2:
-            series.state["late"] = series._array(30, 30)
+            series.state["late"] = series.array(30, 30)
         if i == 4:
             del series.state["b"]
         if i == 5:
-            series.state["a"] = np.vstack([series.state["a"], series._array(10, 70)])
+            series.state["a"] = np.vstack([series.state["a"], series.array(10, 70)])
         series.step()
     series.repack(interval=4)
     series.repack(max_recovery=10.0)

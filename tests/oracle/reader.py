@@ -342,9 +342,9 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         return files
 
     def checkout(self, commit):  # {path: bytes}
-        return {e.path: self._file(e) for e in self.manifest(commit)}
+        return {e.path: self.file(e) for e in self.manifest(commit)}
 
-    def _file(self, e):
+    def file(self, e):
         contents = [(c.gap, self.object(c.id, c.spec)) for c in e.contents]
         rest = e.size - sum(len(data) for _, data in contents)
         skeleton = Cursor(self.object(e.skeleton, ("raw", [rest])) if rest else b"")

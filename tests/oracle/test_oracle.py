@@ -62,7 +62,7 @@ def test_long_series_has_reset_points_reached_from_both_sides(tmp_path: Path, pi
 )
 def test_every_shape_of_pipeline(tmp_path: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(
-        mvc.store.writing.full_or_delta, "_WORTH", 2.0
+        mvc.store.writing.full_or_delta, "WORTH", 2.0
     )  # a delta even where it saves nothing
     oracle = commit_states(tmp_path, *series(3), pipeline=pipeline)
     assert Pipeline.parse(pipeline).text in codings_of(oracle)

@@ -270,7 +270,7 @@ def test_nothing_of_the_model_and_of_the_process_changes() -> None:
     model[0].weight.grad = torch.ones_like(model[0].weight)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     modes = [module.training for module in model.modules()]
-    states = torch.get_rng_state(), random.getstate()
+    states, hooks = (torch.get_rng_state(), random.getstate()), _tables(model)
     mvc.probe(model, IMAGES)
     mvc.probe(model, IMAGES, seed=5, threads=2, deterministic=True)
     assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
@@ -279,7 +279,7 @@ def test_nothing_of_the_model_and_of_the_process_changes() -> None:
     assert model[4].weight.grad is None
     assert torch.equal(torch.get_rng_state(), states[0]) and random.getstate() == states[1]
     assert torch.get_num_threads() == 1 and not torch.are_deterministic_algorithms_enabled()
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    assert _tables(model) == hooks
 
     class Fails(nn.Module):
         def forward(self, x):
@@ -287,10 +287,19 @@ def test_nothing_of_the_model_and_of_the_process_changes() -> None:
             raise ZeroDivisionError
 
     broken = nn.Sequential(nn.Linear(6, 6), Fails())
+    hooks = _tables(broken)
     with pytest.raises(ZeroDivisionError):
         mvc.probe(broken, X, threads=2)
     assert torch.get_num_threads() == 1
-    assert not any(m._forward_hooks for m in broken.modules())
+    assert _tables(broken) == hooks
+
+
+def _tables(model: nn.Module) -> list[dict[str, list[object]]]:
+    """All that modules keep by name or number: their hooks, modules, parameters."""
+    return [
+        {name: list(kept.values()) for name, kept in vars(module).items() if isinstance(kept, dict)}
+        for module in model.modules()
+    ]
 
 
 def _hashes(tensors) -> list[str]:

@@ -402,5 +402,5 @@ def test_an_error_of_writing_names_the_file_that_was_asked_for(repo: Any, verb: 
 
 def test_a_missing_folder_is_named(mvc_: Mvc) -> None:
     mvc_("commit", "--allow-empty", "-m", "x", "--metric", "y=1")
-    said = mvc_("plot", "-o", "nofolder/p.svg", code=3).err
+    said = mvc_("report", "-o", "nofolder/p.svg", code=3).err
     assert "nofolder/p.svg" in said and ".mvc-tmp" not in said

@@ -96,7 +96,7 @@ def test_the_oracle_reads_it(tmp_path: Path) -> None:
     manifest = reader.Cursor(read.object(made.commit.manifest))
     beside = {e.path: e for e in manifest.get("uint,*file")[1] if e.path.startswith(".mvc/")}
     assert sorted(beside) == [f".mvc/{name}" for name in sorted(GIVEN)]
-    assert read._file(beside[".mvc/code/net.py"]) == CODE
+    assert read.file(beside[".mvc/code/net.py"]) == CODE
     assert read.commits[made.id].needs == [base.id]
     assert read.commits[made.id].attached == ["code", "environment.json", "service"]
 

@@ -60,7 +60,7 @@ def row_of(found: Measured, pipeline: str) -> BenchRow:
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here depends on how exact the times are."""
-    monkeypatch.setattr(bench_module, "_ROUNDS", 1)
+    monkeypatch.setattr(bench_module, "ROUNDS", 1)
     monkeypatch.setattr(bench_module, "PIPELINES", FEW)
 
 
@@ -214,7 +214,7 @@ def test_a_large_tensor_is_looked_at_in_pieces(
 
 
 def test_little_time_means_few_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "_SECONDS", 0.0)
+    monkeypatch.setattr(bench_module, "SECONDS", 0.0)
     found = bench(series(tmp_path, 4))
     assert (found.versions, found.compared) == (4, 1)
     assert "only the newest 2 versions" in found.notes[0]

@@ -23,6 +23,8 @@ from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, list_deployments, retract, targets
 from mvc.repo.live import RECENT, live_at
 from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import Snapshot
 from mvc.testing import FixedClock
 from tests.repo.publishing import SECOND, START, advance, commit, repository
 
@@ -103,9 +105,13 @@ def test_behind_an_imported_history(context: Context, monkeypatch: pytest.Monkey
     before = commit(context, deploy="prod")
     for i in range(RECENT + 5):
         commit(context, deploy="prod", deploy_time=START - 1 - i)
-    read = []
-    inner = deployments._deployed
-    monkeypatch.setattr(deployments, "_deployed", lambda *a: read.append(a) or inner(*a))
+    read, entry = set[int](), Snapshot.entry
+
+    def counted(snapshot: Snapshot, offset: int) -> Recorded:
+        read.add(offset)
+        return entry(snapshot, offset)
+
+    monkeypatch.setattr(Snapshot, "entry", counted)
     assert live_at(context).commit == before
     assert len(read) <= RECENT + 2
     advance(context, 60)

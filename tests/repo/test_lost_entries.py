@@ -133,7 +133,7 @@ def test_deployments_say_that_they_are_incomplete(story: Story, mvc: Mvc) -> Non
         assert [d.commit for d in found] == [story.ids[i] for i in story.sound] and incomplete
         with pytest.raises(DamagedData):
             repo.deployments("prod")
-    done = mvc("-C", story.root, "deployments", "prod", code=4)
+    done = mvc("-C", story.root, "deploy", "--list", "prod", code=4)
     assert done.out.count(" prod ") == 6 and "incomplete" in done.err
 
 

@@ -6,7 +6,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import AlreadyARepository, DamagedData, InvalidConfig, NotARepository
 from mvc.io.files import FileSystem
-from mvc.store.index import folder as index_folder
+from mvc.testing import open_files
 
 
 @pytest.fixture
@@ -78,8 +78,7 @@ def test_a_configuration_that_cannot_be_read_leaves_no_index_open(tmp_path: Path
     """An index is one a process: opening that fails must not hold it."""
     Repository.init(tmp_path).close()
     (tmp_path / ".mvc" / "config.yaml").write_text("store: [")
-    before = dict(index_folder._open)
     with pytest.raises(InvalidConfig) as _held:
         Repository.open(tmp_path)
-    assert index_folder._open == before
+    assert not [path for path in open_files() if tmp_path in path.parents]
     assert _held.value

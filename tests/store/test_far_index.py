@@ -19,6 +19,7 @@ from mvc.limits import INDEX_BATCH
 from mvc.store.index import keys
 from mvc.store.index.index import Index
 from mvc.store.snapshot import IndexThresholds, Snapshot
+from mvc.testing import unindexed
 from tests.store.repositories import History, state, view_of
 
 ALL = (b"", b"\xff" * 40)
@@ -55,12 +56,12 @@ def test_opening_indexes_what_was_lost(history: History, extended: list[int], ba
     history.thresholds = None
     with history.open() as repo:
         before = everything(repo)
-        assert view_of(repo)._index._tail
+        assert unindexed(repo)
     history.thresholds = IndexThresholds(INDEX_BATCH, far=1, batch=batch)
     shutil.rmtree(history.root / ".mvc/index.lmdb")
     extended.clear()
     with history.open() as repo:
-        assert not view_of(repo)._index._tail
+        assert not unindexed(repo)
         assert extended[-1] == history.journal.stat().st_size
         assert set(everything(repo)) == set(before)
         assert history.wrong(repo) == []
@@ -146,6 +147,6 @@ class _NoLock(FileSystem):
 def test_without_the_lock_look_ups_work_from_memory(history: History) -> None:
     shutil.rmtree(history.root / ".mvc/index.lmdb")
     found = Snapshot(_NoLock(), history.root / ".mvc", writable=True, thresholds=FAR)
-    assert found._index._tail
+    assert found.indexed.sequence == 0
     assert found.position.offset == history.journal.stat().st_size
     found.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
 from mvc.errors import DamagedData
+from mvc.store.recovery.recover import Recovery
 from tests.store.skipping import History
 
 PIPELINES = ["vsol", "topk:0.075,min=0.001 | xor | lsb:20 | sparse | zstd:1", "frontier-1",
@@ -138,12 +140,18 @@ def test_a_damaged_base_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for _ in range(4):
             history.commit(repo)
 
-    def fail(*_: object) -> memoryview:
-        raise DamagedData("not readable")
+    recovered = Recovery.piece
 
-    with history.open() as repo, monkeypatch.context() as patched:
-        patched.setattr("mvc.store.writing.object_writer.ObjectWriter._older", fail)
-        history.commit(repo)
+    def piece(recovery: Recovery, id_: bytes, *given: Any, **how: Any) -> object:
+        if id_ == first:
+            raise DamagedData("not readable")
+        return recovered(recovery, id_, *given, **how)
+
+    with history.open() as repo:
+        first = history.blobs(repo)[0]
+        with monkeypatch.context() as patched:
+            patched.setattr(Recovery, "piece", piece)
+            history.commit(repo)
         history.check(repo)
     with history.open() as repo:
         assert history.depths(repo)[4] == 4

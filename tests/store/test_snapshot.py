@@ -17,10 +17,10 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, HistoryMissing
 from mvc.io.files import FileSystem
-from mvc.store.index import folder as index_folder
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
+from mvc.testing import open_files, open_index, unindexed
 from tests.crash.story import state_of
 from tests.store.repositories import History, state, view_of
 
@@ -43,7 +43,7 @@ def test_index_and_tail_give_the_same_answers(history: History) -> None:
         tail = everything(repo)
         view_of(repo).index_tail(force=True)
         assert everything(repo) == tail
-        assert not view_of(repo)._index._tail
+        assert not unindexed(repo)
         history.add(repo)
         more = everything(repo)
         assert set(tail) < set(more)
@@ -64,7 +64,9 @@ def test_many_small_batches_merge_and_stay_right(history: History) -> None:
         for _ in range(25):
             history.add(repo)
             view_of(repo).index_tail(force=True)
-        assert len(view_of(repo)._index._runs) < 10
+        index = open_index(repo)
+        assert index is not None
+        assert len(index.meta(view_of(repo).identity).runs) < 10
         assert history.wrong(repo) == []
         before = everything(repo)
         view_of(repo).rebuild_index()
@@ -208,6 +210,11 @@ def test_a_folder_without_write_permission_is_read(history: History) -> None:
         folder.chmod(stat.S_IRWXU)
 
 
+class _ReadOnly(FileSystem):
+    def is_writable_dir(self, path: Path) -> bool:
+        return False
+
+
 @pytest.mark.parametrize("index", ["none", "current", "old", "garbage"])
 def test_a_read_only_view_works_with_any_index(history: History, index: str) -> None:
     if index != "none":
@@ -218,19 +225,16 @@ def test_a_read_only_view_works_with_any_index(history: History, index: str) -> 
     elif index == "garbage":
         history.index_file.write_bytes(random.Random(1).randbytes(32768))
     before = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
+    history.options["fs"] = _ReadOnly()
     with history.open() as repo:
-        store = repo.context.store
-        store.snapshot.close()
-        store.writable = False
-        store._open()
+        assert not repo.context.store.writable
         assert history.wrong(repo) == []
         assert repo.live("prod").commit == history.ids[-1]
         assert len(state_of(repo.context).commits) == len(history.ids)
     after = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
-    if index != "garbage":  # the first opening, which could write, has replaced that one
-        assert {p: d for p, d in after.items() if p.name != "lock.mdb"} == {
-            p: d for p, d in before.items() if p.name != "lock.mdb"
-        }
+    assert {p: d for p, d in after.items() if p.name != "lock.mdb"} == {
+        p: d for p, d in before.items() if p.name != "lock.mdb"
+    }
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["tail", "index"])
@@ -269,13 +273,11 @@ def test_a_missing_pack_is_named(history: History) -> None:
 def test_environments_are_shared_and_closed_with_the_last_user(history: History) -> None:
     history.index()
     with history.open() as one, history.open() as two:
-        lent = view_of(one)._index.lent
-        assert lent is not None and lent.index is view_of(two)._index.lent.index
-        key = index_folder._key(index_folder.data_identity(FileSystem(), lent.environment))
-        assert index_folder._open[key][1] == 2
+        assert open_index(one) is not None and open_index(one) is open_index(two)
         one.close()
+        assert history.index_file in open_files()
         assert history.wrong(two) == []
-    assert key not in index_folder._open
+    assert history.index_file not in open_files()
 
 
 def test_an_empty_operation_is_an_entry(history: History) -> None:

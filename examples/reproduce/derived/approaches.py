@@ -239,7 +239,7 @@ def _check_environment(repo: Repository, commit: CommitId) -> None:
         raise CannotRetrain(
             f"{commit.short} was saved in another environment: {first.field}: {first.recorded}, "
             f"here {first.other}",
-            hint=f"'mvc env {commit.short}' compares them; measure in one environment",
+            hint=f"'mvc diff --environment {commit.short}' compares them; measure in one",
         )
 
 

@@ -104,7 +104,7 @@ class Experiment:
             raise WrongUsage(f"{data.name} holds no images of at most {CLASSES} classes")
         experiment = Experiment(architecture, relation, data, settings)
         for name in ("U2", "U3.1.1"):
-            if (count := len(experiment._rows(name))) < settings.batch_size:
+            if (count := len(experiment.rows(name))) < settings.batch_size:
                 raise WrongUsage(
                     f"{data.name} has {count} images for {name}, but a batch is "
                     f"{settings.batch_size}"
@@ -150,14 +150,14 @@ class Experiment:
         """Images float32 ``(batch, 3, size, size)`` in [-1, 1] and labels, batch after batch."""
         size, count = self.settings.batch_size, self.settings.batches
         count *= 1 if use_case.startswith("U3") else 2
-        rows = np.resize(self._rows(use_case), (count, size))
+        rows = np.resize(self.rows(use_case), (count, size))
         for part in rows:
             images, labels = tensors_of(self.data, part)
             side = (self.settings.size,) * 2
             grown = functional.interpolate(images, side, mode="bilinear", align_corners=False)
             yield (2 * grown - 1).expand(-1, 3, -1, -1), labels
 
-    def _rows(self, use_case: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    def rows(self, use_case: str) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Images that a use case trains with, shuffled."""
         count = len(self.data.labels)
         shuffled = np.random.default_rng(self.settings.seed).permutation(count)

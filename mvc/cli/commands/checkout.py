@@ -14,6 +14,7 @@ import click
 from msgspec.structs import replace
 
 from mvc.cli.completing import complete_checkout
+from mvc.cli.moments import AT, TARGET, moment_or_rev
 from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -22,7 +23,6 @@ from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownRevision
 from mvc.model.names import printable
-from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
@@ -37,8 +37,8 @@ class _CheckoutRetraining(Retraining, frozen=True, kw_only=True):
 
 class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[REV] [PATH]...", shell_complete=complete_checkout)
-    at: str | None = option("TIME", "The version that was live at TIME, instead of REV.")
-    target: str | None = option("T", "Where it was live; without --at, what is live there now.")
+    at: str | None = AT
+    target: str | None = TARGET
     output: str | None = option(
         "FILE|DIR", "Write there, leave HEAD and files alone; - is stdout.", "-o"
     )
@@ -53,16 +53,10 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
 @verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _CheckoutOptions)
 def command(session: Session, args: _CheckoutOptions) -> None:
     repository, out = session.repository, session.out
-    by_moment = args.at is not None or args.target is not None
-    if not args.words and not by_moment:
+    rev, paths = moment_or_rev(session, args.words, args.at, args.target)
+    if rev is None:
         raise click.UsageError("name a REV, or a moment with --at TIME")
-    rev, paths = (None, args.words) if by_moment else (args.words[0], args.words[1:])
     names = session.names(paths)
-    if by_moment:
-        rev = str(repository.find(at=args.at, target=args.target))
-        live = repository.live(args.target or repository.targets()[0], at=args.at)
-        since = format_time(live.since_ns)
-        out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
     if args.whole:
         if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
@@ -71,7 +65,7 @@ def command(session: Session, args: _CheckoutOptions) -> None:
         build = args.retrain.trust_code
 
         def act() -> dict[str, Any]:
-            return write_model(session, str(rev), args.output, force=args.force, build=build)
+            return write_model(session, rev, args.output, force=args.force, build=build)
 
         written = with_weights(session, [rev], act, retrain)
         if session.as_json:
@@ -92,9 +86,7 @@ def command(session: Session, args: _CheckoutOptions) -> None:
     warn_of_unreached(session, done)
 
 
-def _restore(
-    session: Session, rev: str | None, names: Sequence[str], args: _CheckoutOptions
-) -> Restored:
+def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOptions) -> Restored:
     """Writes files; for a path in the place of a revision the error says how to write it."""
 
     def write() -> Restored:
@@ -112,6 +104,6 @@ def _restore(
     try:
         return with_weights(session, [rev], write, args.retrain)
     except UnknownRevision as error:
-        is_path = rev is not None and session.tracks(rev)
-        hint = f"to restore a path: mvc checkout HEAD -- {rev}" if is_path else error.hint
+        to_path = f"to restore a path: mvc checkout HEAD -- {rev}"
+        hint = to_path if session.tracks(rev) else error.hint
         raise UnknownRevision(error.message, hint=hint) from error

@@ -1,27 +1,57 @@
 """``mvc deploy``.
 
-With --retract, its newest deployment there, or the one at TIME, no longer counts;
-it stays on record.
+Without REV and TARGET, or with --list, the deployments are listed, newest first: what is
+live now is marked, retracted ones stay listed. With --retract, the newest deployment of
+REV on TARGET, or the one at TIME, no longer counts; it stays on record.
 """
 
 from __future__ import annotations
 
-from mvc.cli.commits import tell_deployed, warn_of_clock, warn_of_time
-from mvc.cli.options import CommandOptions, argument, flag, option
+from mvc.cli.commits import (
+    IsLive,
+    forgotten_on,
+    live_now,
+    tell_deployed,
+    warn_of_clock,
+    warn_of_time,
+)
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
+from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
+from mvc.cli.tables import columns, show
+from mvc.errors import DamagedData, WrongUsage
+from mvc.model.names import printable
+from mvc.repo.deployments import Deployed
+from mvc.repo.times import format_time
+
+_COLUMNS = columns("time, target, commit, state, message")
 
 
 class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
-    rev: str = argument("REV")
-    target: str = argument("TARGET")
-    at: str | None = option("TIME", "When it went live, if not now.")
-    retract: bool = flag("Record that this deployment did not happen.")
+    rev: str | None = argument("[REV]")
+    target: str | None = argument("[TARGET]")
+    at: str | None = option("TIME", "When it went live, if not now.", needs="rev")
+    retract: bool = flag("Record that this deployment did not happen.", needs="rev")
+    listed: str | None = option(
+        "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l",
+        is_flag=False, flag_value="",
+    )  # fmt: skip
 
 
 @verb("mvc deploy HEAD prod --at 2026-11-20T10:00", _DeployOptions)
 def command(session: Session, args: _DeployOptions) -> None:
+    if args.listed is not None or args.rev is None:
+        if args.listed is not None:
+            check_alone("listed")
+        _print_deployments(session, args.listed or None)
+        return
+    if args.target is None:
+        raise WrongUsage(
+            "name the TARGET, too",
+            hint=f"'mvc deploy --list {args.rev}' lists the deployments of a target",
+        )
     repository, out = session.repository, session.out
     done = (repository.retract if args.retract else repository.deploy)(
         args.rev, args.target, at=args.at
@@ -32,3 +62,41 @@ def command(session: Session, args: _DeployOptions) -> None:
         warn_of_time(out, done, session.commit(done.commit))
     words = "Retracted {commit} on {target}" if args.retract else "Deployed {commit} to {target}"
     tell_deployed(session, done, words)
+
+
+def _print_deployments(session: Session, target: str | None) -> None:
+    incomplete: list[DamagedData] = []
+    found = session.repository.deployments(target, incomplete=incomplete)[::-1]
+    live = live_now(session)
+    if session.as_json:
+        rows = [
+            fields(d) | {"live": live(d)} | stamped("forgotten", _forgotten_ns(session, d))
+            for d in found
+        ]
+        session.out.json("mvc.deploy.list/1", {"deployments": rows}, incomplete=incomplete)
+    elif found:
+        styles = ["dim" if d.retracted else None for d in found]
+        show(session.out, _COLUMNS, [_row(session, d, live) for d in found], styles=styles)
+    elif not incomplete:
+        session.out.note("nothing was deployed yet")
+    session.tell_incomplete(incomplete)
+
+
+def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
+    state = "retracted" if deployed.retracted else "live" if live(deployed) else ""
+    states = [state, forgotten_on(_forgotten_ns(session, deployed))]
+    try:
+        message = session.title(deployed.commit)
+    except DamagedData:  # the deployment is on record, but the commit's own entry is lost
+        message = "(lost)"
+    return (
+        format_time(deployed.time_ns),
+        printable(deployed.target),
+        deployed.commit.short,
+        ", ".join(filter(None, states)),
+        message,
+    )
+
+
+def _forgotten_ns(session: Session, deployed: Deployed) -> int | None:
+    return session.repository.forgotten_ns(deployed.commit)

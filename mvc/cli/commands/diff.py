@@ -5,6 +5,9 @@ working folder; without A, HEAD is. A state recorded from Python that has no fil
 compared as HEAD has it. Only tensors whose hashes differ are read, and 40 of
 them are listed; -v lists all, unchanged ones too. 'changed' is the share of elements whose
 bits differ, L2 and max |d| are of the difference, cosine is between old and new.
+With --environment, the environment of A is compared with that of B, or of this machine:
+fields that must be equal (exact) and that should not matter (compatible); -v also lists
+ignored and equal ones.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from mvc.cli.options import CommandOptions, argument, flag
+from mvc.cli.options import CommandOptions, argument, check_alone, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.retraining import Retraining, retraining
@@ -39,12 +42,18 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     b: str | None = argument("[B]")
     paths: tuple[str, ...] = argument("[PATH]...")
     stat: bool = flag("One line a file.")
-    exit_code: bool = flag("Exit with 1 if anything differs.")
+    environment: bool = flag("Compare the environments in which they were made.")
+    exit_code: bool = flag("Exit with 1 if anything differs; of environments, if results may.")
     retrain: Retraining
 
 
 @verb("mvc diff HEAD~1 HEAD", _DiffOptions)
 def command(session: Session, args: _DiffOptions) -> int:
+    if args.environment:
+        check_alone("environment", takes="a b exit_code")
+        from mvc.cli.environments import compare_environments
+
+        return int(compare_environments(session, args.a or "HEAD", args.b) and args.exit_code)
     revs = _versions(session, args.a, args.b) if args.retrain.asked else []
     with retraining(session, revs, args.retrain), session.progress("comparing") as progress:
         found = session.repository.diff(

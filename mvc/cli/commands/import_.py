@@ -3,7 +3,9 @@
 Every file becomes a version of one tracked path, oldest first; a folder inside DIR,
 such as checkpoint-500, becomes one version with all its files. What is there already
 is skipped, so that the command can be run again. Files that are no models by their
-names are left out and listed; a file that is named itself is always imported.
+names are left out and listed; a file that is named itself is always imported. With
+--data a file, a folder, or with --reference a URL is stored as a data set: once, and
+kept as the tag data/NAME.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from mvc.cli.completing import complete_files
-from mvc.cli.options import CommandOptions, argument, option
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -37,10 +41,17 @@ class _ImportOptions(CommandOptions, frozen=True, kw_only=True):
     deploy: str | None = option("TARGET", "Record that each went live on TARGET at its time.")
     path: str | None = option("PATH", "The tracked path (or folder), if not model.EXT.")
     message: str | None = option("MSG", "Message of each, if not the name of its file.", "-m")
+    data: bool = flag("Store a data set instead; -m says what changed.")
+    name: str | None = option("NAME", "The data set, if not named as its file.", needs="data")
+    reference: bool = flag("With --data: keep place and hashes, not the files.", needs="data")
 
 
 @verb("mvc import runs/2026-11 --time mtime --deploy prod", _ImportOptions)
 def command(session: Session, args: _ImportOptions) -> None:
+    if args.data:
+        check_alone("data", takes="sources message name reference")
+        _import_data(session, args)
+        return
     done: list[Imported] = []
     left_out: list[Path] = []
     try:
@@ -69,6 +80,22 @@ def command(session: Session, args: _ImportOptions) -> None:
         session.out.note(
             "the working folder is as it was; 'mvc checkout HEAD .' writes the last one imported"
         )
+
+
+def _import_data(session: Session, args: _ImportOptions) -> None:
+    if len(args.sources) > 1:
+        raise click.UsageError("--data stores one file or folder")
+    with session.progress("storing") as progress:
+        found = session.repository.recipes.add_data(
+            args.sources[0],
+            message=args.message or "",
+            progress=progress,
+            **fields(args, "name reference"),
+        )
+    if session.as_json:
+        session.out.json("mvc.import.data/1", {"data_sets": [found]})
+    else:
+        session.out.note(f"Data set {found.name} is at {found.version.short}")
 
 
 def _tell_kept(session: Session, done: Sequence[Imported]) -> None:

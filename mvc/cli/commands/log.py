@@ -1,23 +1,26 @@
 """``mvc log``.
 
 Newest first. A..B means the versions of B without those of A. With PATHs, only versions
-that changed one of them. With --target, TIMEs are those of the deployments.
+that changed one of them. With --target, TIMEs are those of the deployments. --tree draws
+the models that came from those of REV, or from every base model, over all branches and
+tags: three or more plain versions in a row are one line, with -v each has its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import click
 from msgspec import Struct
 
 from mvc.cli.commits import as_json, details, heading, live_now, one_liner, related
-from mvc.cli.options import LIMIT, CommandOptions, argument, flag, option
+from mvc.cli.options import LIMIT, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
 from mvc.cli.text import number, one_line
-from mvc.errors import DamagedData, UnknownRevision
+from mvc.errors import DamagedData, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.history.log import LogEntry
@@ -37,12 +40,19 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     sort: str | None = option("NAME", "Order by a metric, highest first; -NAME: lowest first.")
     best: str | None = option("NAME", "Only the first of --sort NAME.")
     target: str | None = option("T", "Only versions that were deployed to T.")
+    tree: bool = flag("Draw which models came from which.")
+    output: str | None = option("FILE", "With --tree: draw it as .svg.", "-o", needs="tree")
+    force: bool = flag("Replace FILE if it exists.", "-f", needs="output")
     since: str | None = option("TIME", "Not older than TIME.")
     until: str | None = option("TIME", "Not newer than TIME.")
 
 
 @verb("mvc log -n 20 --oneline", _LogOptions)
 def command(session: Session, args: _LogOptions) -> None:
+    if args.tree:
+        check_alone("tree", takes="rev output force")
+        _print_tree(session, args)
+        return
     paths = args.paths
     rev = args.rev
     if args.best is not None and (args.sort is not None or args.limit is not None):
@@ -130,6 +140,26 @@ def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None
             out.line((row.rest + line).rstrip())
         for link in row.links:
             out.line(link)
+
+
+def _print_tree(session: Session, args: _LogOptions) -> None:
+    out, every = session.out, session.verbose
+    if args.output is not None:
+        if Path(args.output).suffix.lower() != ".svg":
+            raise WrongUsage(f"a tree of models is drawn as .svg, not as {printable(args.output)}")
+        session.check_output(Path(args.output), force=args.force)
+    incomplete: list[DamagedData] = []
+    with session.progress("comparing", counted=True) as progress:
+        found = session.repository.family(args.rev, incomplete=incomplete, progress=progress)
+    if args.output is not None:
+        session.write_output(Path(args.output), found.svg(every=every).encode())
+        out.note(f"drew {printable(args.output)}")
+    if session.as_json:
+        out.json("mvc.log.tree/1", {"models": found.members}, incomplete=incomplete)
+    elif args.output is None:
+        for row in found.rows(every=every):
+            out.line(row.prefix + row.text(out.paint))
+    session.tell_incomplete(incomplete)
 
 
 # -- the graph: a column for the next version expected on each line of descent; columns that merge

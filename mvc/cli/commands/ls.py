@@ -1,26 +1,45 @@
 """``mvc ls``.
 
-With -v the ids are shown in full.
+With -v the ids are shown in full. With --data the data sets that are stored, each kept as
+the tag data/NAME.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from mvc.cli.completing import complete_data_sets
 from mvc.cli.listing import chosen, entry_json, file_line, tensor_table
-from mvc.cli.options import CommandOptions, argument, flag
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
+from mvc.cli.tables import columns, numbers, show
+from mvc.cli.text import size
 from mvc.model.names import printable
+
+if TYPE_CHECKING:
+    from mvc.recipes.dataset import DataSet
+
+_DATA = [*columns("data set, version"), *numbers("files, size"), *columns("where")]
 
 
 class _LsOptions(CommandOptions, frozen=True, kw_only=True):
     rev: str = argument("[REV]", default="HEAD")
     paths: tuple[str, ...] = argument("[PATH]...")
     name_only: bool = flag("Only the paths, one a line.")
+    data: str | None = option(
+        "[NAME]", "List the data sets, or the files of one.", is_flag=False, flag_value="",
+        shell_complete=complete_data_sets,
+    )  # fmt: skip
 
 
 @verb("mvc ls HEAD~1", _LsOptions)
 def command(session: Session, args: _LsOptions) -> None:
     out = session.out
+    if args.data is not None:
+        check_alone("data")
+        _print_data(session, args.data)
+        return
     commit_id = session.repository.find(args.rev)
     entries = chosen(session.repository.manifest(commit_id), session.names(args.paths))
     if session.as_json:
@@ -35,3 +54,21 @@ def command(session: Session, args: _LsOptions) -> None:
         out.line(file_line(out, entry))
         if entry.tensors:
             tensor_table(out, entry.tensors, full=session.verbose)
+
+
+def _print_data(session: Session, name: str) -> None:
+    """Prints all data sets, or the files of the one of this name."""
+    recipes, out = session.repository.recipes, session.out
+    found = [recipes.data_set(name)] if name else recipes.data_sets()
+    if session.as_json:
+        out.json("mvc.ls.data/1", {"data_sets": found})
+    elif name:
+        for file in found[0].files:
+            out.line(printable(file))
+    else:
+        show(out, _DATA, map(_data_row, found))
+
+
+def _data_row(found: DataSet) -> tuple[str, ...]:
+    where = "stored" if found.source is None else printable(found.source)
+    return found.name, found.version.short, f"{len(found.files):,}", size(found.nbytes), where

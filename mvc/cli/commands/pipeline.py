@@ -1,6 +1,9 @@
 """``mvc pipeline``.
 
-Without arguments all stages and presets are listed.
+Without arguments all stages and presets are listed. With --bench every pipeline commits
+models of yours into a temporary repository and checks them out of it: several PATHs are
+consecutive versions, and so are the model files of a folder; one tracked file is
+compared with its version at HEAD. Your own repository is not written to.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ from typing import Any, Literal
 import click
 from msgspec.structs import asdict
 
-from mvc.cli.options import CommandOptions, argument, flag, option
+from mvc.cli.completing import complete_pipeline
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -29,7 +33,12 @@ _EXPLAINED = columns("stage, acts on, what it does")
 
 
 class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
-    text: str | None = argument("[SPEC|PRESET]")
+    words: tuple[str, ...] = argument("[SPEC|PRESET]", shell_complete=complete_pipeline)
+    bench: bool = flag("Measure every pipeline on the models of PATH...")
+    max_bytes: str | None = option(
+        "BYTES", "With --bench: commit at most this much of a version (1MB); by default 256MiB.",
+        needs="bench",
+    )  # fmt: skip
     max_recovery: float | None = option(
         "SECONDS", "Choose: seconds that recovering any version may take; by default 10."
     )
@@ -46,7 +55,17 @@ class _PipelineOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb('mvc pipeline "xor | lsb:20 | planes:all | zstd:1"', _PipelineOptions)
 def command(session: Session, args: _PipelineOptions) -> None:
-    text = args.text
+    if args.bench:
+        check_alone("bench", takes="words max_bytes")
+        if not args.words:
+            raise click.UsageError("name the models to measure: --bench PATH...")
+        from mvc.cli.measured import measure
+
+        measure(session, args.words, args.max_bytes)
+        return
+    if len(args.words) > 1:
+        raise click.UsageError("say one pipeline, in quotes")
+    text = args.words[0] if args.words else None
     needs = None
     if args.lossy or not (
         args.max_recovery is None and args.speed is None and args.accuracy_drop is None

@@ -1,7 +1,9 @@
 """``mvc report``.
 
 The page is a single HTML file without scripts that loads nothing: versions and
-deployments over time, metrics, bytes and chains, and how far each layer moved.
+deployments over time, metrics, bytes and chains, and how far each layer moved. With
+--text, --svg, or a FILE that ends in .svg or .png (which needs matplotlib), only charts
+are drawn: of each METRIC, by default of the six that most versions have.
 """
 
 from __future__ import annotations
@@ -10,21 +12,23 @@ from pathlib import Path
 
 import click
 
-from mvc.cli.options import FORCE_FILE, CommandOptions, option
+from mvc.cli.options import FORCE_FILE, CommandOptions, argument, check_alone, flag, given, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import size
 from mvc.model.names import printable
 
+_CHARTS = "metrics text svg stored distance target output force"
+
 
 class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
-    output: str = option(
-        "FILE",
-        "Where to write it (report.html); - is stdout.",
-        "-o",
-        default="report.html",
-        show_default=True,
-    )
+    metrics: tuple[str, ...] = argument("[METRIC]...")
+    text: bool = flag("Print charts as text.")
+    svg: bool = flag("Draw charts, by default into report.svg.")
+    stored: bool = flag("A chart of the bytes that versions added.", "--bytes")
+    distance: bool = flag("A chart of how far versions are from their parents.")
+    target: str | None = option("T", "Of the deployments, a chart of those on T alone.")
+    output: str | None = option("FILE", "Where to write it (report.html); - is stdout.", "-o")
     force: bool = FORCE_FILE
     layer_seconds: float = option(
         "S", "Time for the distances of layers; by default 2.", default=2.0, show_default=True
@@ -33,15 +37,53 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc report -o report.html", _ReportOptions)
 def command(session: Session, args: _ReportOptions) -> None:
-    if args.output == "-" and not session.as_json:
+    drawn = args.svg or Path(args.output or "").suffix.lower() in {".svg", ".png"}
+    if args.text:
+        check_alone("text", takes="metrics stored distance target")
+    elif drawn:
+        check_alone("svg" if args.svg else "output", takes=_CHARTS)
+    elif chart := given(args, "metrics stored distance target"):
+        raise click.UsageError(f"{chart} is for charts: add --text or --svg")
+    if session.as_json and args.output == "-":
+        raise click.UsageError("--json and the page cannot both go to stdout")
+    if args.text or drawn:
+        _draw(session, args)
+    else:
+        _write_page(session, args)
+
+
+def _write_page(session: Session, args: _ReportOptions) -> None:
+    if args.output == "-":
         session.out.line(session.repository.report(layer_seconds=args.layer_seconds).rstrip("\n"))
         return
-    if args.output == "-":
-        raise click.UsageError("--json and the page cannot both go to stdout")
-    session.check_output(Path(args.output), force=args.force)
-    page = session.repository.report(args.output, layer_seconds=args.layer_seconds)
+    file = args.output or "report.html"
+    session.check_output(Path(file), force=args.force)
+    page = session.repository.report(file, layer_seconds=args.layer_seconds)
     length = len(page.encode())
     if session.as_json:
-        session.out.json("mvc.report/1", {"file": args.output, "bytes": length})
+        session.out.json("mvc.report/1", {"file": file, "bytes": length})
     else:
-        session.out.note(f"wrote {printable(args.output)} ({size(length)})")
+        session.out.note(f"wrote {printable(file)} ({size(length)})")
+
+
+def _draw(session: Session, args: _ReportOptions) -> None:
+    out, file = session.out, Path("report.svg" if args.output is None else args.output)
+    if not args.text and args.output != "-":
+        session.check_output(file, force=args.force)
+    drawn = session.repository.plot(
+        *args.metrics, target=args.target, stored=args.stored, distance=args.distance
+    )
+    if not args.text and args.output == "-":
+        out.line(drawn.picture(Path("-.svg")).decode())
+    elif not args.text:
+        session.write_output(file, drawn.picture(file))
+        out.note(f"drew {printable(str(file))}")
+    if session.as_json:
+        payload = {"low_ns": drawn.axis.low, "high_ns": drawn.axis.high, "notes": drawn.notes}
+        out.json("mvc.report.charts/1", payload | {"charts": drawn.panels})
+        return
+    if args.text:
+        for line in drawn.text(min(100, out.width or 80)):
+            out.line(line)
+    for note in drawn.notes:
+        out.note(note)

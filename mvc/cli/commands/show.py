@@ -1,47 +1,108 @@
 """``mvc show``.
 
-The files and tensors listed are those that differ from the first parent; -v lists all.
+REV is HEAD by default. The files and tensors listed are those that differ from the first
+parent; -v lists all. With a TENSOR its values are printed, with -v all of them; bfloat16
+and float8, which numpy lacks, as float32, which holds them exactly. 'mvc help revisions'
+says how a REV is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import StringIO
 
+import click
 from msgspec import Struct, field
 
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
+from mvc.cli.completing import complete_show
 from mvc.cli.listing import entry_json, file_line, tensor_table
-from mvc.cli.options import CommandOptions, argument, flag
-from mvc.cli.payload import fields
+from mvc.cli.moments import AT, TARGET, moment_or_rev
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, WrongUsage
+from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
 from mvc.repo.content.compare import renames
 from mvc.repo.history.log import LogEntry
 
 _FIRST = 20
-_CALL = 2000  # characters
 _EMPTY = Manifest(())
 
 
 class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
-    rev: str = argument("[REV]", default="HEAD")
+    words: tuple[str, ...] = argument("[REV] [TENSOR]", shell_complete=complete_show)
+    at: str | None = AT
+    target: str | None = TARGET
+    ids: bool = flag("Print the full id, of one REV or several.", "--id")
+    short: bool = flag("With --id: ten digits instead of all 64.", needs="ids")
     code: bool = flag("Print the code that it carries and what would run.")
+    environment: bool = flag("Print the environment in which it was made.")
+    path: str | None = option("PATH", "With TENSOR: the file, where several have it.")
+    output: str | None = option("FILE.npy", "With TENSOR: save the values for numpy.load.", "-o")
+    force: bool = flag("Replace FILE.npy if it exists.", "-f", needs="output")
 
 
 @verb("mvc show main~2", _ShowOptions)
 def command(session: Session, args: _ShowOptions) -> None:
-    if args.code:
-        _print_code(session, args.rev)
+    if args.ids:
+        check_alone("ids", takes="words at target short")
+        _print_ids(session, args)
         return
+    named, more = moment_or_rev(session, args.words, args.at, args.target)
+    rev = session.repository.find(named)
+    if len(more) > 1:
+        raise click.UsageError("name one TENSOR")
+    if args.code or args.environment:
+        check_alone("code" if args.code else "environment", takes="words at target")
+    if more:
+        if args.code or args.environment:
+            raise click.UsageError("--code and --environment take no TENSOR")
+        from mvc.cli.tensor import show_tensor  # needs numpy
+
+        show_tensor(session, rev, more[0], path=args.path, output=args.output, force=args.force)
+    elif args.path is not None or args.output is not None:
+        raise click.UsageError("--path and -o go with a TENSOR")
+    elif args.code:
+        from mvc.cli.code import show_code
+
+        show_code(session, rev)
+    elif args.environment:
+        from mvc.cli.environments import show_environment
+
+        show_environment(session, rev)
+    else:
+        _print_commit(session, rev)
+
+
+def _print_ids(session: Session, args: _ShowOptions) -> None:
+    """Prints the ids of the REVs, or of the version that was live then."""
+    repository, command = session.repository, click.get_current_context().info_name
+    if args.at is not None or args.target is not None:
+        if args.words:
+            raise WrongUsage("name a REV, or a moment with --at (and its --target)")
+        rev = args.at or args.target
+        ids = [(rev, repository.find(at=args.at, target=args.target))]
+    else:
+        if command == "rev-parse" and not args.words:  # in scripts, an empty variable is no HEAD
+            raise WrongUsage("name a REV, or a moment with --at (and its --target)")
+        ids = [(rev, repository.find(rev)) for rev in args.words or ("HEAD",)]
+    if session.as_json:
+        found = [{"rev": text, "id": id_} for text, id_ in ids]
+        schema = "mvc.rev-parse/1" if command == "rev-parse" else "mvc.show.id/1"
+        session.out.json(schema, {"revisions": found})
+        return
+    for _, id_ in ids:
+        session.out.line(id_.short if args.short else str(id_))
+
+
+def _print_commit(session: Session, rev: CommitId) -> None:
     out, repository = session.out, session.repository
     incomplete: list[DamagedData] = []
-    found = repository.log(args.rev, limit=1, reset_points=True, incomplete=incomplete)
+    found = repository.log(rev, limit=1, reset_points=True, incomplete=incomplete)
     entry = found[0]
     manifest = repository.manifest(entry.id) if entry.forgotten_ns is None else _EMPTY
     parent = _parent(session, entry, incomplete)
@@ -82,36 +143,6 @@ def _print_changes(session: Session, files: Sequence[_Shown], removed: Sequence[
     if same:
         out.line()
         out.line(f"{count(same, 'file')} unchanged (-v lists them)")
-
-
-def _print_code(session: Session, rev: str) -> None:
-    """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
-    repository, out = session.repository, session.out
-    files = {
-        name: data.decode("utf-8", "replace") for name, data in repository.recipes.code(rev).items()
-    }
-    carries_model = "model.json" in repository.version(rev).attached
-    call = repository.recipes.model(rev).call if carries_model else None
-    calls = repository.recipes.calls(rev)
-    if session.as_json:
-        shown = [fields(each, "text stored") for each in calls]
-        out.json("mvc.show.code/1", {"call": call, "calls": shown, "code": files})
-        return
-    if call is not None:
-        out.line(out.paint(f"# builds the model: {call}", "heading"))
-    if calls:
-        out.line(out.paint("# trains it again (*: of installed code)", "heading"))
-    for each in calls:
-        more = len(each.text) - _CALL
-        cut = f"... ({more:,} more characters: --json)" if more > 0 else ""
-        out.line(f"{' ' if each.stored else '*'} {each.text[:_CALL]}{cut}")
-    for name, text in files.items():
-        out.line()
-        out.line(out.paint(f"# {printable(name)}", "heading"))
-        for line in StringIO(text, newline=None):  # its lines end where Python's do
-            out.line("\t".join(map(printable, line.removesuffix("\n").split("\t"))))
-    if not files:
-        out.note("the version carries no source files")
 
 
 class _Shown(Struct, frozen=True):

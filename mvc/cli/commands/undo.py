@@ -1,6 +1,6 @@
 """``mvc undo``.
 
-The newest one that moved branches, tags or HEAD, or the one with NUMBER of 'mvc oplog'.
+The newest one that moved branches, tags or HEAD, or the one with NUMBER of the list.
 Files stay as they are.
 """
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from mvc.cli.operations import moves, operation_json
-from mvc.cli.options import DRY_RUN, CommandOptions, argument
+from mvc.cli.operations import moves, operation_json, print_operations
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -25,15 +25,23 @@ from mvc.repo.times import format_time
 class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
     number: int | None = argument("[NUMBER]", type=click.IntRange(min=0))
     dry_run: bool = DRY_RUN
+    listed: bool = flag("List the operations, newest first, and take back none.", "--list")
+    limit: int | None = option(
+        "N", "With --list: stop after N.", "--max-count", type=click.IntRange(min=0), needs="listed"
+    )
 
 
 @verb("mvc undo", _UndoOptions)
 def command(session: Session, args: _UndoOptions) -> None:
     out = session.out
+    if args.listed:
+        check_alone("listed", takes="limit")
+        print_operations(session, args.limit)
+        return
     if args.number is None and session.repository.context.given_up:
         raise RefConflict(
             "the interrupted checkout is taken back, and nothing else was undone",
-            hint="'mvc undo' takes back the newest operation of 'mvc oplog', too",
+            hint="'mvc undo' takes back the newest operation of 'mvc undo --list', too",
         )
     done = session.repository.undo(args.number, dry_run=args.dry_run)
     if session.as_json:

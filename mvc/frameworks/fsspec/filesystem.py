@@ -2,7 +2,7 @@
 
 REPOSITORY is a folder, absolute (``mvc:///home/me/models``) or relative to the current folder; it
 ends at the first ``@`` or ``/`` to whose left a repository is. REVISION is anything that
-``mvc rev-parse`` takes, a ``/`` in it written as ``%2F``; without one HEAD is meant.
+``mvc show`` takes, a ``/`` in it written as ``%2F``; without one HEAD is meant.
 
 Any revision can be read; a branch can be written, and what is written becomes a commit: a
 file when it is closed, everything in ``with fs.transaction`` at its end. Until then it is in a

@@ -62,7 +62,12 @@ class Repacked(Struct, frozen=True):
 
 
 def repack(
-    context: Context, goal: Goal, *, dry_run: bool = False, progress: Progress | None = None
+    context: Context,
+    goal: Goal,
+    *,
+    dry_run: bool = False,
+    reason: str = "",
+    progress: Progress | None = None,
 ) -> Repacked:
     """Plans and executes; does both again if another operation rewrites the store meanwhile.
 
@@ -81,7 +86,13 @@ def repack(
             context,
             plan.costs.survey.found,
             plan.rewrite,
-            lambda: Entry("repack", context.store.clock.now_ns(), str(goal)),
+            lambda: Entry(
+                "repack",
+                context.store.clock.now_ns(),
+                str(goal),
+                author=context.author,
+                reason=reason,
+            ),
             progress=progress,
         )
 

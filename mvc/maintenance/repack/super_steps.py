@@ -121,9 +121,12 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
             made.leave, made.shortcuts, {pack for pack, _, _ in made.leave}, specs=found.specs,
             joint=list(made.joint),
         )  # fmt: skip
-        note = f"super-step {step}"
+        note, author = f"super-step {step}", context.author
         return execute(
-            context, found.found, plan, lambda: Entry("repack", context.store.clock.now_ns(), note)
+            context,
+            found.found,
+            plan,
+            lambda: Entry("repack", context.store.clock.now_ns(), note, author=author),
         )
 
     return retry_on_rewrite(context, attempt) is not None

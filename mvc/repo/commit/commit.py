@@ -15,7 +15,6 @@ from msgspec import Struct
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
-from mvc.io.process import host_name, user_name
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
@@ -345,6 +344,7 @@ def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draf
         refs=(RefChange(_ref(request, draft.at), draft.at.commit, made.id),),
         deployments=tuple(deployments),
         removed=() if draft.removed else None,
+        author="" if target is None or made.author == context.author else context.author,
         marks=_marks(draft, files.kept),
     )
 
@@ -357,14 +357,13 @@ def _ref(request: CommitRequest, at: Head) -> str:
 
 
 def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:
-    store, config, head = context.store, context.config, draft.at.commit
+    store, head = context.store, draft.at.commit
     time_ns = store.now_ns() if request.time_ns is None else request.time_ns
-    author = request.author or config.get("user.name") or f"{user_name()}@{host_name()}"
     return Commit(
         manifest=draft.manifest.id,
         root=draft.manifest.root,
         parents=(head,) if head else (),
-        author=str(author),
+        author=request.author or context.author,
         time_ns=time_ns,
         zone_minutes=local_zone_minutes(time_ns),
         message=request.message,

@@ -25,7 +25,7 @@ from mvc.limits import (
     MAX_NEEDS,
     MAX_PARAMS,
 )
-from mvc.model.names import check_key, check_place, check_ref, printable
+from mvc.model.names import check_author, check_key, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
 from mvc.types import Progress
 
@@ -174,23 +174,6 @@ def check_request(request: CommitRequest) -> None:
                 hint="no checkout would write it: rename it",
             )
         seen.add(check_place(change.path))
-
-
-def check_author(name: str) -> str:
-    """Returns ``name`` if it is one line of printable text; raises InvalidName otherwise."""
-    if not name.strip():
-        raise InvalidName(
-            "the author's name is empty",
-            hint="leave it out to take user.name, or the login and host name",
-        )
-    if printable(name) != name:
-        raise InvalidName(
-            f"the author's name holds a control character: {printable(name)}",
-            hint="write it on one line, without control or invisible characters",
-        )
-    if len(name.encode()) > MAX_NAME_BYTES:
-        raise InvalidName(f"the author's name is longer than {MAX_NAME_BYTES} bytes")
-    return name
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:

@@ -20,15 +20,14 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, patch_extra
 from mvc.store.store import Store
 
-_KEPT_BYTES = 16 * MIB
-_KEPT = 256
-
 
 class ManifestStream:
-    """Loads and verifies manifests one after another; caches at most 16 MiB of them."""
+    """Loads and verifies manifests one after another."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, kept: int = 256, kept_bytes: int = 16 * MIB) -> None:
+        """``kept``, ``kept_bytes``: how many manifests are cached, and their bytes, at most."""
         self._store = store
+        self._most, self._most_bytes = kept, kept_bytes
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()  # by the prefix that names a base
         self._size = 0
 
@@ -76,6 +75,6 @@ class ManifestStream:
         name = id_[:BASE_BYTES]
         self._size += len(data) - len(self._kept.pop(name, b""))
         self._kept[name] = data
-        while self._kept and (self._size > _KEPT_BYTES or len(self._kept) > _KEPT):
+        while self._kept and (self._size > self._most_bytes or len(self._kept) > self._most):
             self._size -= len(self._kept.popitem(last=False)[1])
         return data

@@ -29,6 +29,16 @@ class Operation(Struct, frozen=True):
     entry: Entry
     undone_by: int | None
 
+    @property
+    def author(self) -> str:
+        """Who did it; empty if that is not recorded."""
+        return self.entry.done_by
+
+    @property
+    def reason(self) -> str:
+        """Why; empty if nobody said so."""
+        return self.entry.reason
+
 
 def oplog(context: Context, limit: int | None = None) -> Iterator[Operation]:
     """Operations, newest first, ``limit`` at most; the iterator reads only what is taken.
@@ -46,7 +56,8 @@ def find(snapshot: Snapshot, number: int) -> Operation:
     recorded = snapshot.by_sequence(number) if 0 <= number < snapshot.position.sequence else None
     if recorded is None:
         raise UnknownOperation(
-            f"there is no operation {number}", hint="'mvc oplog' lists the operations there are"
+            f"there is no operation {number}",
+            hint="'mvc undo --list' lists the operations",
         )
     return _operation(snapshot, recorded)
 

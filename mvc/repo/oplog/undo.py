@@ -52,13 +52,13 @@ class Undoing(Struct, frozen=True):
     number: int | None = None
 
 
-def plan(context: Context, number: int | None = None) -> Undoing:
+def plan(context: Context, number: int | None = None, *, reason: str = "") -> Undoing:
     """What ``undo`` would do. Raises the errors of ``undo``."""
     snapshot = context.fresh()
-    return snapshot.retry_on_rewrite(lambda: _plan(context, number))
+    return snapshot.retry_on_rewrite(lambda: _plan(context, number, reason))
 
 
-def undo(context: Context, number: int | None = None) -> Undoing:
+def undo(context: Context, number: int | None = None, *, reason: str = "") -> Undoing:
     """Undoes an operation; durable on return. Working files do not change.
 
     Without a number, the operation is the newest that is no undo and is not undone; those that only
@@ -70,7 +70,7 @@ def undo(context: Context, number: int | None = None) -> Undoing:
     planned: list[Undoing] = []
 
     def make() -> Entry:
-        found = _plan(context, number)
+        found = _plan(context, number, reason)
         planned[:] = [found]
         return found.entry
 
@@ -78,7 +78,7 @@ def undo(context: Context, number: int | None = None) -> Undoing:
     return replace(planned[0], number=recorded.sequence)
 
 
-def _plan(context: Context, number: int | None) -> Undoing:
+def _plan(context: Context, number: int | None, reason: str) -> Undoing:
     snapshot = context.store.snapshot
     operation, revert = _chosen(context, number)
     revert.check()
@@ -89,6 +89,8 @@ def _plan(context: Context, number: int | None) -> Undoing:
         refs=revert.refs,
         removed=revert.removed,
         undoes=operation.number,
+        author=context.author,
+        reason=reason,
     )
     standing = (
         deployed
@@ -116,7 +118,7 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
                 final = final or recorded
         if final is not None:
             raise _cannot(context, final)
-        raise RefConflict("there is nothing to undo", hint="'mvc oplog' lists the operations")
+        raise RefConflict("there is nothing to undo", hint="'mvc undo --list' lists the operations")
     operation = find(snapshot, number)
     found = snapshot.by_sequence(number)
     assert found is not None
@@ -247,7 +249,7 @@ class _Revert:
     def _since(self, what: str, later: Recorded | None) -> RefConflict:
         since = f"{what} since operation {self._recorded.sequence}"
         if later is None:
-            return RefConflict(since, hint="'mvc oplog' lists the operations")
+            return RefConflict(since, hint="'mvc undo --list' lists the operations")
         return RefConflict(
             f"{since}: operation {later.sequence} ({printable(later.entry.operation)}) did that",
             hint=f"undo that one first: 'mvc undo {later.sequence}'",

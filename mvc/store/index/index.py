@@ -30,11 +30,13 @@ from mvc.store.index.pages import check_pages
 from mvc.store.index.runs import Directory, RunReader, block_check, build_run
 from mvc.store.journal.frames import GENESIS, Position
 
+FIRST_MAP = 16 << 20
+"""Bytes that LMDB maps of a new index; the map grows fourfold when it is full."""
+
 _VERSION = 3  # 2: every operation by its number; 3: runs and blocks by their hashes
 _META = b"meta"
 _CHECK = 16
 _FAN = 4  # runs of one level before they are merged into the next
-_FIRST_MAP = 16 << 20
 _LOCK_FILE = 8192  # bytes, for LMDB's 126 readers
 _PATIENCE, _PAUSE = 2.0, 0.005  # seconds; a writer on a busy machine can be between two states
 _NOT_ITS_LOCK = "the index and its lock file do not belong together"
@@ -96,7 +98,7 @@ class Index:
                     _reserve(folder / "lock.mdb", create=create)
                 self._env = lmdb.open(
                     str(folder),
-                    map_size=_FIRST_MAP,
+                    map_size=FIRST_MAP,
                     readonly=not writable,
                     lock=writable,
                     max_dbs=0,

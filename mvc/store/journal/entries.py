@@ -139,6 +139,11 @@ class Entry(Struct, frozen=True, dict=True):
     unknown: Unknown = ()
 
     @property
+    def done_by(self) -> str:
+        """Who did it, as far as recorded; of a commit its author."""
+        return self.author or next((commit.author for commit in self.commits), "")
+
+    @property
     def version(self) -> int:
         """The lowest format version that can express the entry."""
         if self._has_tail():

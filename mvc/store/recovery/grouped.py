@@ -26,7 +26,7 @@ from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import apply_steps, in_order, pipeline_of, short_name
 
-_MOST = 4 * (RECORD + PIECE)
+MOST_GROUPED = 4 * (RECORD + PIECE)
 """Raw bytes of a group: a record is written once it has RECORD, the last piece included."""
 
 MOST_JOINT = 16 * (RECORD + PIECE)
@@ -156,7 +156,7 @@ def decode_shared(packs: PackReader, step: PathStep, *, check: bool = True) -> _
     pipeline = pipeline_of(step)
     sizes = [member.nbytes for member in step.header.members]
     joint = step.member.coding.joint
-    if sum(sizes) > (MOST_JOINT if joint else _MOST):
+    if sum(sizes) > (MOST_JOINT if joint else MOST_GROUPED):
         raise DamagedData(f"{short_name(step)} claims another length than there can be")
     payload = packs.payload(step.pack, step.offset, step.header, step.member, check=check)
     if joint:

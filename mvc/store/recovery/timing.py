@@ -173,6 +173,12 @@ class Timing:
                 apply_steps(packs, [step], out, partial(_time_one, step, width, out))
 
 
+def forget_rates() -> None:
+    """Drops what was measured in this process; it is measured again where it is needed."""
+    _rates.clear()
+    _worst.clear()
+
+
 def together(
     walks: Sequence[tuple[int, Iterable[Part]]], whole: Callable[[Hashable], float]
 ) -> list[tuple[int, float]]:

@@ -17,7 +17,9 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout
 
-_WORTH = 0.9  # a delta larger than this share of the full record is not worth its chain
+WORTH = 0.9
+"""A delta larger than this share of the full record is not worth its chain."""
+
 _AGAIN = 4  # deltas of a chain after which the size of the full record is estimated anew
 _SAMPLE = 64 << 10
 _TINY = 4096
@@ -111,7 +113,7 @@ def choose(
 
 def _most(full: float, policy: Policy) -> float:
     """The share of the raw size above which a delta is not worth it, given the full record's."""
-    return min(_WORTH * full, full - policy.saving)
+    return min(WORTH * full, full - policy.saving)
 
 
 def _first_share(base: BasePiece, nbytes: int) -> float | None:

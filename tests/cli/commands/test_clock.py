@@ -23,7 +23,7 @@ WRITES = [
     ("undo",),
     ("init", "new/er"),
 ]
-READS = [("log",), ("status",), ("fsck", "--full"), ("stats",), ("deployments",), ("show", "HEAD")]
+READS = [("log",), ("status",), ("fsck", "--full"), ("stats",), ("deploy",), ("show", "HEAD")]
 
 
 @pytest.mark.parametrize("now", CLOCKS.values(), ids=CLOCKS)

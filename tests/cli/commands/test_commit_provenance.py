@@ -177,7 +177,7 @@ def test_several_data_sets_have_names(trained: Mvc) -> None:
     given = ("--provenance", "finetune.py:several", *data)
     trained("commit", "model.safetensors", *given)
     assert is_given_up(trained.folder)
-    found = trained("data", "--json").json["data_sets"]
+    found = trained("ls", "--data", "--json").json["data_sets"]
     assert [each["name"] for each in found] == ["numbers", "others"]
 
 
@@ -195,7 +195,7 @@ def test_a_training_that_fails_and_one_that_does_not_fit_are_told(trained: Mvc) 
     failed = commit(trained, name=":fails", code=3)
     assert "ValueError: not today" in failed.err
     assert "is committed and keeps its weights" in failed.err
-    head = trained("rev-parse", "HEAD").out
+    head = trained("show", "--id", "HEAD").out
     for name, said in {
         ":takes_nothing": "the service cannot be called so",
         ":missing": "finetune.py has no missing",
@@ -203,7 +203,7 @@ def test_a_training_that_fails_and_one_that_does_not_fit_are_told(trained: Mvc) 
     }.items():
         refused = commit(trained, name=name, code=2)
         assert said in refused.err
-    assert trained("rev-parse", "HEAD").out == head
+    assert trained("show", "--id", "HEAD").out == head
 
 
 def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:

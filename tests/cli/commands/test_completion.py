@@ -45,7 +45,11 @@ def test_completes_commands_revisions_and_targets(mvc) -> None:
     mvc.commit(1)
     mvc("tag", "v1")
     mvc("deploy", "HEAD", "prod")
-    assert words(mvc, "mvc dep") == ["deploy", "deployments"]
+    assert words(mvc, "mvc dep") == ["deploy"]
+    assert words(mvc, "mvc deploy --list ") == ["prod"]
+    assert words(mvc, "mvc rev") == []  # an alias for scripts
+    assert words(mvc, "mvc help rev") == ["revisions"]
+    assert words(mvc, "mvc help undo") == ["undo"]
     assert words(mvc, "mvc show ") == ["HEAD", "main", "v1"]
     assert words(mvc, "mvc log --target p") == ["prod"]
 
@@ -63,13 +67,15 @@ def test_completes_paths_tensors_settings_and_presets(mvc) -> None:
     assert words(mvc, "mvc checkout ") == ["HEAD", "main"]
     assert words(mvc, "mvc rm sub/") == ["sub/other.safetensors"]
     assert words(mvc, "mvc ls HEAD~1 ") == ["model.safetensors"]
-    assert words(mvc, "mvc cat HEAD layer.") == ["layer.bias", "layer.weight"]
+    assert words(mvc, "mvc show HEAD layer.") == ["layer.bias", "layer.weight"]
+    assert "lossless" in words(mvc, "mvc pipeline lo")
     assert words(mvc, "mvc config commit.") == ["commit.pipeline"]
     assert "vsol" in words(mvc, "mvc config commit.pipeline vs")
     assert words(mvc, "mvc config python.keep_base ") == ["auto", "none"]
     assert "lossless" in words(mvc, "mvc commit --pipeline lo")
     mvc("deploy", "HEAD~1", "prod")
     assert words(mvc, "mvc checkout --target prod ") == ["model.safetensors"]
+    assert words(mvc, "mvc show --target prod layer.w") == ["layer.weight"]
     folder, mvc.folder = mvc.folder, mvc.folder.parent
     assert words(mvc, f"mvc -C {folder} show m") == ["main"]
 
@@ -169,7 +175,7 @@ def shell(request: pytest.FixtureRequest, mvc, tmp_path: Path) -> Iterator[Shell
         ("mvc diff v1 mod", "mvc diff v1 model.safetensors "),
         ("mvc checkout v1 mod", "mvc checkout v1 model.safetensors "),
         ("mvc checkout v1 -o mod", "mvc checkout v1 -o model.safetensors "),
-        ("mvc cat v1 layer.w", "mvc cat v1 layer.weight "),
+        ("mvc show v1 layer.w", "mvc show v1 layer.weight "),
         ("mvc config store.reset_i", "mvc config store.reset_interval "),
         ("mvc commit --pipeline loss", "mvc commit --pipeline lossless "),
     ],

@@ -29,12 +29,12 @@ def test_two_aims_are_refused(mvc) -> None:
 @pytest.mark.parametrize("value", NOTHING, ids=repr)
 def test_nothing_is_no_aim(mvc, capsys, value: str) -> None:
     mvc.commit(1)
-    before = mvc("oplog", "--json").out
+    before = mvc("undo", "--list", "--json").out
     for aim in AIMS:
         assert run(["repack", aim, value]) in {2, 3}, aim
         said = capsys.readouterr().err.splitlines()
         assert said[0].startswith("mvc: ") and len(said) <= 2, (aim, said)
-    assert mvc("oplog", "--json").out == before
+    assert mvc("undo", "--list", "--json").out == before
 
 
 @pytest.mark.parametrize("aim", AIMS)

@@ -31,7 +31,9 @@ def test_report_writes_a_file_and_replaces_it_only_if_told(history) -> None:
 
 
 def test_plot_in_a_terminal(history) -> None:
-    lines = history("plot", "acc", "--bytes", "--distance", "--target", "prod").out.splitlines()
+    lines = history(
+        "report", "--text", "acc", "--bytes", "--distance", "--target", "prod"
+    ).out.splitlines()
     assert lines[0] == "acc, highest 0.3, lowest 0"
     assert sum(line.count("*") for line in lines[:7]) == 4
     assert any(line.startswith("stored bytes, highest bar ") for line in lines)
@@ -39,30 +41,31 @@ def test_plot_in_a_terminal(history) -> None:
     assert [line[:5] for line in lines if "=" in line] == ["prod|"]
     assert lines[-1].split()[0] == "2026-11-01"
     assert max(map(len, lines)) <= 80
-    every = history("plot").out
+    every = history("report", "--text").out
     assert every.startswith("acc, ") and "edge|" in every
 
 
 def test_plot_as_a_picture(history, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert history("plot", "acc", "-o", "p.svg").out == ""
+    assert history("report", "acc", "-o", "p.svg").out == ""
     drawn = (history.folder / "p.svg").read_text()
     assert drawn.startswith("<svg ") and "prefers-color-scheme" in drawn
-    history("plot", "acc", "-o", "p.svg", code=3)
-    history("plot", "acc", "--bytes", "-o", "p.png", "-f")
+    history("report", "acc", "-o", "p.svg", code=3)
+    history("report", "acc", "--bytes", "-o", "p.png", "-f")
     assert (history.folder / "p.png").read_bytes().startswith(b"\x89PNG")
-    assert "as .svg or .png" in history("plot", "acc", "-o", "p.gif", code=2).err
+    assert "as .svg or .png" in history("report", "acc", "--svg", "-o", "p.gif", code=2).err
+    assert "METRIC is for charts" in history("report", "acc", "-o", "p.html", code=2).err
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    failed = history("plot", "acc", "-o", "q.png", code=3)
+    failed = history("report", "acc", "-o", "q.png", code=3)
     assert "a plot as .png needs matplotlib; .svg needs nothing" in failed.err
     assert "hint:" in failed.err
 
 
 def test_plot_as_json_and_wrong_names(history) -> None:
-    found = history("plot", "acc", "--bytes", "--json").json
+    found = history("report", "--text", "acc", "--bytes", "--json").json
     assert [chart["title"] for chart in found["charts"]] == ["acc", "stored bytes", "live on"]
     assert [value for _, value in found["charts"][0]["points"]] == [0.0, 0.1, 0.2, 0.3]
     assert sorted(found["charts"][1]["kinds"]) == ["deltas", "full records", "manifests, headers"]
     spans = found["charts"][2]["spans"]["prod"]
     assert spans[0]["end_ns"] == spans[1]["start_ns"]
-    assert "there is: acc" in history("plot", "ac", code=3).err
-    history("plot", "acc", "--target", "nowhere", code=3)
+    assert "there is: acc" in history("report", "--text", "ac", code=3).err
+    history("report", "--text", "acc", "--target", "nowhere", code=3)

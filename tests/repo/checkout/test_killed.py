@@ -126,7 +126,7 @@ def test_undo_after_a_killed_checkout_takes_back_that_or_nothing(
                 assert waiting and newest == "commit" and world.version(root) == 1
                 assert done.stderr.splitlines()[-2:] == [
                     "mvc: the interrupted checkout is taken back, and nothing else was undone",
-                    "hint: 'mvc undo' takes back the newest operation of 'mvc oplog', too",
+                    "hint: 'mvc undo' takes back the newest operation of 'mvc undo --list', too",
                 ]
                 assert repo.status().clean
                 assert spawn("undo", cwd=root).stdout.startswith("Undid operation 2 (commit)")

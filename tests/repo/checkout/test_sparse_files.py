@@ -24,10 +24,10 @@ SIZE = 3 * PIECE + 5 * MIB + 123
 def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Bytes read of any file, and chunks encoded."""
     counts = {"read": 0, "encoded": 0}
-    read, encode = ReadFile._read_into, Pipeline.encode_chunk
+    read, encode = os.preadv, Pipeline.encode_chunk
 
-    def reading(file: ReadFile, offset: int, view: memoryview) -> int:
-        done = read(file, offset, view)
+    def reading(file: int, views: list[memoryview], offset: int) -> int:
+        done = read(file, views, offset)
         counts["read"] += done
         return done
 
@@ -35,7 +35,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counts["encoded"] += 1
         return encode(*arguments)
 
-    monkeypatch.setattr(ReadFile, "_read_into", reading)
+    monkeypatch.setattr(os, "preadv", reading)
     monkeypatch.setattr(Pipeline, "encode_chunk", encoding)
     return counts
 

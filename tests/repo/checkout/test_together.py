@@ -547,7 +547,7 @@ def test_two_checkouts_of_the_same_files_do_not_mix(
 def test_a_checkout_that_waits_too_long_says_so(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mvc.io.replacement._LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("mvc.io.replacement.LOCK_SECONDS", 0.1)
     root = world.copy(tmp_path / "models")
     caught: list[MvcError] = []
 

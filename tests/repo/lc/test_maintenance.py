@@ -207,7 +207,7 @@ def test_a_joined_record_is_cut_as_a_writer_cuts_it(
     small = 64 << 10
     monkeypatch.setattr(object_writer, "RECORD", small)
     monkeypatch.setattr(super_steps, "RECORD", small)
-    monkeypatch.setattr(grouped, "_MOST", 8 * small)
+    monkeypatch.setattr(grouped, "MOST_GROUPED", 8 * small)
     monkeypatch.setattr(grouped, "MOST_JOINT", 32 * small)
     monkeypatch.setattr(super_steps, "MOST_JOINT", 32 * small)
     torch.manual_seed(0)

@@ -9,7 +9,6 @@ again. The end of a stretch is found by asking about every later moment.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
@@ -37,6 +36,11 @@ class Row:
     @property
     def given(self) -> bool:
         return self.time != self.recorded
+
+    @property
+    def origin(self) -> Row:
+        """Itself; of a rollback what it went back to, or what that went back to."""
+        return self if self.back_to is None else self.back_to.origin
 
 
 class Log:
@@ -100,46 +104,46 @@ class Log:
                 return moment
         return None
 
-    def behind(self, target: str, now: int, also: Row | None = None) -> Iterator[Row]:
-        """What is live now, then what would be without it, and so on."""
-        struck = also is not None and also.struck
-        if also is not None:
-            also.struck = False
-        try:
-            without: set[int] = set()
-            rows = []
-            while (row := self.now(target, now, without)) is not None:
-                rows.append(row)
-                without.add(row.number)
-        finally:
-            if also is not None:
-                also.struck = struck
-        return iter(rows)
+    def behind(self, target: str, now: int, *also: Row) -> list[Row]:
+        """What is live now, then what would be without it, and so on; ``also`` if struck."""
+        struck = [row for row in also if row.struck]
+        for row in struck:
+            row.struck = False
+        rows: list[Row] = []
+        while (found := self.now(target, now, {row.number for row in rows})) is not None:
+            rows.append(found)
+        for row in struck:
+            row.struck = True
+        return rows
 
     # -- rollbacks
 
-    def press(self, target: str, now: int) -> tuple[Row, Row] | None:
-        """What a rollback goes back to: the row itself, and the first that it stands for."""
-        behind = list(self.behind(target, now))
-        if not behind:
+    def press(self, target: str, now: int) -> Row | None:
+        """What a rollback goes back to."""
+        live = self.now(target, now)
+        if live is None:
             return None
-        avoid = {behind[0].version}
-        for row, next_ in pairwise(behind):
-            if row.back_to is None:
-                break
-            avoid.add(next_.version)
-        origin = self.first(behind[0])
-        line = list(self.behind(target, now, origin))
-        for row in line[line.index(origin) + 1 :]:
+        return self._next_after(target, now, live, {live.version} | self._left(target, now))
+
+    def _next_after(self, target: str, now: int, here: Row, avoid: set[str]) -> Row | None:
+        line = self.behind(target, now, here.origin)
+        if here.origin not in line:
+            return None
+        for row in line[line.index(here.origin) + 1 :]:
             if row.version not in avoid:
-                return row, self.first(row)
+                return row
         return None
 
-    @staticmethod
-    def first(row: Row) -> Row:
-        while row.back_to is not None:
-            row = row.back_to
-        return row
+    def _left(self, target: str, now: int) -> set[str]:
+        """What the rollbacks up to now left, as far as each of them led on the way back."""
+        left = set()
+        for row, earlier in pairwise(self.behind(target, now)):
+            line = self.behind(target, now, row.origin, earlier.origin)
+            places = [r for r in line if r in (row.origin, earlier.origin)]
+            if row.back_to is None or places[:1] == [row.origin]:
+                break
+            left.add(earlier.version)
+        return left
 
 
 class Story:
@@ -196,17 +200,17 @@ class Story:
         assert done.sequence == rows[-1].number
 
     def _roll_back(self, target: str) -> None:
+        if not self.log.of(target):
+            return
         now = self.clock.time_ns
-        live = self.log.now(target, now)
+        live, right = self.log.now(target, now), self.log.press(target, now)
         try:
             done = self.repo.rollback(target)
         except NoDeployment:
+            assert right is None
             return
-        except Exception:
-            assert not self.log.of(target)  # never deployed there
-            return
-        assert live is not None
-        assert str(done.left) == live.version
-        made = Row(target, str(done.commit), now, now, done.sequence)
-        self.log.rows.append(made)
+        assert right is not None and live is not None
+        assert (str(done.left), str(done.commit)) == (live.version, right.version)
+        row = Row(target, right.version, now, now, done.sequence, back_to=right)
+        self.log.rows.append(row)
         self.rollbacks += 1

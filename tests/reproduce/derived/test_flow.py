@@ -81,12 +81,12 @@ def test_other_settings_are_other_models(tmp_path):
 def test_the_nodes_data_are_biased():
     """The server sees all classes, nodes the first half and no image of the server."""
     made = experiment()
-    server, node = made._rows("U2"), made._rows("U3.1.1")
+    server, node = made.rows("U2"), made.rows("U3.1.1")
     labels = made.data.labels
     assert set(labels[server]) == {0, 1, 2, 3}
     assert set(labels[node]) == {0, 1}
     assert not set(server) & set(node)
-    assert list(made._rows("U3.1.2")) != list(node)
+    assert list(made.rows("U3.1.2")) != list(node)
     batches = list(made.samples("U2"))
     assert [tuple(pictures.shape) for pictures, _ in batches] == [(4, 3, 32, 32)] * 2
     for pictures, _ in batches:

@@ -1,20 +1,13 @@
-"""``mvc bench``.
-
-Several PATHs are consecutive versions, and so are the model files of a folder. One
-tracked file is compared with its version at HEAD. Each pipeline commits them into a
-temporary repository and checks them out of it; your own repository is not written to.
-"""
+"""Every pipeline measured on the user's own models."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from mvc.api.bench import MAX_BYTES, BenchRow, Measured, bench
-from mvc.cli.completing import complete_files
-from mvc.cli.options import CommandOptions, argument, option
-from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.cli.tables import Column, numbers, show
 from mvc.cli.text import count, nbytes, percent, seconds, size
@@ -29,28 +22,21 @@ _COLUMNS = (
 )
 
 
-class _BenchOptions(CommandOptions, frozen=True, kw_only=True):
-    paths: tuple[str, ...] = argument("PATH...", required=True, shell_complete=complete_files)
-    max_bytes: str | None = option(
-        "BYTES", "Commit at most this much of a version (1MB); by default 256MiB."
-    )
-
-
-@verb("mvc bench runs/2026-11", _BenchOptions)
-def command(session: Session, args: _BenchOptions) -> None:
+def measure(session: Session, paths: Sequence[str], max_bytes: str | None) -> None:
+    """Measures the pipelines on the models of ``paths``, and prints the best."""
     repository = None
     with suppress(NotARepository):
         repository = session.repository
     with session.progress("measuring") as progress:
         found = bench(
-            [Path(path) for path in args.paths],
+            [Path(path) for path in paths],
             repository=repository,
             config=None if repository else load(None),
-            max_bytes=MAX_BYTES if args.max_bytes is None else nbytes(args.max_bytes),
+            max_bytes=MAX_BYTES if max_bytes is None else nbytes(max_bytes),
             progress=progress,
         )
     if session.as_json:
-        session.out.json("mvc.bench/2", found)
+        session.out.json("mvc.pipeline.bench/1", found)
     else:
         _print(session, found, user=repository is None)
 

@@ -23,7 +23,7 @@ def recorded(mvc, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_two_versions(recorded) -> None:
-    said = recorded("env", "HEAD", "HEAD~1")
+    said = recorded("diff", "--environment", "HEAD", "HEAD~1")
     first, heading, *rows = said.out.splitlines()
     assert first == "HEAD and HEAD~1: different: results may differ"
     assert heading.split() == ["grade", "field", "recorded", "HEAD~1"]
@@ -32,26 +32,26 @@ def test_two_versions(recorded) -> None:
         ["compatible", "variables.OMP_NUM_THREADS", "61", "-"],
     ]
     assert "1 ignored difference not shown (-v lists them)" in said.err
-    every = recorded("env", "HEAD", "HEAD~1", "-v").out
+    every = recorded("diff", "--environment", "HEAD", "HEAD~1", "-v").out
     assert "variables.CUDA_VISIBLE_DEVICES" in every
     version = str(torch.__version__)
     assert ["equal", "torch.version", version, version] in [x.split() for x in every.splitlines()]
-    assert recorded("env", "HEAD", "HEAD~1", "--exit-code", code=1)
+    assert recorded("diff", "--environment", "HEAD", "HEAD~1", "--exit-code", code=1)
 
 
 def test_rows_fit_the_width(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mvc.cli.output.Output.width", 60)
     monkeypatch.setenv("CUDNN_A_VARIABLE_WITH_A_LONG_NAME_FOR_THIS_TEST", "x" * 100)
-    lines = recorded("env", "HEAD", "-v").out.splitlines()[1:]
+    lines = recorded("diff", "--environment", "HEAD", "-v").out.splitlines()[1:]
     assert any("_TEST" in line for line in lines)
     assert max(map(len, lines)) <= 60
 
 
 def test_this_machine(recorded) -> None:
-    same = recorded("env", "--exit-code")
+    same = recorded("diff", "--environment", "--exit-code")
     assert same.out == "HEAD and this machine: the same in everything that counts\n"
-    found = recorded("env", "HEAD~1", "--json").json
-    assert found["schema"] == "mvc.env/1" and found["verdict"] == "different"
+    found = recorded("diff", "--environment", "HEAD~1", "--json").json
+    assert found["schema"] == "mvc.diff.environment/1" and found["verdict"] == "different"
     assert found["differences"][0] == {
         "field": "variables.MKL_CBWR", "grade": "exact", "recorded": None, "other": "COMPATIBLE",
     }  # fmt: skip
@@ -61,15 +61,17 @@ def test_this_machine(recorded) -> None:
 
 def test_a_version_without_environment(mvc) -> None:
     mvc.commit(1)
-    assert "does not carry the environment in which it was made" in mvc("env", code=3).err
+    for command in ("show", "diff"):
+        said = mvc(command, "--environment", code=3).err
+        assert "does not carry the environment in which it was made" in said
 
 
 def test_what_a_retraining_sets_is_no_obstacle(recorded) -> None:
     words = "a retraining sets settings and threads as recorded"
-    assert words not in recorded("env").err
+    assert words not in recorded("diff", "--environment").err
     torch.use_deterministic_algorithms(True)
     try:
-        assert words in recorded("env").err
+        assert words in recorded("diff", "--environment").err
     finally:
         torch.use_deterministic_algorithms(False)
-    assert words not in recorded("env", "HEAD", "HEAD~1").err
+    assert words not in recorded("diff", "--environment", "HEAD", "HEAD~1").err

@@ -1,23 +1,14 @@
-"""``mvc env``.
-
-From the environment of OTHER, or of this machine. Listed are fields that must be equal
-(exact) and that should not matter (compatible); -v also lists ignored and equal ones.
-"""
+"""The environments in which versions were made: one shown, or two compared."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
 from mvc.cli.text import count
+from mvc.ids import CommitId
 from mvc.model.names import printable
-
-if TYPE_CHECKING:
-    from mvc.models.environment import Comparison, Environment
+from mvc.models.environment import Comparison, Environment, capture
 
 _VERDICTS = {
     "exact": "the same in everything that counts",
@@ -28,39 +19,47 @@ _SET = ("settings.", "threads.")
 _STYLES = {"exact": "removed", "compatible": "changed", "ignored": "dim"}
 
 
-class _EnvOptions(CommandOptions, frozen=True, kw_only=True):
-    rev: str = argument("[REV]", default="HEAD")
-    other: str | None = argument("[OTHER]")
-    exit_code: bool = flag("End with 1 if they are different.")
+def show_environment(session: Session, rev: CommitId) -> None:
+    """Prints the fields of the environment that a version carries."""
+    recorded = session.repository.recipes.environment(rev)
+    if session.as_json:
+        payload = {"environment": recorded.sections, "used": sorted(recorded.used)}
+        session.out.json("mvc.show.environment/1", payload)
+        return
+    rows = [(printable(name), printable(value)) for name, value in recorded.fields().items()]
+    show(session.out, columns("field, value"), rows)
 
 
-@verb("mvc env v1.2", _EnvOptions)
-def command(session: Session, args: _EnvOptions) -> int:
-    from mvc.models.environment import capture
+def compare_environments(session: Session, rev: str, other: str | None) -> bool:
+    """Prints how the environment of ``rev`` differs from that of ``other``, or of this machine.
 
-    repository = session.repository
-    recorded = repository.recipes.environment(args.rev)
-    if args.other is None:
+    Returns whether results may differ.
+    """
+    recipes = session.repository.recipes
+    recorded = recipes.environment(rev)
+    if other is None:
         there = capture(with_torch="torch" in recorded.sections)
     else:
-        there = repository.recipes.environment(args.other)
+        there = recipes.environment(other)
     compared = recorded.compare(there)
-    code = int(args.exit_code and compared.verdict == "different")
     if session.as_json:
         sections = {"environment": recorded.sections, "other": there.sections}
         payload = fields(compared, "verdict differences") | sections
-        session.out.json("mvc.env/1", payload | {"used": sorted(recorded.used)})
+        session.out.json("mvc.diff.environment/1", payload | {"used": sorted(recorded.used)})
     else:
-        _print(session, args, recorded, compared)
-    return code
+        _print(session, (rev, other), recorded, compared)
+    return compared.verdict == "different"
 
 
 def _print(
-    session: Session, args: _EnvOptions, recorded: Environment, compared: Comparison
+    session: Session,
+    named: tuple[str, str | None],
+    recorded: Environment,
+    compared: Comparison,
 ) -> None:
-    out = session.out
-    name = printable(args.other or "this machine")
-    out.line(f"{printable(args.rev)} and {name}: {_VERDICTS[compared.verdict]}")
+    out, (rev, other) = session.out, named
+    name = printable(other or "this machine")
+    out.line(f"{printable(rev)} and {name}: {_VERDICTS[compared.verdict]}")
     shown = [d for d in compared.differences if session.verbose or d.grade != "ignored"]
     rows: list[tuple[str, ...]] = [
         (d.grade, printable(d.field), printable(d.recorded or "-"), printable(d.other or "-"))
@@ -74,7 +73,7 @@ def _print(
         styles += [None] * len(equal)
     titles = [*columns("grade, field, recorded"), Column(name, give="end")]
     show(out, titles, rows, styles=styles)
-    if not args.other and any(d.field.startswith(_SET) for d in shown):
+    if other is None and any(d.field.startswith(_SET) for d in shown):
         out.note("a retraining sets settings and threads as recorded before it computes")
     hidden = len(compared.differences) - len(shown)
     if hidden:

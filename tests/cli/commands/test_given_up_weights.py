@@ -40,7 +40,7 @@ def test_given_up_weights_are_told_and_need_a_word_to_be_trained(mvc: Mvc, dropp
     assert "1 by retraining" in mvc("stats").out
     assert mvc("stats", "--json").json["dropped"] == 1
     assert "recoverable by retraining" in mvc("fsck").err
-    assert "given up" in mvc("oplog", "-n", 1).out
+    assert "given up" in mvc("undo", "--list", "--max-count", 1).out
     # The base has the same weights here, so nothing needs to be trained.
     assert "nothing is trained" in mvc("checkout", "--retrain", dropped, "-o", "a.safetensors").err
     mvc("checkout", "--trust-code", dropped, code=2)

@@ -1,7 +1,7 @@
-"""``mvc cat``.
+"""One tensor of a version, printed or saved for numpy.
 
 Numbers that numpy has no type for (bfloat16, float8) are shown and saved as float32,
-which holds each of them exactly. With -v all values are printed.
+which holds each of them exactly.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import numpy as np
 
 from mvc.adapters.python.arrays import has_dtype, make_array
 from mvc.cli.listing import missing_path
-from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
-from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import number, shape, size
 from mvc.errors import UnknownPath
+from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.names import printable
 from mvc.model.tensor import TensorSpec
@@ -31,40 +30,33 @@ Array = np.ndarray[Any, Any]
 _MOST_IN_JSON = 10_000
 
 
-class _CatOptions(CommandOptions, frozen=True, kw_only=True):
-    rev: str = argument("REV")
-    tensor: str = argument("TENSOR")
-    path: str | None = option("PATH", "The file, where several have a TENSOR.")
-    output: str | None = option("FILE.npy", "Save the values for numpy.load.", "-o")
-    force: bool = flag("Replace FILE.npy if it exists.", "-f")
-
-
-@verb("mvc cat HEAD conv1.weight -o conv1.npy", _CatOptions)
-def command(session: Session, args: _CatOptions) -> None:
+def show_tensor(
+    session: Session, rev: CommitId, key: str, *, path: str | None, output: str | None, force: bool
+) -> None:
+    """Prints the tensor ``key``, or saves it in ``output``; ``path`` is the file that has it."""
     out = session.out
-    commit_id = session.repository.find(args.rev)
-    names = session.names([] if args.path is None else [args.path])
-    entry = _holder(session.repository.manifest(commit_id), args.tensor, names)
-    found = next(t for t in entry.tensors if t.key == args.tensor)
-    values = _array(found.spec, session.repository.tensor_bytes(entry, found, commit_id))
-    if args.output is not None:
-        session.check_output(Path(args.output), force=args.force)
-        session.write_output(Path(args.output), *_npy(values))
+    names = session.names([] if path is None else [path])
+    entry = _holder(session.repository.manifest(rev), key, names)
+    found = next(t for t in entry.tensors if t.key == key)
+    values = _array(found.spec, session.repository.tensor_bytes(entry, found, rev))
+    if output is not None:
+        session.check_output(Path(output), force=force)
+        session.write_output(Path(output), *_npy(values))
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
-        out.note(f"saved {printable(found.key)}{as_} in {printable(args.output)}")
+        out.note(f"saved {printable(found.key)}{as_} in {printable(output)}")
     if session.as_json:
         whole = values.size <= _MOST_IN_JSON and values.dtype.kind != "c"
         out.json(
-            "mvc.cat/1",
+            "mvc.show.tensor/1",
             {
-                "commit": commit_id,
+                "commit": rev,
                 "path": entry.path,
                 **fields(found),
                 "summary": _summary(values),
                 "values": values.tolist() if whole else None,
             },
         )
-    elif args.output is None:
+    elif output is None:
         _print(session, found, values)
 
 

@@ -15,7 +15,7 @@ FEW = (PRESETS["lossless"], "xor | planes | zstd:1", PRESETS["none"])
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_module, "_ROUNDS", 1)
+    monkeypatch.setattr(bench_module, "ROUNDS", 1)
     monkeypatch.setattr(bench_module, "PIPELINES", FEW)
 
 
@@ -38,7 +38,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 
 def test_table_and_json(mvc, runs: Path) -> None:
     before = files(mvc.folder) | files(runs)
-    out = mvc("bench", runs).out.splitlines()
+    out = mvc("pipeline", "--bench", runs).out.splitlines()
     assert out[0] == "3 versions of 80.0 kB, 2 pairs compared; 100 % changes from one to the next"
     lines = out[4 : 4 + len(FEW)]
     assert [line.split("  ")[0] for line in lines] == list(FEW)
@@ -46,8 +46,8 @@ def test_table_and_json(mvc, runs: Path) -> None:
     assert "lossless" in lines[0]
     assert "in use" in lines[0]
     assert out[-2].startswith("Recommended: ")
-    found = mvc("bench", *sorted(runs.iterdir()), "--json").json
-    assert found["schema"] == "mvc.bench/2"
+    found = mvc("pipeline", "--bench", *sorted(runs.iterdir()), "--json").json
+    assert found["schema"] == "mvc.pipeline.bench/1"
     assert found["exact"] is True
     assert (found["versions"], found["compared"], found["raw_bytes"]) == (3, 2, 80_000)
     assert found["base"] == str(runs / "v1.safetensors")
@@ -62,12 +62,12 @@ def test_table_and_json(mvc, runs: Path) -> None:
 
 def test_how_to_set_what_is_recommended(mvc, runs: Path) -> None:
     mvc("config", "commit.pipeline", "none")
-    out = mvc("bench", runs).out
+    out = mvc("pipeline", "--bench", runs).out
     command = out.splitlines()[-1].removeprefix("To use it:").strip()
     assert command.startswith("mvc config commit.pipeline ")
     value = command.removeprefix("mvc config commit.pipeline ").strip("'")
     mvc("config", "commit.pipeline", value)
-    assert mvc("bench", runs, "--json").json["in_use"] != "raw"
+    assert mvc("pipeline", "--bench", runs, "--json").json["in_use"] != "raw"
 
 
 def test_outside_a_repository(
@@ -75,7 +75,7 @@ def test_outside_a_repository(
 ) -> None:
     monkeypatch.chdir(runs)
     monkeypatch.setenv("MVC_COMMIT_PIPELINE", "none")
-    assert run(["bench", "."]) == 0
+    assert run(["pipeline", "--bench", "."]) == 0
     assert "mvc config --user commit.pipeline " in capsys.readouterr().out
 
 
@@ -83,28 +83,31 @@ def test_a_tracked_file_and_a_bound(mvc, runs: Path) -> None:
     model = mvc.folder / "m.safetensors"
     model.write_bytes((runs / "v0.safetensors").read_bytes())
     mvc("commit", "m.safetensors")
-    result = mvc("bench", "m.safetensors")
+    result = mvc("pipeline", "--bench", "m.safetensors")
     assert "m.safetensors is as at HEAD" in result.err
     model.write_bytes((runs / "v1.safetensors").read_bytes())
-    assert "m.safetensors, 80.0 kB, compared with HEAD" in mvc("bench", "m.safetensors").out
+    assert (
+        "m.safetensors, 80.0 kB, compared with HEAD"
+        in mvc("pipeline", "--bench", "m.safetensors").out
+    )
     mvc("config", "store.max_recovery", "1e-9")
-    out = mvc("bench", "m.safetensors").out
+    out = mvc("pipeline", "--bench", "m.safetensors").out
     assert out.count("over the bound") == len(FEW)
     assert "No recommendation: no pipeline recovers" in out
-    assert mvc("bench", "m.safetensors", "--json").json["recommended"] is None
+    assert mvc("pipeline", "--bench", "m.safetensors", "--json").json["recommended"] is None
 
 
 def test_a_share_and_what_is_refused(mvc, runs: Path) -> None:
     rng = np.random.default_rng(1)
     tensors = {f"t{i}": rng.random(1000).astype(np.float32) for i in range(8)}
     save_file(tensors, mvc.folder / "m.safetensors")
-    found = mvc("bench", "m.safetensors", "--max-bytes", "16kB")
+    found = mvc("pipeline", "--bench", "m.safetensors", "--max-bytes", "16kB")
     assert "1 version of 32.0 kB, 50.0 % of the bytes looked at" in found.out
     assert "only full versions are measured" in found.err
-    mvc("bench", code=2)
-    mvc("bench", runs, "--max-bytes", 0, code=2)
-    mvc("bench", runs, "--max-bytes", "1q", code=2)
-    mvc("bench", "absent", code=3)
+    mvc("pipeline", "--bench", code=2)
+    mvc("pipeline", "--bench", runs, "--max-bytes", 0, code=2)
+    mvc("pipeline", "--bench", runs, "--max-bytes", "1q", code=2)
+    mvc("pipeline", "--bench", "absent", code=3)
     (mvc.folder / "empty.pt").touch()
-    assert "nothing to measure" in mvc("bench", "empty.pt", code=3).err
-    assert mvc("bench", "empty.pt", "--json", code=3).json["kind"] == "bad-model-file"
+    assert "nothing to measure" in mvc("pipeline", "--bench", "empty.pt", code=3).err
+    assert mvc("pipeline", "--bench", "empty.pt", "--json", code=3).json["kind"] == "bad-model-file"

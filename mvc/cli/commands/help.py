@@ -1,0 +1,51 @@
+"""``mvc help``.
+
+Without a TOPIC, the commands of every day.
+"""
+
+from __future__ import annotations
+
+import click
+
+from mvc.cli.completing import complete_topics
+from mvc.cli.options import CommandOptions, argument, check_alone, flag
+from mvc.cli.program import Program, verb
+from mvc.cli.session import Session
+from mvc.cli.topics import TOPICS, Topic
+
+
+class _HelpOptions(CommandOptions, frozen=True, kw_only=True):
+    topic: str | None = argument("[COMMAND|TOPIC]", shell_complete=complete_topics)
+    every: bool = flag("List all commands and global options.", "--all")
+
+
+@verb("mvc help revisions", _HelpOptions, json=False)
+def command(session: Session, args: _HelpOptions) -> None:
+    root = click.get_current_context().find_root()
+    program = root.command
+    assert isinstance(program, Program)
+    formatter = root.make_formatter()
+    if args.every:
+        check_alone("every")
+        program.format_all(root, formatter)
+    elif args.topic is None:
+        program.format_help(root, formatter)
+    elif args.topic in TOPICS:
+        _format(TOPICS[args.topic], formatter)
+    else:
+        named = program.named(root, args.topic, *TOPICS)
+        with click.Context(named, root, args.topic) as ctx:
+            named.format_help(ctx, formatter)
+    session.out.line(formatter.getvalue().rstrip("\n"))
+
+
+def _format(topic: Topic, formatter: click.HelpFormatter) -> None:
+    formatter.write(f"{topic.title}\n\n")
+    formatter.write_dl([(form, _plain(meaning)) for form, meaning in topic.forms.items()])
+    for note in topic.notes:
+        formatter.write_paragraph()
+        formatter.write_text(_plain(note))
+
+
+def _plain(text: str) -> str:
+    return text.replace("`", "").replace("*", "")

@@ -1,0 +1,107 @@
+"""What ``mvc help TOPIC`` says of things that many commands take; the documentation has the same.
+
+Backquotes mark code; on the screen they are left out.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Topic(Struct, frozen=True):
+    """``forms``: what may be typed, and what each means. ``notes``: paragraphs after them."""
+
+    title: str
+    forms: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+TOPICS = {
+    "revisions": Topic(
+        "REV: naming a version",
+        {
+            "1a2b3c4d5e": "the id of a commit, or its first digits (four or more)",
+            "main, v1.2": "a branch or a tag",
+            "HEAD": "the version from which the working files come",
+            "HEAD~3": "the third ancestor, along first parents; `HEAD~` is `HEAD~1`",
+            "HEAD^2": "the second parent; `HEAD^` is the first",
+            "main@{TIME}": "what the branch pointed to at TIME",
+            "main@{1 hour ago}~2": "any combination",
+            "main..exp": "for `log` only: the versions of `exp` without those of `main`. An end "
+            "left out is `HEAD`",
+        },
+    ),
+    "times": Topic(
+        "TIME: naming a moment",
+        {
+            "2026-11-20": "midnight of that day",
+            "2026-11-20T10:00, 2026-11-20 10:00:30.5, 2026-11-20T10": "local time, up to nine "
+            "fraction digits",
+            "2026-11-20T10:00Z, ...+01:00": "with an offset from UTC",
+            "10:00, today 10:00, yesterday 10:00": "that local time of today or yesterday",
+            "last tuesday 10:00, last tue 10:00": "that local time of the newest Tuesday before "
+            "today",
+            "now, 2 hours ago, 1h30m ago": "this moment, or a moment before it",
+            "yesterday, last tuesday": "24 hours ago; as many times 24 hours ago as that day is "
+            "days ago",
+            "20261120": "eight digits are a date, as `2026-11-20`",
+            "1763632800": "other digits: seconds since 1970, up to 11 of them; up to 14 are "
+            "milliseconds, else nanoseconds",
+        },
+        (
+            "If a clock change makes a local time ambiguous or skips it, mvc refuses it and shows "
+            "both readings.",
+            "`--at TIME` selects the last deployment at or before TIME. Without `--at`, the rule "
+            "for what is live *now* also covers clocks that were set back and records made late "
+            "(`mvc help targets`).",
+        ),
+    ),
+    "targets": Topic(
+        "TARGET: where versions are live",
+        {
+            "prod, edge/berlin": "any name: a service, a site, a group of devices",
+            "mvc deploy REV TARGET": "REV is live there from now on, or with `--at` from a TIME on",
+            "mvc deploy --list TARGET": "what was live there, and when",
+            "mvc rollback TARGET": "the version before the live one is deployed again",
+            "mvc checkout --at TIME --target TARGET": "the version that was live there at TIME",
+        },
+        (
+            "Live now is the deployment without `--at` that was recorded last, even if the clock "
+            "was set back since; but if deployments with `--at` (or imported ones) have a later "
+            "time that has come, the last of these. So a record made today of last week does not "
+            "replace what is live, and one of next week counts from then on.",
+            "If the 256 newest records of a target all have a given time, as after the import of a "
+            "long history, the last one by time is live. Retracted deployments (`mvc deploy "
+            "--retract`) never count, but stay on record: deployments are evidence, and no command "
+            "erases them.",
+        ),
+    ),
+    "pipelines": Topic(
+        "SPEC: how versions are encoded",
+        {
+            "lossless": "a preset; `mvc pipeline` lists them",
+            "sub | zigzag | planes | zstd:3": "stages, each with its options after a colon",
+        },
+        (
+            "A pipeline says how a version is written as its difference from an earlier one. The "
+            "setting `commit.pipeline` holds the one that commits use; `mvc pipeline SPEC` "
+            "explains one, and `mvc pipeline --bench PATH...` measures all on your own models.",
+            "Versions are stored exactly as they are given, with every pipeline. Those that are "
+            "lossy make *production weights*, where these are asked for.",
+        ),
+    ),
+    "exit-codes": Topic(
+        "Exit codes",
+        {
+            "0": "done",
+            "1": "the answer is no: there is nothing to commit, no version is found, files or "
+            "environments differ (with `--exit-code`), or two runs of a model differ (`probe`)",
+            "2": "wrong usage",
+            "3": "mvc refused or failed; one line says why, and a hint what to do",
+            "4": "stored data is damaged",
+            "5": "the repository is busy: another process holds a lock for too long",
+            "130": "interrupted",
+            "141": "the reader of the output is gone (as in `mvc log | head`)",
+        },
+    ),
+}
