@@ -41,6 +41,7 @@ from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
+from mvc.repo.hook import announcing
 from mvc.repo.live import Live
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
@@ -391,10 +392,15 @@ class Repository:
             new_branch=chosen.new_branch,
             attachments=carried,
         )
+        announce = announcing(self.context, deploy)
         with self.context.caches.lock:
             if files:
-                return self._commit_files(state, given, request, chosen)
-            return self._commit_states(given, path, request, chosen)
+                done = self._commit_files(state, given, request, chosen)
+            else:
+                done = self._commit_states(given, path, request, chosen)
+        if done.deployment is not None:
+            announce("deploy", done.deployment)
+        return done
 
     def _carried(
         self, model: Any, state: Any, path: str, options: CommitOptions
@@ -1059,7 +1065,9 @@ class Repository:
         self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
     ) -> Deployed:
         """Records that a version went live on a target, now or at a given moment; who, and why."""
-        return deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("deploy", done)
 
     def rollback(
         self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
@@ -1071,7 +1079,10 @@ class Repository:
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
-        return rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        announce = announcing(self.context, target)
+        done = rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        announce("rollback", done)
+        return done
 
     def retract(
         self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
@@ -1081,7 +1092,9 @@ class Repository:
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
         that is recorded for this moment.
         """
-        return deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("retract", done)
 
     @overload
     def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...

@@ -24,6 +24,7 @@ from mvc.repo.commit.inputs import of_states, refuse_empty
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.result import CommitResult
+from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 from mvc.serving.served_version import ServedVersion
@@ -87,6 +88,7 @@ class WriterThread(threading.Thread):
         while (item := self._queue.take()) is not None:
             done = False
             try:
+                announce = announcing(self._repo.context, self._options.deploy)
                 made = self._commit(item)
                 done = True
                 if made is None:
@@ -96,6 +98,8 @@ class WriterThread(threading.Thread):
                     self.newest = item.step, replace(made, state=None)
                     self.durable += 1
                     self._hand_out(item, made)
+                    if made.deployment is not None:
+                        announce("deploy", made.deployment)
                     if self._approximator is not None:
                         self._approximator.committed()
             except BaseException as error:
