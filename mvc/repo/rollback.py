@@ -147,7 +147,7 @@ class _Past:
         return [
             each
             for each in reversed(of_commit(self._snapshot, commit))
-            if each.target == self._target and each.time_ns <= self._now_ns
+            if each.target == self._target and not (each.dated and each.time_ns > self._now_ns)
         ]
 
     def _nothing_before(self, here: Deployed, passed: set[CommitId]) -> NoDeployment:

@@ -37,10 +37,13 @@ class Row:
     def given(self) -> bool:
         return self.time != self.recorded
 
-    @property
-    def origin(self) -> Row:
-        """Itself; of a rollback what it went back to, or what that went back to."""
-        return self if self.back_to is None else self.back_to.origin
+    def origin(self, now: int) -> Row:
+        """Itself; of a rollback what it went back to, or what that went back to.
+
+        What was given a time that is yet to come, because the clock was set back, does not count.
+        """
+        back = self.back_to
+        return self if back is None or (back.given and back.time > now) else back.origin(now)
 
 
 class Log:
@@ -126,10 +129,9 @@ class Log:
         return self._next_after(target, now, live, {live.version} | self._left(target, now))
 
     def _next_after(self, target: str, now: int, here: Row, avoid: set[str]) -> Row | None:
-        line = self.behind(target, now, here.origin)
-        if here.origin not in line:
-            return None
-        for row in line[line.index(here.origin) + 1 :]:
+        origin = here.origin(now)
+        line = self.behind(target, now, origin)
+        for row in line[line.index(origin) + 1 :] if origin in line else []:
             if row.version not in avoid:
                 return row
         return None
@@ -138,9 +140,9 @@ class Log:
         """What the rollbacks up to now left, as far as each of them led on the way back."""
         left = set()
         for row, earlier in pairwise(self.behind(target, now)):
-            line = self.behind(target, now, row.origin, earlier.origin)
-            places = [r for r in line if r in (row.origin, earlier.origin)]
-            if row.back_to is None or places[:1] == [row.origin]:
+            own, other = row.origin(now), earlier.origin(now)
+            places = [r for r in self.behind(target, now, own, other) if r in (own, other)]
+            if own is row or places[:1] == [own]:
                 break
             left.add(earlier.version)
         return left
@@ -159,9 +161,8 @@ class Story:
         self.log = Log()
         self.rollbacks = 0
 
-    def moment(self) -> int:
+    def moment(self, random: Random) -> int:
         """One near the others, often one of theirs."""
-        random = self.random
         if self.log.rows and random.random() < 0.4:
             return random.choice(self.log.rows).time + random.choice((-1, 0, 0, 0, 1))
         return START + random.randrange(-40, 400) * 10
@@ -176,7 +177,7 @@ class Story:
         if kind < 0.4:
             self._deploy(target, None)
         elif kind < 0.55:
-            self._deploy(target, self.moment())
+            self._deploy(target, self.moment(random))
         elif kind < 0.75:
             self._roll_back(target)
         else:

@@ -82,13 +82,13 @@ def test_like_a_log_kept_in_another_way(
     clock = FixedClock(START)
     with Repository.init(tmp_path, clock=clock, fs=UnsyncedFS()) as repo:
         versions = [str(repo.commit({"w": np.full(1, i)}).id) for i in range(9)]
-        story = Story(repo, clock, versions, draw("story"))
+        story, asking = Story(repo, clock, versions, draw("story")), draw("questions")
         each = questions // steps
         for _ in range(steps):
             story.step()
             ask_now(story)
             for _ in range(each // 2):
-                target = story.random.choice(story.TARGETS)
-                ask_at(story, target, story.moment())
-                ask_between(story, target, story.moment(), story.moment())
+                target = asking.choice(story.TARGETS)
+                ask_at(story, target, story.moment(asking))
+                ask_between(story, target, story.moment(asking), story.moment(asking))
         assert story.rollbacks > 9 or steps < 300
