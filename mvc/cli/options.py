@@ -162,6 +162,12 @@ FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
 
 
+def reason(needs: str = "") -> Any:
+    """``-m REASON``, for operations that are evidence."""
+    what = "Why: stays on record, as does who."
+    return option("REASON", what, "-m", "--message", needs=needs)
+
+
 def trust(needs: str) -> Any:
     """``--trust REV``, for commands that train versions again."""
     return option("REV", "Run the stored code of REV, too: a base that is trained first.",

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from itertools import chain, islice
 
@@ -41,7 +42,7 @@ from mvc.repo.deployments import (
     upwards,
 )
 from mvc.repo.lookup import commits
-from mvc.repo.times import check_moment, format_time, nearest
+from mvc.repo.times import check_moment, datetime_of, format_time, nearest
 from mvc.store.snapshot import Snapshot
 
 RECENT = 256
@@ -70,6 +71,14 @@ class Live(Struct, frozen=True):
     @property
     def since_ns(self) -> int:
         return self.deployment.time_ns
+
+    @property
+    def since(self) -> datetime:
+        return datetime_of(self.since_ns)
+
+    @property
+    def until(self) -> datetime | None:
+        return None if self.until_ns is None else datetime_of(self.until_ns)
 
     @property
     def message(self) -> str:

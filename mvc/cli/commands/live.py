@@ -1,8 +1,8 @@
 """``mvc live``.
 
 Now or at TIME, on TARGET or on every target: the version, since when and until when it was
-live, its message and metrics. With --between everything that was live in that time, both
-ends included; the first is what was live at A already.
+live, its message and metrics, who deployed it and why. With --between everything that was
+live in that time, both ends included; the first is what was live at A already.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mvc.model.names import printable
 from mvc.repo.live import Live
 from mvc.repo.times import format_age, format_time
 
-_COLUMNS = columns("target, version, since, until, metrics, message")
+_COLUMNS = columns("target, version, since, until, who, why, metrics, message")
 
 
 class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
@@ -84,6 +84,8 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("until", _until(session, live, is_now)),
         ("message", one_line(live.message)),
         ("metrics", _metrics(live)),
+        ("who", printable(live.who)),
+        ("why", one_line(live.why)),
     ]
     return [f"{name:8} {value}" for name, value in facts if value]
 
@@ -94,6 +96,8 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
         str(live.commit) if session.verbose else live.commit.short,
         _time(session, live.since_ns),
         _until(session, live, is_now),
+        printable(live.who),
+        one_line(live.why),
         _metrics(live),
         one_line(live.message),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from mvc.cli.operations import moves, operation_json, print_operations
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option, reason
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -25,6 +25,7 @@ from mvc.repo.times import format_time
 class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
     number: int | None = argument("[NUMBER]", type=click.IntRange(min=0))
     dry_run: bool = DRY_RUN
+    reason: str | None = reason()
     listed: bool = flag("List the operations, newest first, and take back none.", "--list")
     limit: int | None = option(
         "N", "With --list: stop after N.", "--max-count", type=click.IntRange(min=0), needs="listed"
@@ -43,7 +44,7 @@ def command(session: Session, args: _UndoOptions) -> None:
             "the interrupted checkout is taken back, and nothing else was undone",
             hint="'mvc undo' takes back the newest operation of 'mvc undo --list', too",
         )
-    done = session.repository.undo(args.number, dry_run=args.dry_run)
+    done = session.repository.undo(args.number, dry_run=args.dry_run, reason=args.reason or "")
     if session.as_json:
         out.json("mvc.undo/1", _json(done))
     elif args.dry_run or session.verbosity >= 0:
