@@ -318,7 +318,7 @@ class Repository:
         title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
         live = [
             (target, id_.short)
-            for id_, targets in deployments.live_now(self.context).items()
+            for id_, targets in live.live_now(self.context).items()
             for target in targets
         ]
         tables = html_table((), (), title=title) + newest._repr_html_()
