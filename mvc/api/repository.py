@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
-    from mvc.repo.display import Deployments, Log
+    from mvc.repo.display import Deployments, LiveVersions, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -317,13 +317,9 @@ class Repository:
         head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
         at = "no version yet" if head.commit is None else head.commit.short
         title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
-        rows = [
-            (target, id_.short)
-            for id_, targets in live.live_now(self.context).items()
-            for target in targets
-        ]
+        live = self.live()
         tables = html_table((), (), title=title) + newest._repr_html_()
-        return tables + (html_table(("target", "live now"), sorted(rows)) if rows else "")
+        return tables + (live._repr_html_() if live else "")
 
     def __enter__(self) -> Self:
         return self
@@ -1164,12 +1160,10 @@ class Repository:
         return announce("retract", done)
 
     @overload
-    def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...
+    def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
     @overload
     def live(self, target: str, *, at: Time | None = None) -> Live: ...
-    def live(
-        self, target: Time | None = None, *, at: Time | None = None
-    ) -> Live | tuple[Live, ...]:
+    def live(self, target: Time | None = None, *, at: Time | None = None) -> Live | LiveVersions:
         """What was live on a target at a moment, by default now: since when, and until when.
 
         Without ``target`` that of every target on which something was. ``until_ns`` is the first
@@ -1177,7 +1171,9 @@ class Repository:
         Raises UnknownTarget, and NoDeployment if nothing was live there.
         """
         if target is None:
-            return live.all_live(self.context, self._moment(at))
+            from mvc.repo.display import LiveVersions
+
+            return LiveVersions(live.all_live(self.context, self._moment(at)))
         if isinstance(target, str) and (not self._is_time(target) or target in self.targets()):
             return live.live(self.context, target, self._moment(at))
         raise WrongUsage(
@@ -1192,13 +1188,16 @@ class Repository:
             return False
         return True
 
-    def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
+    def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
         """Everything that was live on a target, or on any, in an interval, oldest first.
 
         What was live at ``since`` already is the first. Both ends belong to the interval. Raises
         UnknownTarget, and WrongUsage if ``until`` is before ``since``.
         """
-        return live.live_between(self.context, self.time(since), self.time(until), target)
+        from mvc.repo.display import LiveVersions
+
+        found = live.live_between(self.context, self.time(since), self.time(until), target)
+        return LiveVersions(found)
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
