@@ -27,6 +27,7 @@ from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
+from mvc.repo.worktree.git_code import GitCode, git_code
 from mvc.serving.served_version import ServedVersion
 from mvc.training.approximator import Approximated, Approximator
 from mvc.training.checks import RecorderOptions
@@ -65,6 +66,7 @@ class WriterThread(threading.Thread):
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, options.stages, options.branch)
         self._stored: Approximated | None = None  # the model of the last version
+        self._code: GitCode | None = None  # that was there when the training began
         self._files = _parsed(options)
         self._named: CommitId | None = None  # the origin that a version names
         self._coding = options.stages.coding()
@@ -153,6 +155,7 @@ class WriterThread(threading.Thread):
         as_of_call = options.deploy is not None and not made_here
         context = self._repo.context
         states |= self._files_to_store()
+        self._code = self._code or git_code(context.store.fs, context.root)
         with context.caches.lock:
             request = CommitRequest(
                 changes=of_states(context, states),
@@ -169,6 +172,7 @@ class WriterThread(threading.Thread):
                 produced_by=options.pipeline if made_here else None,
                 branch=options.branch,
                 new_branch=options.branch is not None,
+                code=self._code,
             )
             return commit(context, request, self._queue.moved)
 
