@@ -43,7 +43,7 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
-from mvc.repo.importing.importing import Checkpoint, find_checkpoints
+from mvc.repo.importing.finding import Checkpoint, find_checkpoints
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import tracked_name
@@ -508,7 +508,7 @@ def _find_versions(fs: FileSystem, sources: Sequence[Path]) -> list[Checkpoint]:
     """Versions in the order given; those of a folder by name, numbers by value."""
     found: list[Checkpoint] = []
     for source in sources:
-        inside = find_checkpoints(fs, [source], "mtime", "model")  # one name for all versions
+        inside = find_checkpoints(fs, [source], "model")  # one name for all versions
         if not inside:
             raise WrongUsage(
                 f"no model files in {printable(str(source))}",

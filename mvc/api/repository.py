@@ -40,6 +40,7 @@ from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
+from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
@@ -64,7 +65,8 @@ if TYPE_CHECKING:
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
-    from mvc.repo.display import Log
+    from mvc.repo.diff.nearest import Nearest
+    from mvc.repo.display import Deployments, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -72,7 +74,9 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
+    from mvc.report.axis import By
     from mvc.report.family import Family
+    from mvc.report.overview import View
     from mvc.report.plot import Plot
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
@@ -90,6 +94,21 @@ class _Rarer(TypedDict, total=False):
 
     at: Time | None
     reset_point: bool
+    run: str
+
+
+class PlotOptions(TypedDict, total=False):
+    """What ``plot`` draws beside metrics.
+
+    ``target``: deployments of this target alone. ``stored``: the bytes that versions added.
+    ``distance``: the L2 norm of the change from each first parent of HEAD, for as many as
+    ``seconds`` (10 by default) allow.
+    """
+
+    target: str | None
+    stored: bool
+    distance: bool
+    seconds: float
 
 
 class WriteOptions(TypedDict, total=False):
@@ -287,6 +306,22 @@ class Repository:
         state = " (closed)" if self.closed else ""
         return f"<mvc repository {printable(str(self.root))}{state}>"
 
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import html_table
+
+        if self.closed:
+            return html_table((), (), title=repr(self))
+        head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
+        at = "no version yet" if head.commit is None else head.commit.short
+        title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
+        live = [
+            (target, id_.short)
+            for id_, targets in deployments.live_now(self.context).items()
+            for target in targets
+        ]
+        tables = html_table((), (), title=title) + newest._repr_html_()
+        return tables + (html_table(("target", "live now"), sorted(live)) if live else "")
+
     def __enter__(self) -> Self:
         return self
 
@@ -325,8 +360,8 @@ class Repository:
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
         on which the version goes live. ``pipeline`` is text, or
         Requirements, whose ``max_recovery`` then bounds the recovery of this version.
-        ``options`` are the rarer arguments, of which ``at`` and ``reset_point`` may also be given
-        by themselves. A mapping is committed even if nothing changed.
+        ``options`` are the rarer arguments, of which ``at``, ``reset_point`` and ``run`` may also
+        be given by themselves. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -385,13 +420,20 @@ class Repository:
             time_ns=self._moment(chosen.time),
             produced_by=chosen.produced_by,
             branch=chosen.branch,
+            run=chosen.run,
             new_branch=chosen.new_branch,
             attachments=carried,
+            patch=chosen.patch,
         )
+        announce = announcing(self.context, deploy)
         with self.context.caches.lock:
             if files:
-                return self._commit_files(state, given, request, chosen)
-            return self._commit_states(given, path, request, chosen)
+                done = self._commit_files(state, given, request, chosen)
+            else:
+                done = self._commit_states(given, path, request, chosen)
+        if done.deployment is not None:
+            announce("deploy", done.deployment)
+        return done
 
     def _carried(
         self, model: Any, state: Any, path: str, options: CommitOptions
@@ -757,8 +799,11 @@ class Repository:
         ``path`` is the tracked path of files (default ``model`` and the extension), and the
         tracked folder of checkpoints that are folders. ``taken`` is called with each version
         once it is durable. Files and subfolders of a folder that are no models by their names are
-        added to ``left_out``. Raises WrongUsage, InvalidTime and UnknownPath, before anything is
-        committed.
+        added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
+        the run of a training: its versions go onto a branch of its name. Metrics are read from
+        ``trainer_state.json`` and from names. One operation moves all branches at the end. Raises
+        WrongUsage, InvalidTime and UnknownPath, before anything is committed; RefConflict where
+        a branch has moved meanwhile.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
@@ -990,6 +1035,16 @@ class Repository:
 
         return identify.identify(self.context, Path(path))
 
+    def nearest(self, path: PathName) -> Nearest | None:
+        """The version with most tensors of this file, for a file that no version has.
+
+        Among versions with as many, the one whose values are closest. The work is bounded to a few
+        seconds; ``complete`` says whether it sufficed. None if nothing is alike.
+        """
+        from mvc.repo.diff.nearest import nearest
+
+        return nearest(self.context, Path(path))
+
     def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
         """The newest version, ``besides`` excepted, that introduced this state at this path."""
         from mvc.repo.worktree import identify
@@ -1010,32 +1065,38 @@ class Repository:
     def plot(
         self,
         *metrics: str,
-        target: str | None = None,
-        stored: bool = False,
-        distance: bool = False,
-        seconds: float = 10.0,
+        since: Time | None = None,
+        until: Time | None = None,
+        by: By = "time",
+        **options: Unpack[PlotOptions],
     ) -> Plot:
-        """Charts of metrics over time, with what was live when on ``target`` or every target.
+        """Charts of metrics, with what was live when; the best version of each is marked.
 
-        ``stored`` adds the bytes that versions added, ``distance`` the L2 norm of the change
-        from each first parent of HEAD, for as many as ``seconds`` allow. Without any of these
-        the metrics that most versions have. Raises UnknownMetric, UnknownTarget.
+        The axis goes from the first to the last version or deployment from ``since`` to ``until``
+        (both included); ``by="version"`` places versions by their number. Every branch and every
+        run is a line of its own. ``options``: ``PlotOptions``. Without metrics and options the
+        metrics that most versions have. Raises UnknownMetric, UnknownTarget.
         """
         from mvc.report import plot
 
-        return plot.plot(
-            self.context,
-            metrics,
-            target=target,
-            stored=stored,
-            distance=distance,
-            seconds=seconds,
-        )
+        check_keywords("plot", PlotOptions, options)
+        return plot.plot(self.context, metrics, options, self._view(since, until, by))
 
-    def report(self, path: PathName | None = None, *, layer_seconds: float = 2.0) -> str:
+    def report(
+        self,
+        path: PathName | None = None,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        by: By = "time",
+        layer_seconds: float = 2.0,
+        unfold: bool = False,
+    ) -> str:
         """The history as one HTML page, written to ``path`` if one is given, in one step.
 
-        At most about ``layer_seconds`` are spent on the distances between layers.
+        ``since``, ``until`` and ``by`` as for ``plot``. At most about ``layer_seconds`` are spent
+        on the distances between layers; ``unfold`` shows those of optimizers, schedulers and
+        random generators, too.
         """
         from mvc.repo.checkout.outputs import refuse_store
         from mvc.report.page import page
@@ -1043,11 +1104,18 @@ class Repository:
         fs = self.context.store.fs
         if path is not None:
             refuse_store(fs, Path(path))
-        text = page(self.context, seconds=layer_seconds)
+        view = self._view(since, until, by)
+        text = page(self.context, view, seconds=layer_seconds, unfold=unfold)
         if path is not None:
             data = text.encode()
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
         return text
+
+    def _view(self, since: Time | None, until: Time | None, by: By) -> View:
+        from mvc.report.axis import check_by
+        from mvc.report.overview import View
+
+        return View(self._moment(since), self._moment(until), check_by(by))
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
@@ -1055,7 +1123,9 @@ class Repository:
         self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
     ) -> Deployed:
         """Records that a version went live on a target, now or at a given moment; who, and why."""
-        return deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("deploy", done)
 
     def rollback(self, target: str, to: Rev | None = None, *, reason: Reason = "") -> Deployed:
         """Deploys what was live on a target before: the last version other than the live one.
@@ -1063,7 +1133,9 @@ class Repository:
         ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
         UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
         """
-        return deployments.rollback(self.context, target, to, reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.rollback(self.context, target, to, reason=reason)
+        return announce("rollback", done)
 
     def retract(
         self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
@@ -1073,7 +1145,9 @@ class Repository:
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
         that is recorded for this moment.
         """
-        return deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("retract", done)
 
     def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
         """The deployment that was live on a target at a moment; now if none is given."""
@@ -1081,13 +1155,16 @@ class Repository:
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
-    ) -> list[Deployed]:
+    ) -> Deployments:
         """Every deployment, retracted ones included, of one target or all.
 
         Raises DamagedData where entries of the journal are lost that may have recorded more;
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
-        return deployments.list_deployments(self.context, target, incomplete=incomplete)
+        from mvc.repo.display import Deployments
+
+        found = deployments.list_deployments(self.context, target, incomplete=incomplete)
+        return Deployments(found)
 
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""

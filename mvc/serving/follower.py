@@ -15,6 +15,7 @@ from mvc.errors import (
     HistoryMissing,
     IoFailed,
     MvcError,
+    MvcWarning,
     NoDeployment,
     NotARepository,
     UnknownTarget,
@@ -43,7 +44,7 @@ RETRY_SECONDS = 1.0
 _NEVER = 1 << 64  # ns, later than every time that can be recorded
 
 
-class NotFollowing(RuntimeWarning):
+class NotFollowing(MvcWarning):
     """Why ``Follower.run`` goes on with the version that it serves."""
 
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import IoFailed, MvcError, WrongUsage
+from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, FileSystem
 from mvc.model.names import printable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
 
-class TakenOver(RuntimeWarning):
+class TakenOver(MvcWarning):
     """A Follower replaces a file that something else wrote."""
 
 
