@@ -35,6 +35,10 @@ class MvcError(Exception):
         return "".join("-" + c.lower() if c.isupper() else c for c in name).lstrip("-")
 
 
+class MvcWarning(RuntimeWarning):
+    """What goes on all the same, in one line for people; the command line prints it as such."""
+
+
 class WrongUsage(MvcError):
     """Arguments that contradict each other or lie outside their range."""
 

@@ -185,6 +185,16 @@ class Recipes:
         names = [name for name in attached.names(self.context, commit) if name.startswith(FOLDER)]
         return {name: attached.read(self.context, commit, name) for name in names}
 
+    def patch(self, rev: Rev = "HEAD") -> bytes:
+        """What the code differed by from its git commit when a version was made, as of git.
+
+        Raises UnknownPath if the version does not carry it.
+        """
+        from mvc.repo import attached
+        from mvc.repo.worktree.git_code import PATCH
+
+        return attached.read(self.context, self._repo.find(rev), PATCH)
+
     def model(self, rev: Rev = "HEAD") -> StoredModel:
         """How a version's model is built, as ``load_model`` would; runs nothing.
 

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
+    InvalidTime,
     NoDeployment,
     NotARepository,
     UnknownRevision,
@@ -35,15 +36,18 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, refs, times
+from mvc.repo import deployments, live, refs, rollback, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
+from mvc.repo.hook import announcing
+from mvc.repo.live import Live
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
+from mvc.repo.rollback import RolledBack
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
 from mvc.types import PathName, Progress, Reason
@@ -64,7 +68,8 @@ if TYPE_CHECKING:
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
-    from mvc.repo.display import Log
+    from mvc.repo.diff.nearest import Nearest
+    from mvc.repo.display import Deployments, LiveVersions, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -72,7 +77,9 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
+    from mvc.report.axis import By
     from mvc.report.family import Family
+    from mvc.report.overview import View
     from mvc.report.plot import Plot
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
@@ -90,6 +97,21 @@ class _Rarer(TypedDict, total=False):
 
     at: Time | None
     reset_point: bool
+    run: str
+
+
+class PlotOptions(TypedDict, total=False):
+    """What ``plot`` draws beside metrics.
+
+    ``target``: deployments of this target alone. ``stored``: the bytes that versions added.
+    ``distance``: the L2 norm of the change from each first parent of HEAD, for as many as
+    ``seconds`` (10 by default) allow.
+    """
+
+    target: str | None
+    stored: bool
+    distance: bool
+    seconds: float
 
 
 class WriteOptions(TypedDict, total=False):
@@ -287,6 +309,18 @@ class Repository:
         state = " (closed)" if self.closed else ""
         return f"<mvc repository {printable(str(self.root))}{state}>"
 
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import html_table
+
+        if self.closed:
+            return html_table((), (), title=repr(self))
+        head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
+        at = "no version yet" if head.commit is None else head.commit.short
+        title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
+        live = self.live()
+        tables = html_table((), (), title=title) + newest._repr_html_()
+        return tables + (live._repr_html_() if live else "")
+
     def __enter__(self) -> Self:
         return self
 
@@ -325,8 +359,8 @@ class Repository:
         data (hyper-parameters, the name of a data set), kept as texts. ``deploy`` names the target
         on which the version goes live. ``pipeline`` is text, or
         Requirements, whose ``max_recovery`` then bounds the recovery of this version.
-        ``options`` are the rarer arguments, of which ``at`` and ``reset_point`` may also be given
-        by themselves. A mapping is committed even if nothing changed.
+        ``options`` are the rarer arguments, of which ``at``, ``reset_point`` and ``run`` may also
+        be given by themselves. A mapping is committed even if nothing changed.
 
         A lossy ``pipeline`` reduces the state at ``path``, or the files, against what the branch
         holds; these production weights are stored, and are the result's ``state``. All other
@@ -385,13 +419,20 @@ class Repository:
             time_ns=self._moment(chosen.time),
             produced_by=chosen.produced_by,
             branch=chosen.branch,
+            run=chosen.run,
             new_branch=chosen.new_branch,
             attachments=carried,
+            patch=chosen.patch,
         )
+        announce = announcing(self.context, deploy)
         with self.context.caches.lock:
             if files:
-                return self._commit_files(state, given, request, chosen)
-            return self._commit_states(given, path, request, chosen)
+                done = self._commit_files(state, given, request, chosen)
+            else:
+                done = self._commit_states(given, path, request, chosen)
+        if done.deployment is not None:
+            announce("deploy", done.deployment)
+        return done
 
     def _carried(
         self, model: Any, state: Any, path: str, options: CommitOptions
@@ -449,10 +490,13 @@ class Repository:
         request: CommitRequest,
         options: CommitOptions,
     ) -> CommitResult:
+        from mvc.repo.checkout.outputs import refuse_slash
         from mvc.repo.commit.inputs import of_files, of_states
         from mvc.repo.commit.reduced_file import approximating
 
         changes, further = of_files(self.context, paths, options), of_states(self.context, given)
+        if options.output is not None:
+            refuse_slash(options.output)
         output = None if options.output is None else Path(options.output)
         written = output is not None or options.in_place
         setting = approximating(self.context)
@@ -536,11 +580,12 @@ class Repository:
         ``path`` is a file of the version, or a folder with one model, whose shards are one state.
         Values are torch tensors where torch tensors went in, else numpy arrays.
 
-        ``to`` is a file if one file is to be written there, else (or if it is a folder, or a text
-        that ends in ``/``) a folder; an open binary stream takes one file. If it is ``root``, HEAD
-        moves to the version, unless ``path`` names files or folders. ``path`` may be a list. All
-        files are written and verified under temporary names before the first is renamed. A
-        training state beside its model is left out unless ``path`` or ``everything`` ask for it.
+        ``to`` is a file if its name has a suffix, else, or if it is a text that ends in ``/``, a
+        folder; what is there already stays what it is. An open binary stream takes one file. If it
+        is ``root``, HEAD moves to the version, unless ``path`` names files or folders. ``path`` may
+        be a list. All files are written and verified under temporary names before the first is
+        renamed. A training state beside its model is left out unless ``path`` or ``everything``
+        ask for it.
         ``options``: ``WriteOptions``.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
@@ -575,6 +620,7 @@ class Repository:
     ) -> Restored:
         from mvc.repo.checkout import checkout
         from mvc.repo.checkout.export import export, export_to
+        from mvc.repo.checkout.outputs import names_folder
 
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.get("force", False), options.get("progress")
@@ -596,7 +642,7 @@ class Repository:
                 paths,
                 Path(to),
                 everything=options.get("everything", False),
-                as_folder=isinstance(to, str) and to.endswith("/"),
+                as_folder=names_folder(self.context.store.fs, to),
                 atomic_dir=options.get("atomic_dir", False),
                 delete=options.get("delete", False),
                 force=force,
@@ -758,8 +804,11 @@ class Repository:
         ``path`` is the tracked path of files (default ``model`` and the extension), and the
         tracked folder of checkpoints that are folders. ``taken`` is called with each version
         once it is durable. Files and subfolders of a folder that are no models by their names are
-        added to ``left_out``. Raises WrongUsage, InvalidTime and UnknownPath, before anything is
-        committed.
+        added to ``left_out``. A subfolder with numbered checkpoints (``runs/A/checkpoint-500``) is
+        the run of a training: its versions go onto a branch of its name. Metrics are read from
+        ``trainer_state.json`` and from names. One operation moves all branches at the end. Raises
+        WrongUsage, InvalidTime and UnknownPath, before anything is committed; RefConflict where
+        a branch has moved meanwhile.
         """
         from mvc.repo.importing.importing import import_checkpoints
 
@@ -784,7 +833,7 @@ class Repository:
         if at is not None or target is not None:
             if rev is not None:
                 raise WrongUsage("name a revision or a moment, not both")
-            return self.live(at, target).commit
+            return live.live_at(self.context, self._moment(at), target).commit
         return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
     def version(self, rev: Rev = "HEAD") -> Commit:
@@ -872,7 +921,7 @@ class Repository:
 
         if target is not None and since is not None:
             with suppress(NoDeployment):  # nothing was live then
-                since = self.live(since, target).time_ns
+                since = live.live_at(self.context, self.time(since), target).time_ns
         versions = self.iter_versions(since, until, target)
         change, evaluated = first_change(versions, predict, sample)
         if not evaluated:
@@ -916,12 +965,13 @@ class Repository:
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
-        the newest such deployment, which the bounds then mean. ``reset_points`` has every
-        entry say whether it is stored in full, ``relations`` what its models are to those of its
-        first parent, ``prices`` how it is stored and what that costs (``entry.storage``; reads as
-        much as ``stats``). Raises UnknownRevision, UnknownTarget and
-        WrongUsage at once, and DamagedData where the history goes on with entries that are
-        lost; with ``incomplete`` the error is appended there, and what is left follows.
+        the newest such deployment, which the bounds then mean; what was live at ``since`` already
+        is among them. ``reset_points`` has every entry say whether it is stored in full,
+        ``relations`` what its models are to those of its first parent, ``prices`` how it is
+        stored and what that costs (``entry.storage``; reads as much as ``stats``). Raises
+        UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData where the history
+        goes on with entries that are lost; with ``incomplete`` the error is appended there, and
+        what is left follows.
         """
         from mvc.repo.display import Log
         from mvc.repo.history.log import log
@@ -991,6 +1041,16 @@ class Repository:
 
         return identify.identify(self.context, Path(path))
 
+    def nearest(self, path: PathName) -> Nearest | None:
+        """The version with most tensors of this file, for a file that no version has.
+
+        Among versions with as many, the one whose values are closest. The work is bounded to a few
+        seconds; ``complete`` says whether it sufficed. None if nothing is alike.
+        """
+        from mvc.repo.diff.nearest import nearest
+
+        return nearest(self.context, Path(path))
+
     def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
         """The newest version, ``besides`` excepted, that introduced this state at this path."""
         from mvc.repo.worktree import identify
@@ -1011,32 +1071,38 @@ class Repository:
     def plot(
         self,
         *metrics: str,
-        target: str | None = None,
-        stored: bool = False,
-        distance: bool = False,
-        seconds: float = 10.0,
+        since: Time | None = None,
+        until: Time | None = None,
+        by: By = "time",
+        **options: Unpack[PlotOptions],
     ) -> Plot:
-        """Charts of metrics over time, with what was live when on ``target`` or every target.
+        """Charts of metrics, with what was live when; the best version of each is marked.
 
-        ``stored`` adds the bytes that versions added, ``distance`` the L2 norm of the change
-        from each first parent of HEAD, for as many as ``seconds`` allow. Without any of these
-        the metrics that most versions have. Raises UnknownMetric, UnknownTarget.
+        The axis goes from the first to the last version or deployment from ``since`` to ``until``
+        (both included); ``by="version"`` places versions by their number. Every branch and every
+        run is a line of its own. ``options``: ``PlotOptions``. Without metrics and options the
+        metrics that most versions have. Raises UnknownMetric, UnknownTarget.
         """
         from mvc.report import plot
 
-        return plot.plot(
-            self.context,
-            metrics,
-            target=target,
-            stored=stored,
-            distance=distance,
-            seconds=seconds,
-        )
+        check_keywords("plot", PlotOptions, options)
+        return plot.plot(self.context, metrics, options, self._view(since, until, by))
 
-    def report(self, path: PathName | None = None, *, layer_seconds: float = 2.0) -> str:
+    def report(
+        self,
+        path: PathName | None = None,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        by: By = "time",
+        layer_seconds: float = 2.0,
+        unfold: bool = False,
+    ) -> str:
         """The history as one HTML page, written to ``path`` if one is given, in one step.
 
-        At most about ``layer_seconds`` are spent on the distances between layers.
+        ``since``, ``until`` and ``by`` as for ``plot``. At most about ``layer_seconds`` are spent
+        on the distances between layers; ``unfold`` shows those of optimizers, schedulers and
+        random generators, too.
         """
         from mvc.repo.checkout.outputs import refuse_store
         from mvc.report.page import page
@@ -1044,11 +1110,18 @@ class Repository:
         fs = self.context.store.fs
         if path is not None:
             refuse_store(fs, Path(path))
-        text = page(self.context, seconds=layer_seconds)
+        view = self._view(since, until, by)
+        text = page(self.context, view, seconds=layer_seconds, unfold=unfold)
         if path is not None:
             data = text.encode()
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
         return text
+
+    def _view(self, since: Time | None, until: Time | None, by: By) -> View:
+        from mvc.report.axis import check_by
+        from mvc.report.overview import View
+
+        return View(self._moment(since), self._moment(until), check_by(by))
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
@@ -1056,15 +1129,24 @@ class Repository:
         self, rev: Rev, target: str, *, at: Time | None = None, reason: Reason = ""
     ) -> Deployed:
         """Records that a version went live on a target, now or at a given moment; who, and why."""
-        return deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("deploy", done)
 
-    def rollback(self, target: str, to: Rev | None = None, *, reason: Reason = "") -> Deployed:
-        """Deploys what was live on a target before: the last version other than the live one.
+    def rollback(
+        self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
+    ) -> RolledBack:
+        """Deploys what was live on a target before: one step back, and the next time one further.
 
-        ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
-        UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
+        ``to`` names the version instead, which must have been live there. Never goes to a version
+        that the rollbacks directly before it have left, unless ``to`` names it.
+        Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
+        nothing to go back to.
         """
-        return deployments.rollback(self.context, target, to, reason=reason)
+        announce = announcing(self.context, target)
+        done = rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        announce("rollback", done)
+        return done
 
     def retract(
         self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
@@ -1074,21 +1156,62 @@ class Repository:
         That of version ``rev``, or with None the newest on ``target``; ``at`` picks the one
         that is recorded for this moment.
         """
-        return deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        announce = announcing(self.context, target)
+        done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
+        return announce("retract", done)
 
-    def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
-        """The deployment that was live on a target at a moment; now if none is given."""
-        return deployments.live_at(self.context, self._moment(at), target)
+    @overload
+    def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
+    @overload
+    def live(self, target: str, *, at: Time | None = None) -> Live: ...
+    def live(self, target: Time | None = None, *, at: Time | None = None) -> Live | LiveVersions:
+        """What was live on a target at a moment, by default now: since when, and until when.
+
+        Without ``target`` that of every target on which something was. ``until_ns`` is the first
+        moment at which something else is live, as far as that is on record; None if nothing is.
+        Raises UnknownTarget, and NoDeployment if nothing was live there.
+        """
+        if target is None:
+            from mvc.repo.display import LiveVersions
+
+            return LiveVersions(live.all_live(self.context, self._moment(at)))
+        if isinstance(target, str) and (not self._is_time(target) or target in self.targets()):
+            return live.live(self.context, target, self._moment(at))
+        raise WrongUsage(
+            f"{printable(str(target)[:100])} is no target",
+            hint="the moment is at=...: repo.live('prod', at='2 hours ago')",
+        )
+
+    def _is_time(self, text: str) -> bool:
+        try:
+            self.time(text)
+        except InvalidTime:
+            return False
+        return True
+
+    def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
+        """Everything that was live on a target, or on any, in an interval, oldest first.
+
+        What was live at ``since`` already is the first. Both ends belong to the interval. Raises
+        UnknownTarget, and WrongUsage if ``until`` is before ``since``.
+        """
+        from mvc.repo.display import LiveVersions
+
+        found = live.live_between(self.context, self.time(since), self.time(until), target)
+        return LiveVersions(found)
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
-    ) -> list[Deployed]:
+    ) -> Deployments:
         """Every deployment, retracted ones included, of one target or all.
 
         Raises DamagedData where entries of the journal are lost that may have recorded more;
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
-        return deployments.list_deployments(self.context, target, incomplete=incomplete)
+        from mvc.repo.display import Deployments
+
+        found = deployments.list_deployments(self.context, target, incomplete=incomplete)
+        return Deployments(found)
 
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""

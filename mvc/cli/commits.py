@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _COMMIT = (
     "id parents root manifest author time@ zone_minutes message metrics params pipeline code "
-    "attached"
+    "dirty run attached"
 )
 _1990 = 631_152_000 * 10**9
 
@@ -39,7 +39,7 @@ def live_now(session: Session) -> IsLive:
     @cache
     def sequence(target: str) -> int | None:
         try:
-            return session.repository.live(target=target).sequence
+            return session.repository.live(target).deployment.sequence
         except (NoDeployment, DamagedData):  # none counts, or it is not known which does
             return None
 
@@ -112,10 +112,16 @@ def _price(storage: VersionStats) -> str:
     return f"{storage.kind}, {size(sum(storage.bytes.values()))}, {seconds(storage.seconds)}{price}"
 
 
+def _code(commit: Commit, *, full: bool) -> str:
+    """The commit of the code, as ``git describe --dirty`` says it."""
+    code = printable(commit.code if full else commit.code[:10])
+    return f"{code}-dirty" if commit.dirty else code
+
+
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
-    when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
+    when = format_time(commit.time_ns, precise=False)
     metrics = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
     params = (f"{printable(k)}={printable(v)}" for k, v in sorted(commit.params.items()))
     facts = [
@@ -125,7 +131,8 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Pipeline", printable(commit.pipeline)),
         ("Root", commit.root.hex() if full else None),
         ("Manifest", commit.manifest.hex() if full else None),
-        ("Code", printable(commit.code if full else commit.code[:10]) or None),
+        ("Code", _code(commit, full=full) or None),
+        ("Run", printable(commit.run) or None),
         ("Metrics", "  ".join(metrics) or None),
         ("Params", "  ".join(params) or None),
         ("Relation", related(entry.relations or ()) or None),
@@ -134,7 +141,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
-        *(("Deployed", _deployed(d)) for d in entry.deployments),
+        *(("Deployed", _deployed(d, precise=full)) for d in entry.deployments),
     ]
     lines = [f"{name + ':':9} {value}" for name, value in facts if value is not None]
     if commit.message.strip():
@@ -158,15 +165,15 @@ def warn_of_clock(out: Output, deployed: Deployed) -> None:
     out.warn(text)
 
 
-def tell_deployed(session: Session, done: Deployed, words: str, *, title: str = "") -> None:
+def tell_deployed(session: Session, done: Deployed, words: str) -> None:
     """Says what the command did, as ``words`` with ``{target}`` and ``{commit}``, or as JSON."""
     out, command = session.out, click.get_current_context().info_name
     if session.as_json:
         out.json(f"mvc.{command}/1", {"deployment": done})
     elif session.verbosity >= 0:
-        commit = out.paint(done.commit.short, "id") + (f" ({title})" if title else "")
+        commit = out.paint(done.commit.short, "id")
         target = out.paint(printable(done.target), "target")
-        when = format_time(done.time_ns)
+        when = format_time(done.time_ns, precise=session.verbose)
         out.line(f"{words.format(target=target, commit=commit)} at {when}")
 
 
@@ -183,9 +190,10 @@ def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
         )
 
 
-def _deployed(deployed: Deployed) -> str:
+def _deployed(deployed: Deployed, *, precise: bool) -> str:
     taken_back = " (retracted)" if deployed.retracted else ""
-    return f"{printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
+    when = format_time(deployed.time_ns, precise=precise)
+    return f"{printable(deployed.target)} at {when}{taken_back}"
 
 
 def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:

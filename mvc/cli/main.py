@@ -21,7 +21,7 @@ from msgspec import Struct
 from mvc.cli.output import Output
 from mvc.cli.program import program
 from mvc.cli.session import Session
-from mvc.errors import MvcError
+from mvc.errors import MvcError, MvcWarning
 from mvc.io.patience import StillWaiting
 from mvc.model.names import printable
 
@@ -88,12 +88,13 @@ def _saying_what_it_waits_for(out: Output) -> Iterator[None]:
         others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-            if issubclass(category, StillWaiting):
-                out.note(printable(str(message)))
+            if issubclass(category, MvcWarning):
+                say = out.note if issubclass(category, StillWaiting) else out.warn
+                say(printable(str(message)))
             else:
                 others(message, category, *where)
 
-        warnings.simplefilter("always", StillWaiting)
+        warnings.simplefilter("always", MvcWarning)
         warnings.showwarning = show  # type: ignore[assignment]
         yield
 
@@ -148,7 +149,7 @@ def describe(error: BaseException) -> Failure:
 
 def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx else "mvc"
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")  # click lists choices in lines
     if not message[1:2].isupper():  # START is a name
         message = message[:1].lower() + message[1:]
     return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)

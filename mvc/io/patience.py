@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
+from mvc.errors import MvcWarning
+
 SLICE = 1.0
 """Seconds for which a wait may sleep between two calls of ``look``."""
 
@@ -16,7 +18,7 @@ FIRST_WORD = 5.0
 """Seconds after which a wait says for the first time what it waits for."""
 
 
-class StillWaiting(RuntimeWarning):
+class StillWaiting(MvcWarning):
     """Something takes longer than usual; the message names it."""
 
 

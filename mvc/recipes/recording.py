@@ -49,6 +49,7 @@ from mvc.repo.commit.request import (
     params_from,
 )
 from mvc.repo.commit.result import CommitResult
+from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.refs import tip
@@ -357,7 +358,11 @@ class Run:
             attachments={RECIPE: recipe.encoded(), **self._attached},
             needs=recipe.needs,
         )
-        return replace(commit(context, request), state=self._state or None)
+        announce = announcing(context, options.deploy)
+        done = commit(context, request)
+        if done.deployment is not None:
+            announce("deploy", done.deployment)
+        return replace(done, state=self._state or None)
 
 
 @contextmanager

@@ -155,6 +155,10 @@ _ALL = (
         low=0, high=36_500),
     Key("safe.directory", str, "", "folders whose repositories may belong to other users, joined "
         "by ':'; * for all", low=0, high=_MAX_FOLDERS, personal=True),
+    Key("deploy.hook", str, "", "a command of the shell that runs after each deployment, rollback "
+        "and retraction", low=0, high=4096, personal=True),
+    Key("deploy.hook_timeout", float, 60.0, "seconds after which that command is ended",
+        low=0, high=86_400, open_low=True, personal=True),
     Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("init.branch", str, "main", "the branch of a new repository",
@@ -229,6 +233,16 @@ def load_config(
     for name, text in flags.items():
         values[name] = (_known(name, "a flag").parse(text, "a flag"), "flag")
     return Config(values)
+
+
+def own_config(fs: FileSystem, environment: Mapping[str, str]) -> Config:
+    """The settings that no repository can make, also for programs that read no others.
+
+    Raises InvalidConfig.
+    """
+    named = {key.variable for key in _ALL if key.personal} & environment.keys()
+    given = {variable: environment[variable] for variable in named}
+    return load_config(fs, None, user_file(environment), given, flags={})
 
 
 def user_file(environment: Mapping[str, str]) -> Path:

@@ -13,7 +13,7 @@ from mvc.errors import DubiousOwnership
 from mvc.io.files import FileSystem
 from mvc.io.process import trusted_owners, user_name
 from mvc.model.names import printable
-from mvc.repo.config import KEYS, load_config, user_file
+from mvc.repo.config import own_config
 
 _SETTING = "safe.directory"
 
@@ -29,9 +29,7 @@ def refuse_foreign(fs: FileSystem, folder: Path) -> None:
     if not owners:
         return
     root = fs.realpath(folder.parent if folder.name == ".mvc" else folder)
-    variable = KEYS[_SETTING].variable
-    given = {variable: os.environ[variable]} if variable in os.environ else {}
-    allowed = str(load_config(fs, None, user_file(os.environ), given, flags={}).get(_SETTING))
+    allowed = str(own_config(fs, os.environ).get(_SETTING))
     names = [name for name in allowed.split(os.pathsep) if name]
     if "*" in names or any(name[0] == "/" and fs.realpath(Path(name)) == root for name in names):
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from mvc.errors import IoFailed, MvcError, WrongUsage
+from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.io.clock import Clock
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_ref, printable
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 HAND_OVER_SECONDS = 0.25
 """How long the file may lag behind the record before the repository is read instead."""
+
+
+class NotHandedOver(MvcWarning):
+    """A reader takes a version from the repository, because the file cannot be read."""
 
 
 class FileReader:
@@ -100,7 +104,7 @@ class FileReader:
             return newer
         if problem:
             text = f"{live.commit.short} is taken from the repository: {problem}"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+            warnings.warn(text, NotHandedOver, stacklevel=3)
         elif self.production is not None and self._has_time(live):
             return None
         state = follower.repo.checkout(live, path=self._name)

@@ -24,8 +24,10 @@ from mvc.repo.commit.inputs import of_states, refuse_empty
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.result import CommitResult
+from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
+from mvc.repo.worktree.git_code import GitCode, git_code
 from mvc.serving.served_version import ServedVersion
 from mvc.training.approximator import Approximated, Approximator
 from mvc.training.checks import RecorderOptions
@@ -64,6 +66,7 @@ class WriterThread(threading.Thread):
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, options.stages, options.branch)
         self._stored: Approximated | None = None  # the model of the last version
+        self._code: GitCode | None = None  # that was there when the training began
         self._files = _parsed(options)
         self._named: CommitId | None = None  # the origin that a version names
         self._coding = options.stages.coding()
@@ -87,6 +90,7 @@ class WriterThread(threading.Thread):
         while (item := self._queue.take()) is not None:
             done = False
             try:
+                announce = announcing(self._repo.context, self._options.deploy)
                 made = self._commit(item)
                 done = True
                 if made is None:
@@ -96,6 +100,8 @@ class WriterThread(threading.Thread):
                     self.newest = item.step, replace(made, state=None)
                     self.durable += 1
                     self._hand_out(item, made)
+                    if made.deployment is not None:
+                        announce("deploy", made.deployment)
                     if self._approximator is not None:
                         self._approximator.committed()
             except BaseException as error:
@@ -149,6 +155,7 @@ class WriterThread(threading.Thread):
         as_of_call = options.deploy is not None and not made_here
         context = self._repo.context
         states |= self._files_to_store()
+        self._code = self._code or git_code(context.store.fs, context.root)
         with context.caches.lock:
             request = CommitRequest(
                 changes=of_states(context, states),
@@ -165,6 +172,7 @@ class WriterThread(threading.Thread):
                 produced_by=options.pipeline if made_here else None,
                 branch=options.branch,
                 new_branch=options.branch is not None,
+                code=self._code,
             )
             return commit(context, request, self._queue.moved)
 

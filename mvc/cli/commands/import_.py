@@ -1,7 +1,8 @@
 """``mvc import``.
 
 Every file becomes a version of one tracked path, oldest first; a folder inside DIR,
-such as checkpoint-500, becomes one version with all its files. What is there already
+such as checkpoint-500, becomes one version with all its files. A folder of numbered
+checkpoints inside DIR is a run, and becomes a branch of its name. What is there already
 is skipped, so that the command can be run again. Files that are no models by their
 names are left out and listed; a file that is named itself is always imported. With
 --data a file, a folder, or with --reference a URL is stored as a data set: once, and
@@ -10,6 +11,7 @@ kept as the tag data/NAME.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,10 +78,24 @@ def command(session: Session, args: _ImportOptions) -> None:
         show(session.out, _COLUMNS, [_row(version) for version in found])
     if session.verbosity >= 0:
         session.out.line(_summary(found))
+    if session.verbosity >= 0:
+        _tell_branches(session, found)
     if any(version.kept for version in found):
         session.out.note(
-            "the working folder is as it was; 'mvc checkout HEAD .' writes the last one imported"
+            "the working folder is as it was; 'mvc checkout HEAD .' writes the newest of its branch"
         )
+
+
+def _tell_branches(session: Session, found: Sequence[Imported]) -> None:
+    """Says which run is on which branch, unless all is on the current one."""
+    current = session.repository.head(if_known=True).branch
+    versions = Counter(version.branch for version in found)
+    if {*versions} == {current}:
+        return
+    for branch, number in versions.items():
+        name = "HEAD" if branch is None else printable(branch)
+        here = " (the current branch)" if branch == current else ""
+        session.out.line(f"  {name}: {count(number, 'checkpoint')}{here}")
 
 
 def _import_data(session: Session, args: _ImportOptions) -> None:
@@ -111,12 +127,12 @@ def _tell_kept(session: Session, done: Sequence[Imported]) -> None:
 def _summary(found: Sequence[Imported]) -> str:
     """``31 versions imported (2026-11-01 to 2026-11-20), 8.1 MB stored for 110 MB (7.4 %)``."""
     kept = [version for version in found if version.kept]
-    first, last = (format_time(v.time_ns, precise=False)[:10] for v in (found[0], found[-1]))
+    if not kept:
+        return f"nothing imported, {count(len(found), 'version')} there already"
+    first, last = (format_time(v.time_ns, precise=False)[:10] for v in (kept[0], kept[-1]))
     span = first if first == last else f"{first} to {last}"
-    parts = [f"{count(len(kept), 'version')} imported ({span})"]
-    if kept:
-        raw, stored = sum(v.raw_bytes for v in kept), sum(v.stored_bytes for v in kept)
-        parts.append(stored_for(stored, raw))
+    raw, stored = sum(v.raw_bytes for v in kept), sum(v.stored_bytes for v in kept)
+    parts = [f"{count(len(kept), 'version')} imported ({span})", stored_for(stored, raw)]
     if len(kept) < len(found):
         parts.append(f"{len(found) - len(kept):,} there already")
     return ", ".join(parts)

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing
 from pathlib import PurePosixPath
+from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
 from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
+from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
@@ -31,7 +34,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
 from mvc.repo.times import local_zone_minutes
-from mvc.repo.worktree.git_commit import git_commit
+from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
@@ -58,6 +61,9 @@ def commit(
     """
     check_request(request)
     context.store.now_ns()
+    if request.code is None:
+        code = git_code(context.store.fs, context.root, patch=request.patch)
+        request = replace(request, code=code)
     caches = [change.last for change in request.changes if change.last is not None]
     for _ in range(_TRIES):
         context.store.snapshot.refresh()
@@ -134,6 +140,8 @@ def _attempt(
 
 def _tip(context: Context, request: CommitRequest) -> Head:
     """The tip that the commit is made on: of HEAD, or of the requested branch or tag."""
+    if request.apart:
+        return Head(None, request.onto)
     if request.tag is not None:
         return Head(None, tagged(context, request.tag))
     return tip(context, request.branch, new=request.new_branch)
@@ -141,7 +149,7 @@ def _tip(context: Context, request: CommitRequest) -> Head:
 
 def _staged_removals(context: Context, request: CommitRequest) -> tuple[str, ...]:
     """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
-    current = request.branch in {None, head(context).branch}
+    current = request.branch in {None, head(context).branch} and not request.apart
     return staged_removals(context) if current and request.tag is None else ()
 
 
@@ -194,13 +202,19 @@ def _store_files(request: CommitRequest, parent: Manifest, writer: ContentWriter
                 )
                 del parsed
     raw_bytes = writer.raw_bytes
-    if request.attachments:
+    if given := _attachments(request):
         from mvc.repo.commit.inputs import attachments  # which loads what reads files
 
-        for path, parsed in attachments(request.attachments):
+        for path, parsed in attachments(given):
             attached[path] = store_file(writer, finder, parsed, path)
             writer.forget(parsed)
     return _Files(kept, attached, raw_bytes)
+
+
+def _attachments(request: CommitRequest) -> dict[str, bytes | Mapping[str, Any]]:
+    """What the version carries beside its files, the patch of the code with it."""
+    patch = b"" if request.code is None else request.code.patch
+    return {**request.attachments, PATCH: patch} if patch else dict(request.attachments)
 
 
 def store_file(
@@ -341,7 +355,7 @@ def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draf
         now,
         regions=draft.regions,
         commits=(made,),
-        refs=(RefChange(_ref(request, draft.at), draft.at.commit, made.id),),
+        refs=_refs(request, draft.at, made.id),
         deployments=tuple(deployments),
         removed=() if draft.removed else None,
         author="" if target is None or made.author == context.author else context.author,
@@ -349,15 +363,16 @@ def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draf
     )
 
 
-def _ref(request: CommitRequest, at: Head) -> str:
+def _refs(request: CommitRequest, at: Head, made: CommitId) -> tuple[RefChange, ...]:
     """What moves to the new commit: the tag, the branch, or HEAD itself if it is detached."""
-    if request.tag is not None:
-        return TAG + request.tag
-    return BRANCH + at.branch if at.branch else HEAD
+    if request.apart:
+        return ()
+    name = BRANCH + at.branch if at.branch else HEAD
+    return (RefChange(name if request.tag is None else TAG + request.tag, at.commit, made),)
 
 
 def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:
-    store, head = context.store, draft.at.commit
+    store, head, code = context.store, draft.at.commit, request.code or GitCode()
     time_ns = store.now_ns() if request.time_ns is None else request.time_ns
     return Commit(
         manifest=draft.manifest.id,
@@ -369,10 +384,12 @@ def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:
         message=request.message,
         metrics={name: float(value) for name, value in request.metrics.items()},
         pipeline=_recorded_pipeline(context, request),
-        code=git_commit(store.fs, context.root),
+        code=code.commit,
+        run=request.run,
+        dirty=code.dirty,
         params=request.params,
         needs=tuple(sorted(set(request.needs))),
-        attached=tuple(sorted({name.split("/")[0] for name in request.attachments})),
+        attached=tuple(sorted({name.split("/")[0] for name in _attachments(request)})),
     )
 
 
@@ -380,7 +397,7 @@ def _marks(draft: _Draft, kept: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
     """Hash prefixes by which ``identify`` finds the new files; the root is indexed anyway."""
     old = draft.parent.by_path
     marks = {
-        bytes(e.state.root if e.tensors else e.content_id)[:8]
+        bytes(e.state_id)[:8]
         for path, e in kept.items()
         if path not in old or old[path].content_id != e.content_id
     }

@@ -27,6 +27,7 @@ from mvc.limits import (
 )
 from mvc.model.names import check_author, check_key, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
+from mvc.repo.worktree.git_code import GitCode
 from mvc.types import Progress
 
 if TYPE_CHECKING:
@@ -46,15 +47,18 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     the working folder stay as they are. It must have a version or be the current branch, unless
     ``new_branch``: then this version may be its first, without a parent.
 
+    ``run`` names the training that the version belongs to. ``patch``: whether the version carries
+    what its code differs by from the git commit around the repository (``repo.recipes.patch``).
+
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.
 
     ``environment``: whether the version carries the environment of this process (versions of
     packages, threads, processor); by default if a ``model`` is given.
 
-    For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
-    folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
-    instead of raising BadModelFile.
+    For files: ``all`` adds every tracked path whose file was modified; a file that is named and
+    has the bytes of a missing one is its new name. ``cwd`` is the folder that relative paths start
+    from. ``opaque`` keeps a model file that is cut off as it is, instead of raising BadModelFile.
 
     For lossy pipelines: tensors that ``exact`` names are not changed. The production weights of
     a file are written to ``output``, or ``in_place`` of the file; either of the two asks for them,
@@ -79,6 +83,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     output: str | PathLike[str] | None = None
     in_place: bool = False
     produced_by: str | None = None
+    run: str = ""
+    patch: bool = False
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
@@ -106,9 +112,12 @@ class CommitRequest(Struct, frozen=True):
     itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
     seconds; None means the setting. ``branch`` and ``new_branch`` are those of ``CommitOptions``.
     With ``tag``, this tag gets the version, whose parent is the version that it names; its files
-    are those of ``changes`` alone, and HEAD and branches stay.
+    are those of ``changes`` alone, and HEAD and branches stay. With ``apart`` the version comes
+    after ``onto``, and no name leads to it.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
+    ``run`` names the training. ``code`` is the git work tree around the repository, None to look
+    at it now, with its ``patch`` or without.
     """
 
     changes: Sequence[Change]
@@ -129,6 +138,11 @@ class CommitRequest(Struct, frozen=True):
     attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
     needs: Collection[CommitId] = ()
     tag: str | None = None
+    run: str = ""
+    code: GitCode | None = None
+    patch: bool = False
+    apart: bool = False
+    onto: CommitId | None = None
 
 
 def check_request(request: CommitRequest) -> None:
@@ -145,6 +159,7 @@ def check_request(request: CommitRequest) -> None:
         check_ref("tag", request.tag)
     if request.author is not None:
         check_author(request.author)
+    check_run(request.run)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     if len(request.metrics) > MAX_METRICS:
@@ -174,6 +189,19 @@ def check_request(request: CommitRequest) -> None:
                 hint="no checkout would write it: rename it",
             )
         seen.add(check_place(change.path))
+
+
+def check_run(name: str) -> str:
+    """Returns ``name`` if it can be that of a run, or is empty; raises InvalidName otherwise."""
+    if printable(name) != name or name != name.strip():
+        raise InvalidName(
+            f"the run's name holds a control character, or begins or ends with a space: "
+            f"{printable(name)!r}",
+            hint="write it on one line, such as 'lr-0.1'",
+        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise InvalidName(f"the run's name is longer than {MAX_NAME_BYTES} bytes")
+    return name
 
 
 def metrics_from(values: Mapping[str, object]) -> dict[str, float]:

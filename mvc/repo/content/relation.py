@@ -14,26 +14,25 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.model.names import training_path
+from mvc.model.names import is_training_key, training_files
 from mvc.repo.content.compare import bare_name
 
 Kind: TypeAlias = Literal[
-    "equal", "fine-tuned version", "version", "extended", "derived architecture", "base"
+    "equal", "fine-tuned version", "fully updated", "extended", "derived architecture", "base"
 ]
 
 _Tensors: TypeAlias = dict[str, LogicalTensor]
-_TRAINING = ("optimizer", "optim.", "lr_scheduler", "scheduler")  # in a checkpoint, not the model
-_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # as transformers and accelerate do
 
 
 class Relation(Struct, frozen=True):
     """What the model at ``path`` is to the one at ``base_path`` of the version it was made from.
 
     ``kind``: *equal*: the same architecture, every tensor equal; *fine-tuned version*: the same
-    architecture, some tensors equal; *version*: the same architecture, none equal; *extended* and
-    *derived architecture*: a part of the architecture is the same, with or without equal tensors;
-    *base*: nothing is the same, so ``base_path`` is None. Of the model's ``tensors``, ``shared``
-    have the name and shape of one of the base, and ``equal`` of these its dtype and bits.
+    architecture, some tensors equal; *fully updated*: the same architecture, none equal; *extended*
+    and *derived architecture*: a part of the architecture is the same, with or without equal
+    tensors; *base*: nothing is the same, so ``base_path`` is None. Of the model's ``tensors``,
+    ``shared`` have the name and shape of one of the base, and ``equal`` of these its dtype and
+    bits.
     """
 
     path: str
@@ -57,9 +56,8 @@ class Relation(Struct, frozen=True):
 def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
     """The files that hold tensors, without those of the training beside them, by their names."""
     found = [entry for entry in entries if entry.tensors]
-    found = [e for e in found if not e.path.rpartition("/")[2].startswith(_TRAINING_FILES)]
-    beside = {training_path(entry.path) for entry in found}
-    return [entry for entry in found if entry.path not in beside]
+    training = training_files({entry.path for entry in found})
+    return [entry for entry in found if entry.path not in training]
 
 
 def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
@@ -89,7 +87,7 @@ def _relation(model: FileEntry, base: FileEntry) -> Relation:
 
 def _kind(same_architecture: bool, shared: int, equal: int) -> Kind:
     if same_architecture:
-        return "equal" if equal == shared else "fine-tuned version" if equal else "version"
+        return "equal" if equal == shared else "fine-tuned version" if equal else "fully updated"
     if shared:
         return "extended" if equal else "derived architecture"
     return "base"
@@ -97,7 +95,7 @@ def _kind(same_architecture: bool, shared: int, equal: int) -> Kind:
 
 def _tensors(entry: FileEntry) -> list[LogicalTensor]:
     """The tensors of a file's model: all, if the file holds nothing but a training's state."""
-    return [t for t in entry.tensors if not t.key.startswith(_TRAINING)] or list(entry.tensors)
+    return [t for t in entry.tensors if not is_training_key(t.key)] or list(entry.tensors)
 
 
 def _by_name(

@@ -1,19 +1,18 @@
+import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import InvalidTime, UnknownPath, WrongUsage
+from mvc.errors import InvalidTime, RefConflict, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
-from mvc.repo.importing.importing import (
-    Checkpoint,
-    Imported,
-    find_checkpoints,
-    import_checkpoints,
-)
+from mvc.repo.importing.finding import Checkpoint, find_histories
+from mvc.repo.importing.importing import Imported, import_checkpoints
 from tests.repo.working import write_model
 
 SECOND = 10**9
@@ -28,6 +27,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def put(path: Path, seed: int, seconds: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_model(path, seed=seed)
     os.utime(path, ns=(seconds * SECOND, seconds * SECOND))
     return path
@@ -38,7 +38,8 @@ def take(repo: Repository, *sources: Path, **options) -> list[Imported]:
 
 
 def find(*sources: Path, time: str = "mtime", path: str | None = None) -> list[Checkpoint]:
-    return find_checkpoints(FS, sources, time, path)
+    histories = find_histories(FS, sources, time, path)
+    return [checkpoint for history in histories for checkpoint in history.checkpoints]
 
 
 def names(found: list[Checkpoint]) -> list[str]:
@@ -62,7 +63,7 @@ def test_files_become_versions_in_the_order_of_their_times(repo: Repository, run
     assert entries[0].commit.message == "import epoch0.safetensors"
     assert set(repo.manifest().by_path) == {"model.safetensors"}
     moment = 1_700_000_250 * SECOND
-    assert repo.live(moment, "prod").commit == found[1].commit
+    assert repo.live("prod", at=moment).commit == found[1].commit
     for imported in found:
         out = run.parent / "out.safetensors"
         repo.checkout(str(imported.commit), to=out, force=True)
@@ -202,3 +203,182 @@ def test_a_form_without_a_year_is_refused(run: Path, form: str) -> None:
     put(run / "1234.pt", 0, 0)
     with pytest.raises(WrongUsage, match="names no date"):
         find(run, time=f"name:{form}")
+
+
+# -- runs ------------------------------------------------------------------------------------
+
+
+def trained(folder: Path, steps: range, first: int = 1_700_000_000, *, whole: bool = False) -> Path:
+    """What a Trainer leaves: ``checkpoint-N``, its own state, and with ``whole`` its result."""
+    for step in steps:
+        place = folder / f"checkpoint-{step}"
+        put(place / "model.safetensors", first + step, first + step)
+        logged = [{"step": n, "loss": 1 / n, "note": "text"} for n in range(1, step + 1)]
+        state = {"global_step": step, "log_history": [*logged, {"step": step, "eval_acc": 0.5}]}
+        for name, text in (("config.json", "{}"), ("trainer_state.json", json.dumps(state))):
+            (place / name).write_text(text)
+            os.utime(place / name, (first, first))
+    if whole:
+        put(folder / "model.safetensors", first, first + 1000)
+        (folder / "config.json").write_text("{}")
+        os.utime(folder / "config.json", (first, first))
+    (folder / "runs").mkdir()
+    (folder / "runs" / "events.log").write_text("of a board")
+    return folder
+
+
+def messages(repo: Repository, rev: str = "HEAD") -> list[str]:
+    return [entry.commit.message.removeprefix("import ") for entry in repo.log(rev)][::-1]
+
+
+def test_runs_become_branches(repo: Repository, run: Path) -> None:
+    """60 checkpoints are 60 versions, each with its own files, and one operation to undo."""
+    trained(run / "lr-1", range(9, 12), whole=True)
+    trained(run / "group" / "a b", range(2, 4), 1_600_000_000)
+    left_out: list[Path] = []
+    found = take(repo, run, deploy="prod", left_out=left_out)
+    assert {i.branch: i.kept for i in found} == {"lr-1": True, "group/a-b": True}
+    assert left_out == [run / "group" / "a b" / "runs", run / "lr-1" / "runs"]
+    assert messages(repo, "lr-1") == ["checkpoint-9", "checkpoint-10", "checkpoint-11", "lr-1"]
+    assert messages(repo, "group/a-b") == ["checkpoint-2", "checkpoint-3"]
+    files = ["config.json", "model.safetensors", "trainer_state.json"]
+    assert [sorted(repo.manifest(e.id).by_path) for e in repo.log("lr-1")] == [files[:2]] + [
+        files
+    ] * 3
+    versions = [entry.commit for entry in repo.log("lr-1")]
+    assert {version.run for version in versions} == {"lr-1"}
+    assert versions[1].metrics == {"step": 11, "loss": 1 / 11, "eval_acc": 0.5}
+    assert repo.head().branch == "lr-1"  # the newest: there was nothing before
+    assert repo.live(1_600_000_002 * SECOND, "prod").commit == repo.find("group/a-b~1")
+
+    repo.undo()
+    assert repo.branches() == [] and repo.head().branch == "main"
+    again = take(repo, run, deploy="prod")  # what was committed is there still
+    assert [i.commit for i in again] == [i.commit for i in found]
+    assert not any(i.kept for i in again) and len(repo.deployments("prod")) == 6
+    assert messages(repo, "group/a-b") == ["checkpoint-2", "checkpoint-3"]
+    assert [i.kept for i in take(repo, run)] == [False] * 6
+
+
+def test_a_run_by_itself_goes_onto_the_current_branch(repo: Repository, run: Path) -> None:
+    trained(run / "a", range(1, 3))
+    take(repo, run / "a")
+    assert repo.head().branch == "main" and repo.version().run == "a"
+    assert messages(repo) == ["checkpoint-1", "checkpoint-2"]
+    trained(run / "b", range(1, 2), 1_800_000_000)
+    take(repo, run / "a", run / "b")  # two are two branches
+    assert messages(repo) == ["checkpoint-1", "checkpoint-2"] and repo.head().branch == "main"
+    assert messages(repo, "b") == ["checkpoint-1"]
+
+
+def test_checkpoints_that_are_files(repo: Repository, run: Path) -> None:
+    folder = run / "version_0" / "checkpoints"
+    for epoch in range(3):
+        name = f"epoch={epoch}-step={10 * epoch}-val_loss=0.{9 - epoch}.ckpt"
+        put(folder / name, epoch, 1_700_000_000 + epoch)
+    put(run / "encoder" / "part-1.pt", 7, 1_700_000_000)
+    put(run / "encoder" / "part-2.pt", 8, 1_700_000_000)
+    take(repo, run)
+    assert {branch.name for branch in repo.branches()} == {"version_0", "main"}
+    assert len(messages(repo, "version_0")) == 3
+    assert repo.version("version_0").metrics == {"epoch": 2, "step": 20, "val_loss": 0.7}
+    assert {*repo.manifest("main").by_path} == {"part-1.pt", "part-2.pt"}
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics"),
+    [
+        ("checkpoint-500.pt", {"step": 500}),
+        ("global_step1000.pt", {"step": 1000}),
+        ("model_epoch3_acc0.91.pt", {"epoch": 3, "acc": 0.91}),
+        ("m-val_loss-1e-3.pt", {"val_loss": 1e-3}),
+        ("a=1-lr=1e999.pt", {"a": 1}),
+        ("resnet50-20260102.pt", {}),
+        ("step7b.pt", {}),
+    ],
+)
+def test_metrics_in_names(
+    repo: Repository, run: Path, name: str, metrics: dict[str, float]
+) -> None:
+    put(run / name, 1, 5)
+    take(repo, run)
+    assert repo.version().metrics == metrics
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "no json", "[" * 100_000, "[]", '{"log_history": 3, "global_step": "x"}',
+        '{"log_history": [[], {"loss": "a", "": 1, "x\\u0000": 2, "big": 1e999, "t": true}]}',
+    ],
+)  # fmt: skip
+def test_a_strange_state_of_a_trainer_gives_no_metrics(
+    repo: Repository, run: Path, state: str
+) -> None:
+    put(run / "model.safetensors", 1, 5)
+    (run / "trainer_state.json").write_text(state)
+    take(repo, run)
+    assert repo.version().metrics == {}
+
+
+def test_an_import_that_was_killed_goes_on(
+    repo: Repository, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No branch leads to its versions yet; the next import takes them."""
+    trained(run, range(1, 5))
+    kept: list[Imported] = []
+
+    def die(imported: Imported) -> None:
+        kept.append(imported)
+        if len(kept) == 2:
+            raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        publish = type(repo.context.store).publish
+
+        def only_commits(store: Any, make: Callable[[], Any], **options: Any) -> Any:
+            if options:
+                return publish(store, make, **options)
+            raise SystemExit
+
+        patch.setattr(type(repo.context.store), "publish", only_commits)
+        take(repo, run, taken=die)
+    assert repo.branches() == []
+    again = take(repo, run)
+    assert [i.kept for i in again] == [False, False, True, True]
+    assert [i.commit for i in again][:2] == [i.commit for i in kept]
+    assert len(messages(repo)) == 4
+    assert repo.storage.fsck(full=True).sound
+
+
+def test_an_interrupted_import_keeps_what_it_has(repo: Repository, run: Path) -> None:
+    trained(run, range(1, 4))
+
+    def stop(_: Imported) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take(repo, run, taken=stop)
+    assert messages(repo) == ["checkpoint-1"]
+
+
+def test_a_branch_that_moves_meanwhile_stays(repo: Repository, run: Path) -> None:
+    trained(run, range(1, 3))
+
+    def meanwhile(_: Imported) -> None:
+        if not repo.branches():
+            repo.commit({"w": np.ones(3)}, message="mine")
+
+    with pytest.raises(RefConflict, match="main has moved"):
+        take(repo, run, taken=meanwhile)
+    assert messages(repo) == ["mine"]
+    take(repo, run)
+    assert messages(repo) == ["mine", "checkpoint-1", "checkpoint-2"]
+
+
+def test_a_run_with_the_name_of_a_tag_is_refused(repo: Repository, run: Path) -> None:
+    repo.commit({"w": np.ones(3)})
+    repo.tag("a")
+    trained(run / "a", range(1, 2))
+    with pytest.raises(RefConflict, match="there is a tag a"):
+        take(repo, run)

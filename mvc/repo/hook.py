@@ -1,0 +1,138 @@
+"""The user's own command after a deployment: ``deploy.hook`` in the user's settings.
+
+It runs once the deployment is durable, and cannot fail it. A repository cannot set it: what lies in
+``.mvc`` may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from mvc.errors import MvcError, MvcWarning
+from mvc.model.names import printable
+from mvc.repo.config import own_config
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import live_at
+from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    import subprocess
+
+Action: TypeAlias = Literal["deploy", "rollback", "retract"]
+Announce: TypeAlias = Callable[[Action, Deployed], Deployed]
+
+_HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
+_PREFIX = "DEPLOY_"  # MVC_ begins the names of settings
+_INSIDE = f"{_PREFIX}ACTION"
+_LONGEST = 10_000  # characters of a text in a variable; the JSON has it whole
+_STDERR = 2  # stdout is for the data of a command
+
+
+class HookFailed(MvcWarning):
+    """The user's command after a deployment failed; the deployment stands."""
+
+
+def announcing(context: Context, target: str | None) -> Announce:
+    """Asked for before a deployment on ``target`` is recorded, to be called with it afterwards.
+
+    The call runs the user's hook, if there is one, warns of what went wrong, and returns the
+    deployment. A deployment that a hook makes runs no hook.
+    """
+    if target is None or _INSIDE in os.environ:
+        return _silent
+    try:
+        config = own_config(context.store.fs, os.environ)
+    except MvcError as error:
+        problem = f"was not run: {error.message}"
+        return lambda _, deployed: _warned(deployed, problem)
+    command, seconds = config.get(_HOOK), config.get(_TIMEOUT)
+    if not command.strip():
+        return _silent
+    previous = _live(context, target)
+
+    def announce(action: Action, deployed: Deployed) -> Deployed:
+        retracts = action == "retract"
+        facts = {
+            "schema": "mvc.hook/1",
+            "action": action,
+            "repository": str(context.root),
+            "target": target,
+            "version": str(deployed.commit),
+            "live": _live(context, target),
+            "previous": previous,
+            "time": format_time(deployed.time_ns),
+            "author": deployed.retracted_by if retracts else deployed.author,
+            "reason": deployed.retracted_reason if retracts else deployed.reason,
+        }
+        problem = _run(command, seconds, facts)
+        return deployed if problem is None else _warned(deployed, problem)
+
+    return announce
+
+
+def _silent(_action: Action, deployed: Deployed) -> Deployed:
+    return deployed
+
+
+def _warned(deployed: Deployed, problem: str) -> Deployed:
+    """Says in one line that the hook failed, and that the deployment does not depend on it."""
+    what = f"{deployed.commit.short} on {deployed.target} is recorded"
+    warnings.warn(f"{what}, but {_HOOK} {problem}", HookFailed, stacklevel=5)
+    return deployed
+
+
+def _live(context: Context, target: str) -> str | None:
+    """The version that is live on a target, None if there is none."""
+    with suppress(MvcError):
+        return str(live_at(context, None, target).commit)
+    return None
+
+
+def _run(command: str, seconds: float, facts: Mapping[str, str | None]) -> str | None:
+    """Runs the hook to its end; what went wrong, None if nothing did."""
+    import subprocess  # rarely needed
+
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the user's own setting
+            ["/bin/sh", "-c", command],
+            stdin=subprocess.PIPE,
+            stdout=_STDERR,
+            cwd=facts["repository"],
+            env=os.environ | _variables(facts),
+            start_new_session=True,  # a group of its own, which is ended as a whole
+        )
+    except OSError as error:
+        return f"cannot be started: {error.strerror}"
+    try:
+        process.communicate(json.dumps(facts).encode(), timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return f"took longer than {seconds:g} s and was ended"
+    except BaseException:
+        _end(process)
+        raise
+    code = process.returncode
+    if code < 0:
+        return f"was ended by signal {-code} ({signal.strsignal(-code)})"
+    return f"failed with exit status {code}" if code else None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the hook and the processes that it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _variables(facts: Mapping[str, str | None]) -> dict[str, str]:
+    """``DEPLOY_TARGET`` and so on, empty for what there is not; texts of people on one line."""
+    said = {name: printable((facts[name] or "")[:_LONGEST]) for name in ("author", "reason")}
+    known = {name: value or "" for name, value in facts.items()} | said
+    return {_PREFIX + name.upper(): value for name, value in known.items()}

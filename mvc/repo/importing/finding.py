@@ -1,0 +1,316 @@
+"""Finds the checkpoints that lie on disk: which files are a version, and which versions a history.
+
+A file becomes a version of one tracked path. A folder whose files belong together
+(``checkpoint-500``) becomes one version with all of its files. A folder of numbered checkpoints is
+the run of a training, and a history of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+
+from msgspec import Struct, field
+
+from mvc.errors import InvalidName, InvalidTime, UnknownPath, WrongUsage
+from mvc.io.files import FileIdentity, FileSystem
+from mvc.limits import MAX_REF_BYTES
+from mvc.model.names import check_path, check_ref, printable
+from mvc.repo.times import check_moment, parse_time
+from mvc.repo.worktree.worktree import FoundFile, dead_link, files_in, sound_files_in
+
+_EXTENSIONS = (
+    ".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".jit", ".ptl",
+    ".onnx", ".gguf", ".h5", ".hdf5", ".keras", ".tflite", ".msgpack",
+)  # fmt: skip
+# Files that training writes next to a model; alone they are no version.
+_BESIDE = re.compile(r"(optimizer|scheduler|scaler|training_args|rng_state|random_states).*")
+_SHARD = re.compile(r".+-\d+-of-\d+\.\w+")
+_NUMBERED = re.compile(
+    r"(.*[-_.])?(checkpoint|ckpt|global_step|step|epoch|iter|iteration)[-_=.]?\d+([-_=.].*)?",
+    re.IGNORECASE,
+)
+_DIGITS = re.compile(r"(\d+)")
+_DEEPEST = 12  # folders below a source in which runs are looked for
+_TIME_RULES = "use 'mtime', or 'name:FORMAT' such as 'name:model-%Y%m%d-%H%M%S.pt'"
+
+
+class Checkpoint(Struct, frozen=True):
+    """A version to commit: its files by tracked name. ``time_ns`` since 1970, ``size`` in bytes."""
+
+    source: Path
+    time_ns: int
+    files: Mapping[str, Path]
+    size: int
+
+
+class History(Struct, frozen=True):
+    """Checkpoints that follow each other, oldest first.
+
+    ``run`` names the training that wrote them; it is empty for files of which no more is known.
+    ``branch`` is the branch that gets them; None means the current one.
+    """
+
+    branch: str | None
+    run: str
+    checkpoints: tuple[Checkpoint, ...]
+
+
+def find_histories(
+    fs: FileSystem,
+    sources: Sequence[Path],
+    time: str,
+    path: str | None,
+    left_out: list[Path] | None = None,
+) -> list[History]:
+    """The histories in ``sources``; checkpoints of equal time are in the order of their names.
+
+    A folder means its model files and its subfolders with model files, which are one history,
+    and each subfolder that is the run of a training, which is another. What is none of these is
+    added to ``left_out``, unless it is hidden. Raises UnknownPath for a source that does not exist
+    and for a symbolic link that leads nowhere, WrongUsage if files of several formats would become
+    one path, InvalidTime if a name has no time.
+    """
+    make = _Maker(fs, _Clock(time), None if path is None else PurePosixPath(path).as_posix())
+    plain, runs = _Found(), list[tuple[str, _Found]]()
+    for source in sources:
+        identity = fs.stat(source)
+        if identity is None:
+            raise UnknownPath(f"there is no file or folder {printable(str(source))}")
+        if not identity.is_dir:
+            plain.singles[source] = identity
+        else:
+            found = _look_into(fs, source)
+            if found.is_run:
+                runs.append((source.resolve().name, found))
+            elif _is_checkpoint(fs.list(source)):
+                plain.folders[source] = None
+            else:
+                plain.add(found)
+            runs += [(place.relative_to(source).as_posix(), each) for place, each in found.runs]
+    if len(runs) == 1 and runs[0][1].at in sources and plain.holds_any:
+        plain.add(runs.pop()[1])
+    if left_out is not None:
+        left_out += [*plain.skipped, *(path for _, each in runs for path in each.left_out(fs))]
+    histories = [History(None, "", make.checkpoints(plain))] if plain.holds_any else []
+    alone = not histories and len(runs) == 1 and runs[0][1].at in sources
+    taken: set[str] = set()
+    for name, each in runs:
+        branch = _branch_name(name, taken)
+        checkpoints = make.checkpoints(each)
+        histories.append(History(None if alone else branch, branch, checkpoints))
+    return histories
+
+
+def find_checkpoints(fs: FileSystem, sources: Sequence[Path], path: str) -> list[Checkpoint]:
+    """The checkpoints of every history in ``sources``, by the times of their files."""
+    found = find_histories(fs, sources, "mtime", path)
+    return [checkpoint for history in found for checkpoint in history.checkpoints]
+
+
+# -- looking into folders --------------------------------------------------------------------
+
+
+class _Found(Struct):
+    """What a folder holds: model files, folders that are versions, and runs of trainings."""
+
+    at: Path | None = None
+    singles: dict[Path, FileIdentity] = field(default_factory=dict)
+    folders: dict[Path, None] = field(default_factory=dict)
+    runs: list[tuple[Path, _Found]] = field(default_factory=list)
+    skipped: list[Path] = field(default_factory=list)
+
+    def add(self, other: _Found) -> None:
+        self.singles |= other.singles
+        self.folders |= other.folders
+        self.skipped += other.skipped
+
+    @property
+    def holds_any(self) -> bool:
+        return bool(self.singles or self.folders)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the training wrote its result next to its checkpoints."""
+        return self.is_run and bool(self.folders and self.singles)
+
+    def left_out(self, fs: FileSystem) -> list[Path]:
+        """What belongs to no version; the result has all files that lie next to it."""
+        if not self.has_result:
+            return self.skipped
+        identities = ((place, fs.stat(place)) for place in self.skipped)
+        return [place for place, identity in identities if identity is None or identity.is_dir]
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a training wrote its numbered checkpoints here."""
+        files = [place for place in self.singles if _NUMBERED.fullmatch(place.name)]
+        return len(files) > 1 or any(_NUMBERED.fullmatch(folder.name) for folder in self.folders)
+
+
+def _look_into(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
+    """The checkpoints and the runs in a folder, and by its name what is neither."""
+    found = _Found(folder)
+    for name in fs.list(folder):
+        place = folder / name
+        identity = None if name.startswith(".") else fs.stat(place)
+        if identity is None:
+            if _is_model(name) and fs.stat(place, follow=False) is not None:
+                raise dead_link(str(place))
+        elif identity.is_dir:
+            _look_at_folder(fs, place, found, deep + 1)
+        elif identity.is_file and _is_model(name) and not _BESIDE.fullmatch(name):
+            found.singles[place] = identity
+        else:
+            found.skipped.append(place)
+    return found
+
+
+def _look_at_folder(fs: FileSystem, place: Path, found: _Found, deep: int) -> None:
+    """Adds a subfolder: as a version, as a run, as one that holds runs, or as what is none."""
+    inside = _Found() if deep > _DEEPEST else _look_into(fs, place, deep)
+    if inside.is_run:
+        found.runs.append((place, inside))
+    elif not inside.runs and any(_is_model(file.name) for file in files_in(fs, place)):
+        found.folders[place] = None
+    elif not inside.runs:
+        found.skipped.append(place)
+    else:
+        found.skipped += [*inside.singles, *inside.folders, *inside.skipped]
+    found.runs += inside.runs
+
+
+def _is_checkpoint(names: Sequence[str]) -> bool:
+    """Whether a folder is one version: it has shards, or the state of a trainer."""
+    return any(
+        _SHARD.fullmatch(n) or n.endswith(".index.json") or n == "trainer_state.json" for n in names
+    )
+
+
+def _is_model(name: str) -> bool:
+    return name.lower().endswith(_EXTENSIONS)
+
+
+def _branch_name(name: str, taken: set[str]) -> str:
+    """A branch's name that is like that of a run's folder, and not among ``taken``."""
+    plain = name.removesuffix("/checkpoints")
+    parts = re.sub(r"[^A-Za-z0-9._+/-]+", "-", plain).split("/")
+    wanted = "/".join(part.strip(".-").replace("..", ".") or "run" for part in parts)
+    wanted = wanted[: MAX_REF_BYTES - 10].rstrip("./-") or "run"
+    try:
+        check_ref("branch", wanted)
+    except InvalidName:  # as an id looks, or HEAD
+        wanted = f"run-{wanted.removesuffix('.lock')}"
+    chosen, number = wanted, 1
+    while chosen in taken:
+        number += 1
+        chosen = f"{wanted}-{number}"
+    taken.add(chosen)
+    return chosen
+
+
+# -- versions --------------------------------------------------------------------------------
+
+
+class _Maker(Struct, frozen=True):
+    """Makes checkpoints: their times by ``clock``, the tracked names below or at ``prefix``."""
+
+    fs: FileSystem
+    clock: _Clock
+    prefix: str | None
+
+    def checkpoints(self, found: _Found) -> tuple[Checkpoint, ...]:
+        """Those of a folder, oldest first; the files next to a run's folders are one version."""
+        if self.prefix is not None:
+            check_path(self.prefix)
+        made = [self._folder(folder, sound_files_in(self.fs, folder)) for folder in found.folders]
+        if found.at is not None and found.has_result:
+            files = sound_files_in(self.fs, found.at)
+            made.append(self._folder(found.at, [file for file in files if "/" not in file.name]))
+        else:
+            made += self._files(found.singles)
+        return tuple(sorted(made, key=lambda c: (c.time_ns, _natural(c.source.name))))
+
+    def _files(self, singles: Mapping[Path, FileIdentity]) -> Iterator[Checkpoint]:
+        named = self.prefix or _default_name(singles)
+        for place, identity in singles.items():
+            time_ns = self.clock.of(place, identity.mtime_ns)
+            yield Checkpoint(place, time_ns, {named: place}, identity.size)
+
+    def _folder(self, folder: Path, inside: Sequence[FoundFile]) -> Checkpoint:
+        files: dict[str, Path] = {}
+        size = newest = 0
+        for file in inside:
+            name = check_path(f"{self.prefix}/{file.name}" if self.prefix else file.name)
+            files[name] = folder / file.name
+            size += file.identity.size
+            newest = max(newest, file.identity.mtime_ns)
+        return Checkpoint(folder, self.clock.of(folder, newest), files, size)
+
+
+def _extension(name: str) -> str:
+    lower = name.lower()
+    return next((e for e in _EXTENSIONS if lower.endswith(e)), PurePosixPath(lower).suffix)
+
+
+def _default_name(singles: Mapping[Path, FileIdentity]) -> str:
+    extensions = sorted({_extension(place.name) for place in singles})
+    if len(extensions) > 1:
+        raise WrongUsage(
+            f"the checkpoints are of several formats: {', '.join(extensions)}",
+            hint="import one format at a time, or give the tracked path",
+        )
+    return "model" + "".join(extensions)
+
+
+class _Clock:
+    """Reads a checkpoint's time by the rule of ``--time``."""
+
+    def __init__(self, rule: str) -> None:
+        kind, _, self._format = rule.partition(":")
+        if rule != "mtime" and (kind != "name" or "%" not in self._format):
+            raise WrongUsage(f"{printable(rule)!r} is not a way to tell times", hint=_TIME_RULES)
+        if kind == "name" and not _names_date(self._format):
+            raise WrongUsage(
+                f"{printable(self._format)!r} names no date: every time would be in 1900",
+                hint="name year, month and day, such as 'name:model-%Y%m%d-%H%M%S.pt'",
+            )
+
+    def of(self, place: Path, mtime_ns: int) -> int:
+        if not self._format:
+            return check_moment(mtime_ns, f"that of {place.name}")
+        names = (place.name, place.name.removesuffix(_extension(place.name)))
+        for name in names:
+            if (moment := _strptime(name, self._format)) is not None:
+                moment = moment.astimezone(UTC) if moment.tzinfo is not None else moment
+                return parse_time(moment.isoformat(), now_ns=0)
+        raise InvalidTime(
+            f"no time of the form {printable(self._format)!r} in {printable(place.name)!r}",
+            hint="the form must fit the whole name; %% stands for a percent sign",
+        )
+
+
+def _names_date(form: str) -> bool:
+    """Whether the format has a year. Unknown directives such as %s are refused later."""
+    directives = set(re.findall(r"%[-_0^#]?(.)", form))
+    return bool(directives & set("YyGcxs+")) or not directives - {"%"}
+
+
+def _strptime(name: str, form: str) -> datetime | None:
+    try:
+        return datetime.strptime(name, form)
+    except re.error:
+        raise WrongUsage(f"{printable(form)!r} is no time format", hint=_TIME_RULES) from None
+    except ValueError as error:
+        if "directive" in str(error) or "stray" in str(error):
+            raise WrongUsage(
+                f"{printable(form)!r} is no time format: {error}", hint=_TIME_RULES
+            ) from None
+        return None
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts epoch2 before epoch10."""
+    return [(int(p), "") if p.isdigit() else (-1, p) for p in _DIGITS.split(name) if p]

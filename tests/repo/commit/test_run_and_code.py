@@ -1,0 +1,122 @@
+"""The run that made a version, and what its code differed by from the git commit."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import mvc
+from mvc.errors import InvalidName, UnknownPath, WrongUsage
+from mvc.io.files import FileSystem
+from mvc.repo.worktree import git_code
+from mvc.store.format import read_features
+from mvc.testing.history import weights
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    names = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+    subprocess.run(["git", *names, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repo(tmp_path: Path):
+    """Below a git work tree with one file, ``train.py``."""
+    (tmp_path / "train.py").write_text("lr = 0.1\n")
+    if shutil.which("git"):
+        git(tmp_path, "init")
+        git(tmp_path, "add", "train.py")
+        git(tmp_path, "commit", "-m", "first")
+    with mvc.Repository.init(tmp_path) as opened:
+        yield opened
+
+
+def test_a_run_is_kept_with_its_versions(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        plain = repo.commit(weights(1))
+        assert (plain.commit.run, plain.commit.encoded[0]) == ("", 1)
+        assert read_features(FileSystem(), tmp_path / ".mvc") == frozenset()
+        named = [repo.commit(weights(i), run="lr=0.1 #3").id for i in range(2, 6)]
+        assert read_features(FileSystem(), tmp_path / ".mvc") == {"commit-4"}
+        with pytest.raises(InvalidName, match="the run's name holds a control character"):
+            repo.commit(weights(9), run="a\nb")
+        with pytest.raises(WrongUsage, match="run"):
+            repo.commit(weights(9), run=7)  # type: ignore[arg-type]
+    with mvc.Repository.open(tmp_path) as repo:
+        assert [entry.commit.run for entry in repo.log()] == ["lr=0.1 #3"] * 4 + [""]
+        assert [entry.id for entry in repo.log()] == [*named[::-1], plain.id]
+        repo.storage.gc(grace="0")
+        assert repo.find("HEAD") == named[-1]
+        assert repo.storage.fsck(full=True).sound
+
+
+@needs_git
+def test_code_that_differs_from_its_commit_is_marked(repo: mvc.Repository) -> None:
+    clean = repo.commit(weights(1)).commit
+    (repo.root / "untracked.py").write_text("x = 1\n")
+    same = repo.commit(weights(2)).commit
+    assert (clean.dirty, same.dirty, clean.code) == (False, False, same.code)
+    (repo.root / "train.py").write_text("lr = 0.2\n")
+    dirty = repo.commit(weights(3)).commit
+    assert (dirty.dirty, dirty.code, dirty.attached) == (True, clean.code, ())
+    git(repo.root, "add", "train.py")
+    assert repo.commit(weights(4)).commit.dirty
+    git(repo.root, "commit", "-m", "second")
+    later = repo.commit(weights(5)).commit
+    assert not later.dirty and later.code != clean.code
+    with pytest.raises(UnknownPath, match=r"carries no code.patch"):
+        repo.recipes.patch()
+
+
+@needs_git
+def test_a_patch_gives_the_code_back(repo: mvc.Repository, tmp_path: Path) -> None:
+    text = "lr = 0.2\nname = 'é'\n"
+    (repo.root / "train.py").write_text(text)
+    done = repo.commit(weights(1), options=mvc.CommitOptions(patch=True))
+    assert done.commit.attached == ("code.patch",)
+    git(repo.root, "checkout", "train.py")
+    (tmp_path / "p").write_bytes(repo.recipes.patch())
+    git(repo.root, "apply", str(tmp_path / "p"))
+    assert (repo.root / "train.py").read_text() == text
+    git(repo.root, "commit", "-am", "second")
+    assert repo.commit(weights(2), options=mvc.CommitOptions(patch=True)).commit.attached == ()
+    assert repo.recipes.patch("HEAD~1")
+    assert repo.storage.fsck(full=True).sound
+
+
+@needs_git
+def test_a_patch_that_is_too_long_is_refused(
+    repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git_code, "MAX_ATTACHED_BYTES", 50)
+    (repo.root / "train.py").write_text("lr = 0.2\n" * 30)
+    with pytest.raises(WrongUsage, match="the patch of the code has more than 50 bytes"):
+        repo.commit(weights(1), options=mvc.CommitOptions(patch=True))
+    assert repo.commit(weights(1)).commit.dirty
+
+
+@needs_git
+def test_without_git_nothing_is_marked(
+    repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repo.root / "train.py").write_text("lr = 0.2\n")
+    monkeypatch.setenv("PATH", "")
+    made = repo.commit(weights(1), options=mvc.CommitOptions(patch=True)).commit
+    assert (made.dirty, made.attached, len(made.code)) == (False, (), 40)
+
+
+@needs_git
+def test_a_recorder_asks_git_once(repo: mvc.Repository) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with mvc.Recorder(repo, model, optimizer) as recorder:
+        recorder.step()
+        recorder.flush()
+        (repo.root / "train.py").write_text("lr = 0.2\n")  # not the code that runs
+        recorder.step()
+    assert [entry.commit.dirty for entry in repo.log()] == [False, False]
