@@ -75,7 +75,7 @@ def import_libraries() -> None:
         return
     for late in _LATE:
         sys.modules.setdefault(late.__name__, late)
-    urllib.parse = sys.modules["urllib.parse"]  # as importing it would
+    vars(urllib)["parse"] = sys.modules["urllib.parse"]  # as importing it would
     with _replaced({name: it for name, it in _INSTEAD.items() if name not in sys.modules}):
         import click  # noqa: F401
         import msgspec  # noqa: F401

@@ -179,8 +179,8 @@ class Verb(click.Command):
     """
 
     def __init__(self, *args: Any, example: str, json: bool, **kwargs: Any) -> None:
-        super().__init__(*args, add_help_option=False, **kwargs)
-        self.example = example
+        super().__init__(*args, **kwargs)
+        self.example, self.add_help_option = example, False
         if json:
             self.params.append(
                 _option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -330,11 +330,11 @@ _EXAMPLE = (
 @click.command(
     cls=Program,
     params=[
+        *_shared_options(hidden=False),
         ProgramOption(
             ("-C", "directory"), metavar="DIR", shell_complete=COMPLETIONS["DIR"],
             help="Work as if started in DIR.",
         ),
-        *_shared_options(hidden=False),
         _ending(
             "-V", "--version", text=lambda _: f"mvc {__version__}",
             help_="Show the version and exit.",
