@@ -1072,15 +1072,16 @@ class Repository:
         *metrics: str,
         since: Time | None = None,
         until: Time | None = None,
-        by: By = "time",
+        by: By | None = None,
         **options: Unpack[PlotOptions],
     ) -> Plot:
         """Charts of metrics, with what was live when; the best version of each is marked.
 
         The axis goes from the first to the last version or deployment from ``since`` to ``until``
-        (both included); ``by="version"`` places versions by their number. Every branch and every
-        run is a line of its own. ``options``: ``PlotOptions``. Without metrics and options the
-        metrics that most versions have. Raises UnknownMetric, UnknownTarget.
+        (both included); ``by="version"`` places versions by their number, and so does None where
+        they would crowd in time. Every branch and every run is a line of its own. ``options``:
+        ``PlotOptions``. Without metrics and options the metrics that most versions have. Raises
+        UnknownMetric, UnknownTarget.
         """
         from mvc.report import plot
 
@@ -1093,7 +1094,7 @@ class Repository:
         *,
         since: Time | None = None,
         until: Time | None = None,
-        by: By = "time",
+        by: By | None = None,
         layer_seconds: float = 2.0,
         unfold: bool = False,
     ) -> str:
@@ -1116,7 +1117,7 @@ class Repository:
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
         return text
 
-    def _view(self, since: Time | None, until: Time | None, by: By) -> View:
+    def _view(self, since: Time | None, until: Time | None, by: By | None) -> View:
         from mvc.report.axis import check_by
         from mvc.report.overview import View
 
