@@ -77,7 +77,7 @@ def plot(
     there = metrics_of(found.versions)
     for name in metrics:
         if name not in there:
-            raise unknown_metric(name, found.versions)
+            raise unknown_metric(name, (c.metrics for c in found.versions))
     if not (metrics or stored or distance):
         metrics, stored = there[:_FIRST], not there
     panels = [metric_panel(found, name) for name in metrics]

@@ -162,18 +162,9 @@ def check_request(request: CommitRequest) -> None:
     check_run(request.run)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
-    if len(request.metrics) > MAX_METRICS:
-        raise WrongUsage(f"more than {MAX_METRICS} metrics")
-    if len(request.params) > MAX_PARAMS:
-        raise WrongUsage(f"more than {MAX_PARAMS} params")
+    check_values(request.metrics, request.params)
     if len(set(request.needs)) > MAX_NEEDS:
         raise WrongUsage(f"a version needs at most {MAX_NEEDS} others beside its parent")
-    for name in request.metrics:
-        check_key(name, "metric")
-    for name, value in request.params.items():
-        check_key(name, "param")
-        if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
-            raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
     if len(request.attachments) > MAX_ATTACHED:
         raise WrongUsage(f"a version carries at most {MAX_ATTACHED} files beside its own")
     for name, given in request.attachments.items():
@@ -189,6 +180,20 @@ def check_request(request: CommitRequest) -> None:
                 hint="no checkout would write it: rename it",
             )
         seen.add(check_place(change.path))
+
+
+def check_values(metrics: Mapping[str, float], params: Mapping[str, str]) -> None:
+    """Raises WrongUsage or InvalidName for metrics and params that no version can have."""
+    if len(metrics) > MAX_METRICS:
+        raise WrongUsage(f"more than {MAX_METRICS} metrics")
+    if len(params) > MAX_PARAMS:
+        raise WrongUsage(f"more than {MAX_PARAMS} params")
+    for name in metrics:
+        check_key(name, "metric")
+    for name, value in params.items():
+        check_key(name, "param")
+        if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
+            raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
 
 
 def check_run(name: str) -> str:

@@ -105,11 +105,11 @@ def proven_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
 
 def _comparable(entry: Entry) -> tuple[object, ...]:
     """What an entry says; metrics as texts, since NaN equals nothing."""
-    commits = [
-        (replace(commit, metrics={}), {n: value.hex() for n, value in commit.metrics.items()})
-        for commit in entry.commits
+    measured = [
+        (replace(each, metrics={}), {name: value.hex() for name, value in each.metrics.items()})
+        for each in (*entry.commits, *entry.evidence)
     ]
-    return replace(entry, commits=()), commits
+    return replace(entry, commits=(), evidence=()), measured
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:
