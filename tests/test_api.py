@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -194,9 +196,10 @@ def test_a_plot_leaves_gaps_where_values_are_not_finite(tmp_path: Path) -> None:
             repo.commit(STATE, metrics=metrics, options=mvc.CommitOptions(time=at))
         drawn = repo.plot("acc", "none")
         text, svg = drawn.text(60), drawn.svg()
-    assert text[0] == "acc, highest 3, lowest 1" and "none, no finite value" in text
-    assert sum(line.count("*") for line in text) == 3
-    (line,) = re.findall(r'class="l" d="([^"]*)"', svg)
+    assert text[0].startswith("acc, highest 3, lowest 1, best ")
+    assert "none, no finite value" in text
+    assert sum(line.count("*") + line.count("@") for line in text) == 3
+    (line,) = re.findall(r'class="l l0" d="([^"]*)"', svg)
     assert re.sub(r"[\d. ]+", "", line.replace("h0", "")) == "MLM"
 
 
@@ -208,3 +211,69 @@ def test_the_extremes_of_float64_are_drawn(tmp_path: Path) -> None:
         drawn = repo.plot("acc", "gone")
         assert drawn.picture("x.png").startswith(b"\x89PNG")
         assert "nan" not in drawn.svg() and "inf" not in drawn.svg()
+
+
+# -- tables and notebooks --------------------------------------------------------------------
+
+EVIL = "<script>alert(1)</script>"
+
+
+def test_the_log_as_a_table_of_pandas(repo: mvc.Repository) -> None:
+    pandas = pytest.importorskip("pandas")
+    for i in range(3):
+        repo.commit(
+            {"w": np.full(3, i)}, message=f"step {i}", metrics={"acc": i / 4},
+            params={"lr": 10.0**-i, "data": "mnist"} if i else {},
+            deploy="prod" if i == 1 else None,
+        )  # fmt: skip
+    table = repo.log().to_pandas()
+    assert list(table["metrics.acc"]) == [0.5, 0.25, 0.0]
+    assert table["params.lr"].dtype == float and table["params.lr"].isna().tolist() == [0, 0, 1]
+    assert table["params.data"].tolist()[:2] == ["mnist", "mnist"]
+    assert table["deployed"].tolist() == [[], ["prod"], []]
+    assert str(table["time"].dt.tz) == "UTC"
+    assert [int(t.value) for t in table["time"]] == [e.commit.time_ns for e in repo.log()]
+    assert table["version"][0] == str(repo.find())
+    assert isinstance(repo.log("HEAD..HEAD").to_pandas(), pandas.DataFrame)
+
+
+def test_without_pandas_the_error_says_so(
+    repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo.commit(STATE)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(mvc.MvcError, match="to_pandas needs pandas") as caught:
+        repo.log().to_pandas()
+    assert "pip install" in str(caught.value.hint)
+
+
+def test_notebooks_show_everything_and_escape_it(repo: mvc.Repository) -> None:
+    (repo.root / f"{EVIL[:8]}").write_text("x")
+    repo.commit({"w": np.ones(3)}, message=EVIL, metrics={EVIL[:20]: 1.0}, deploy="prod")
+    repo.commit({"w": np.zeros(3)}, metrics={EVIL[:20]: 2.0})
+    shown = {
+        "repository": repo._repr_html_(),
+        "status": repo.status()._repr_html_(),
+        "stats": repo.storage.stats()._repr_html_(),
+        "plot": repo.plot()._repr_html_(),
+        "live": repo.live(target="prod")._repr_html_(),
+        "deployments": repo.deployments()._repr_html_(),
+    }
+    for name, page in shown.items():
+        assert "<script" not in page, name
+        assert "<table" in page or "<svg" in page, name
+    assert str(repo.root) in shown["repository"] and "&lt;script&gt;" in shown["repository"]
+    assert "live now" in shown["repository"] and "untracked" in shown["status"]
+    assert "stored in full" in shown["stats"]
+    assert repo.deployments()[0].commit.short in shown["live"]
+    repo.close()
+    assert "closed" in repo._repr_html_()
+
+
+def test_the_time_of_a_deployment_is_a_datetime(repo: mvc.Repository) -> None:
+    repo.commit({"w": np.ones(3)})
+    for at in ("2026-11-20T10:00:00.123456Z", "1969-12-31T23:59:59Z", "2200-01-01T00:00Z"):
+        time = repo.deploy("HEAD", "prod", at=at).time
+        assert time.utcoffset() is not None
+        assert time == datetime.fromisoformat(at)
+        assert repo.time(time) == repo.time(at)

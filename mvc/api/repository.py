@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
-    from mvc.repo.display import Log
+    from mvc.repo.display import Deployments, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -74,7 +74,9 @@ if TYPE_CHECKING:
     from mvc.repo.oplog.undo import Undoing
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
+    from mvc.report.axis import By
     from mvc.report.family import Family
+    from mvc.report.overview import View
     from mvc.report.plot import Plot
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
@@ -93,6 +95,20 @@ class _Rarer(TypedDict, total=False):
     at: Time | None
     reset_point: bool
     run: str
+
+
+class PlotOptions(TypedDict, total=False):
+    """What ``plot`` draws beside metrics.
+
+    ``target``: deployments of this target alone. ``stored``: the bytes that versions added.
+    ``distance``: the L2 norm of the change from each first parent of HEAD, for as many as
+    ``seconds`` (10 by default) allow.
+    """
+
+    target: str | None
+    stored: bool
+    distance: bool
+    seconds: float
 
 
 class WriteOptions(TypedDict, total=False):
@@ -289,6 +305,22 @@ class Repository:
     def __repr__(self) -> str:
         state = " (closed)" if self.closed else ""
         return f"<mvc repository {printable(str(self.root))}{state}>"
+
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import html_table
+
+        if self.closed:
+            return html_table((), (), title=repr(self))
+        head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
+        at = "no version yet" if head.commit is None else head.commit.short
+        title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
+        live = [
+            (target, id_.short)
+            for id_, targets in deployments.live_now(self.context).items()
+            for target in targets
+        ]
+        tables = html_table((), (), title=title) + newest._repr_html_()
+        return tables + (html_table(("target", "live now"), sorted(live)) if live else "")
 
     def __enter__(self) -> Self:
         return self
@@ -1023,32 +1055,38 @@ class Repository:
     def plot(
         self,
         *metrics: str,
-        target: str | None = None,
-        stored: bool = False,
-        distance: bool = False,
-        seconds: float = 10.0,
+        since: Time | None = None,
+        until: Time | None = None,
+        by: By = "time",
+        **options: Unpack[PlotOptions],
     ) -> Plot:
-        """Charts of metrics over time, with what was live when on ``target`` or every target.
+        """Charts of metrics, with what was live when; the best version of each is marked.
 
-        ``stored`` adds the bytes that versions added, ``distance`` the L2 norm of the change
-        from each first parent of HEAD, for as many as ``seconds`` allow. Without any of these
-        the metrics that most versions have. Raises UnknownMetric, UnknownTarget.
+        The axis goes from the first to the last version or deployment from ``since`` to ``until``
+        (both included); ``by="version"`` places versions by their number. Every branch and every
+        run is a line of its own. ``options``: ``PlotOptions``. Without metrics and options the
+        metrics that most versions have. Raises UnknownMetric, UnknownTarget.
         """
         from mvc.report import plot
 
-        return plot.plot(
-            self.context,
-            metrics,
-            target=target,
-            stored=stored,
-            distance=distance,
-            seconds=seconds,
-        )
+        check_keywords("plot", PlotOptions, options)
+        return plot.plot(self.context, metrics, options, self._view(since, until, by))
 
-    def report(self, path: PathName | None = None, *, layer_seconds: float = 2.0) -> str:
+    def report(
+        self,
+        path: PathName | None = None,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        by: By = "time",
+        layer_seconds: float = 2.0,
+        unfold: bool = False,
+    ) -> str:
         """The history as one HTML page, written to ``path`` if one is given, in one step.
 
-        At most about ``layer_seconds`` are spent on the distances between layers.
+        ``since``, ``until`` and ``by`` as for ``plot``. At most about ``layer_seconds`` are spent
+        on the distances between layers; ``unfold`` shows those of optimizers, schedulers and
+        random generators, too.
         """
         from mvc.repo.checkout.outputs import refuse_store
         from mvc.report.page import page
@@ -1056,11 +1094,18 @@ class Repository:
         fs = self.context.store.fs
         if path is not None:
             refuse_store(fs, Path(path))
-        text = page(self.context, seconds=layer_seconds)
+        view = self._view(since, until, by)
+        text = page(self.context, view, seconds=layer_seconds, unfold=unfold)
         if path is not None:
             data = text.encode()
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
         return text
+
+    def _view(self, since: Time | None, until: Time | None, by: By) -> View:
+        from mvc.report.axis import check_by
+        from mvc.report.overview import View
+
+        return View(self._moment(since), self._moment(until), check_by(by))
 
     # -- deployments, refs, paths --------------------------------------------------------------
 
@@ -1100,13 +1145,16 @@ class Repository:
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
-    ) -> list[Deployed]:
+    ) -> Deployments:
         """Every deployment, retracted ones included, of one target or all.
 
         Raises DamagedData where entries of the journal are lost that may have recorded more;
         with ``incomplete`` that is noted there, and what can be read is returned.
         """
-        return deployments.list_deployments(self.context, target, incomplete=incomplete)
+        from mvc.repo.display import Deployments
+
+        found = deployments.list_deployments(self.context, target, incomplete=incomplete)
+        return Deployments(found)
 
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""

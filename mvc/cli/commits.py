@@ -121,7 +121,7 @@ def _code(commit: Commit, *, full: bool) -> str:
 def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
-    when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
+    when = format_time(commit.time_ns, precise=False)
     metrics = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
     params = (f"{printable(k)}={printable(v)}" for k, v in sorted(commit.params.items()))
     facts = [
@@ -141,7 +141,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Carries", printable(", ".join(commit.attached)) or None),
         ("State", forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
-        *(("Deployed", _deployed(d)) for d in entry.deployments),
+        *(("Deployed", _deployed(d, precise=full)) for d in entry.deployments),
     ]
     lines = [f"{name + ':':9} {value}" for name, value in facts if value is not None]
     if commit.message.strip():
@@ -173,7 +173,7 @@ def tell_deployed(session: Session, done: Deployed, words: str, *, title: str = 
     elif session.verbosity >= 0:
         commit = out.paint(done.commit.short, "id") + (f" ({title})" if title else "")
         target = out.paint(printable(done.target), "target")
-        when = format_time(done.time_ns)
+        when = format_time(done.time_ns, precise=session.verbose)
         out.line(f"{words.format(target=target, commit=commit)} at {when}")
 
 
@@ -190,9 +190,10 @@ def warn_of_time(out: Output, deployed: Deployed, commit: Commit) -> None:
         )
 
 
-def _deployed(deployed: Deployed) -> str:
+def _deployed(deployed: Deployed, *, precise: bool) -> str:
     taken_back = " (retracted)" if deployed.retracted else ""
-    return f"{printable(deployed.target)} at {format_time(deployed.time_ns)}{taken_back}"
+    when = format_time(deployed.time_ns, precise=precise)
+    return f"{printable(deployed.target)} at {when}{taken_back}"
 
 
 def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:

@@ -9,11 +9,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from mvc.model.names import printable
+
+if TYPE_CHECKING:
+    from mvc.cli.pager import Pager
+
 
 _STYLES: dict[str, dict[str, Any]] = {
     "id": {"fg": "yellow"},
@@ -37,6 +42,8 @@ class Output:
     def __init__(self, color: str = "auto") -> None:
         self.set_color(color)
         self.quiet = False
+        self._pages = False
+        self._pager: Pager | None = None
 
     def set_color(self, color: str) -> None:
         self._mode = color
@@ -58,9 +65,36 @@ class Output:
         """``text`` in one of the styles above, if colours are on."""
         return click.style(text, **_STYLES[style]) if style and self.colored and text else text
 
+    def page(self) -> None:
+        """Has the lines from here on go through a pager, if stdout is a terminal."""
+        self._pages = _is_terminal(sys.stdout)
+
+    def end_page(self) -> None:
+        """Waits until the user leaves the pager, if there is one."""
+        pager, self._pager, self._pages = self._pager, None, False
+        if pager is not None:
+            pager.end()
+
+    def _start_pager(self) -> None:
+        from mvc.cli.pager import Pager, PagerMissing
+
+        self._pages = False
+        try:
+            self._pager = Pager.start(os.environ)
+        except PagerMissing as missing:
+            self.warn(f"there is no pager {printable(str(missing))!r}: this is printed without one")
+
     def line(self, text: str = "") -> None:
         """Prints a line of data."""
-        click.echo(text, color=self.colored)
+        if self._pages:
+            self._start_pager()
+        if self._pager is None:
+            click.echo(text, color=self.colored)
+            return
+        try:
+            click.echo(text, color=self.colored, file=self._pager.stream)
+        except BrokenPipeError:  # the user has seen enough
+            raise click.exceptions.Exit(0) from None
 
     def json(self, schema: str, payload: object, *, incomplete: Sequence[object] = ()) -> None:
         """Prints one object, of a mapping or a struct; ``incomplete``: what it lacks is lost."""
@@ -79,12 +113,20 @@ class Output:
     def note(self, text: str) -> None:
         """Prints a line for people, unless quiet."""
         if not self.quiet:
-            click.echo(text, err=True, color=self._wanted(sys.stderr))
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        """Prints on stderr; into the pager if both are the user's terminal."""
+        if self._pager is not None and _is_terminal(sys.stderr):
+            with suppress(BrokenPipeError):
+                click.echo(text, color=self._wanted(sys.stderr), file=self._pager.stream)
+            return
+        click.echo(text, err=True, color=self._wanted(sys.stderr))
 
     def warn(self, text: str) -> None:
         """Prints a warning, even when quiet."""
         tag = click.style("warning:", fg="yellow", bold=True)
-        click.echo(f"mvc: {tag} {text}", err=True, color=self._wanted(sys.stderr))
+        self._say(f"mvc: {tag} {text}")
 
     def problem(self, message: str, hint: str | None) -> None:
         """Prints why a command failed, and what to do."""

@@ -19,9 +19,11 @@ from mvc.repo.times import format_time
 
 OWN_FIELDS = {
     "Bars": "title kinds",
+    "BestVersion": "kind place value commit",
     "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
+    "Curve": "name points",
     "CurvePoint": "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds",
     "Deployed": "target commit time@ recorded@ sequence retracted retracted_ns",
     "Deployment": "target commit time_ns",
@@ -33,7 +35,7 @@ OWN_FIELDS = {
     "objects checked_bytes",
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Lanes": "title spans",
-    "Line": "title points",
+    "Line": "title curves best",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
     "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
@@ -45,7 +47,7 @@ OWN_FIELDS = {
     "unreached=orphans",
     "Retraction": "target operation=sequence",
     "Short": "metric=best.metric keep=best.count have without",
-    "Span": "commit start_ns end_ns",
+    "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
     "nonfinite",
     "TensorSpec": "dtype shape",

@@ -94,7 +94,7 @@ _REMOTES = "there are no remotes yet: copy the folder with its .mvc"
 _ELSEWHERE: dict[str, str] = {
     "add": "'mvc commit PATH' records files at once: nothing is staged before",
     "merge": "versions have one parent: nothing is merged",
-    "mv": "rename the file yourself; 'mvc commit -a' records that",
+    "mv": "rename the file yourself; 'mvc commit -a NEW' records that",
     "rebase": "versions do not change; 'mvc switch -c NAME REV' begins a branch at any of them",
     "reflog": "'mvc undo --list' lists the operations",
     "reset": "'mvc undo' takes back an operation, 'mvc checkout -f HEAD' the changes of files",
@@ -138,6 +138,7 @@ def _shared_options(*, hidden: bool) -> list[click.Option]:
             "-v", "--verbose", "verbosity", count=True, help="Show more: full ids, every tensor."
         ),
         option("--color", type=colors, help="Colour: on a terminal (auto), always or never."),
+        option("-P", "--no-pager", is_flag=True, help="Do not show long output page by page."),
         option("--debug", is_flag=True, help="Show a traceback when something fails."),
     ]
 
@@ -193,12 +194,17 @@ class Verb(click.Command):
 
 
 def verb(
-    example: str, options: type[CommandOptions] | None = None, *, json: bool = True
+    example: str,
+    options: type[CommandOptions] | None = None,
+    *,
+    json: bool = True,
+    pages: bool = False,
 ) -> Callable[[Callable[..., int | None]], Verb]:
     """Makes a command of a function that is given the Session and the values of its options.
 
     The function returns the exit code, None for 0. The command is called as its module is. Its
     help is its line in ``COMMANDS`` and what the module's docstring says after its own first line.
+    With ``pages`` its output goes through a pager.
     """
 
     def decorate(function: Callable[..., int | None]) -> Verb:
@@ -207,7 +213,9 @@ def verb(
         details = (module.__doc__ or "").partition("\n\n")[2]
 
         def callback(**values: Any) -> int | None:
-            session = click.get_current_context().find_object(Session)
+            session = click.get_current_context().ensure_object(Session)
+            if pages and not (session.as_json or session.no_pager):
+                session.out.page()
             if options is None:
                 return function(session)
             check_needs(options, values)

@@ -38,6 +38,7 @@ class Session:
         self.verbosity = 0
         self.debug = False
         self.as_json = False
+        self.no_pager = False
         self._told = False
 
     @property
@@ -111,9 +112,10 @@ class Session:
         return False
 
     def from_here(self, name: str) -> str:
-        """A tracked name as a path from the working folder, printable."""
+        """A tracked name, or a folder's with ``/`` at its end, as a printable path from here."""
         here = self.fs.realpath(self.fs.cwd())
-        return printable(os.path.relpath(self.repository.root / name, here))
+        path = os.path.relpath(self.repository.root / name, here)
+        return printable(path + "/" if name.endswith("/") else path)
 
     def check_output(self, path: Path, *, force: bool) -> None:
         """Raises WouldOverwrite if ``path`` exists, unless ``force``; WrongUsage inside .mvc."""
@@ -143,14 +145,14 @@ class Session:
     def close(self) -> None:
         """Closes the repository; warns if lost journal entries may be missing in the answer."""
         repository: Repository | None = self.__dict__.pop("repository", None)
-        if repository is None:
-            return
-        gaps = repository.gaps
-        if gaps and not self._told:
-            self._told = True
-            lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
-            self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
-        repository.close()
+        if repository is not None:
+            gaps = repository.gaps
+            if gaps and not self._told:
+                self._told = True
+                lost = ", ".join(str(gap) for gap in gaps[:3]) + (", ..." if len(gaps) > 3 else "")
+                self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
+            repository.close()
+        self.out.end_page()
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:
@@ -191,8 +193,9 @@ def load(file: Path | None) -> Config:
 
     Variables such as MVC_STORE_RESET_INTERVAL are settings.
     """
+    from mvc.cli.pager import VARIABLE
     from mvc.io.files import FileSystem
     from mvc.repo.config import load_config, user_file
 
-    settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_")}
+    settings = {k: v for k, v in os.environ.items() if k.startswith("MVC_") and k != VARIABLE}
     return load_config(FileSystem(), file, user_file(os.environ), environment=settings, flags={})

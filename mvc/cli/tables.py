@@ -63,16 +63,21 @@ def show(
     indent: str = "",
     styles: Sequence[str | None] | None = None,
     most: int | None = None,
-) -> None:
+    optional: Sequence[int] = (),
+) -> list[str]:
     """Prints a heading and rows, or nothing for no rows; of more than ``most`` the first ones.
 
-    ``styles``: one per row, over the columns' own. Columns empty in every row are left out.
+    ``styles``: one per row, over the columns' own. Columns empty in every row are left out. So are,
+    the last one first, those at these ``optional`` places for which a terminal has no room; their
+    titles are returned.
     """
     every = list(rows)
     cells = every[:most]
     if not cells:
-        return
+        return []
     used = [i for i in range(len(columns)) if any(row[i] for row in cells)]
+    dropped = _too_many(out.width, columns, cells, [i for i in optional if i in used])
+    used = [i for i in used if i not in dropped]
     kept = [columns[i] for i in used]
     titles = [column.title for column in kept]
     lines: list[tuple[list[str], list[str | None]]] = [(titles, ["dim"] * len(kept))]
@@ -84,6 +89,32 @@ def show(
         line = _GAP.join(_cell(out, *each) for each in zip(kept, widths, texts, own, strict=True))
         out.line(indent + line.rstrip())
     out.left_out(len(every) - len(cells))
+    return [columns[i].title for i in optional if i in dropped]
+
+
+def _too_many(
+    limit: int | None,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    optional: Sequence[int],
+) -> set[int]:
+    """Those of the ``optional`` columns that do not fit, even if others are narrowed."""
+    if limit is None:
+        return set()
+
+    def least(place: int) -> int:
+        column = columns[place]
+        wide = max(_width(text) for text in (column.title, *(row[place] for row in rows)))
+        return len(_GAP) + (min(wide, _NARROWEST) if column.give else wide)
+
+    used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    room = limit + len(_GAP) - sum(least(i) for i in used if i not in optional)
+    dropped = set[int]()
+    for place in optional:
+        room -= least(place)
+        if room < 0:
+            dropped.add(place)
+    return dropped
 
 
 def _fit(limit: int | None, columns: Sequence[Column], widths: list[int], indent: int) -> None:

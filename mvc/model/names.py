@@ -61,6 +61,29 @@ def training_path(name: str) -> str:
     return str(path.with_name(f"{path.stem}.training{path.suffix}"))
 
 
+_OF_TRAINING = {
+    "grad_scaler", "opt", "opt_state", "optim", "optim_state", "scaler",
+}  # fmt: skip
+_OF_TRAINING_BEGIN = ("optimizer", "lr_scheduler", "scheduler", "rng")
+_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # as transformers and accelerate do
+
+
+def is_training_key(key: str) -> bool:
+    """Whether a tensor of a checkpoint is of an optimizer, a scheduler or a random generator."""
+    first = key.lower().partition(".")[0]
+    return (
+        first in _OF_TRAINING
+        or first.startswith(_OF_TRAINING_BEGIN)
+        or first.endswith(("rng_state", "generator_state"))
+    )
+
+
+def training_files(paths: Collection[str]) -> set[str]:
+    """Those of a version's paths that hold no model but the state of its training."""
+    beside = {training_path(path) for path in paths}
+    return {p for p in paths if p in beside or p.rpartition("/")[2].startswith(_TRAINING_FILES)}
+
+
 def check_key(key: str, kind: str = "tensor") -> str:
     """A tensor's, metric's or param's name: not empty, at most 1,024 bytes, no controls."""
     if not key:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from itertools import islice
 
@@ -32,7 +33,7 @@ from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.times import check_moment, format_time, nearest
+from mvc.repo.times import check_moment, datetime_of, format_time, nearest
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
@@ -68,6 +69,16 @@ class Deployed(Struct, frozen=True):
     def dated(self) -> bool:
         """Whether its time was given; otherwise it went live when it was recorded."""
         return self.time_ns != self.recorded_ns
+
+    @property
+    def time(self) -> datetime:
+        """When it went live, in the system's time zone, to the microsecond."""
+        return datetime_of(self.time_ns)
+
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import deployed_html
+
+        return deployed_html(self)
 
 
 # -- recording -----------------------------------------------------------------------

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, overload
 
+from mvc.errors import NotInstalled, how_to_install
 from mvc.model.names import printable
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from mvc.repo.content.compare import FileDiff
+    from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
 
 
@@ -65,15 +70,82 @@ class Log(Sequence["LogEntry"]):
         names = ("version", "refs", "deployed to", "committed", "message", "metrics", "params")
         return html_table(names, rows) + ("<p>...</p>" if more else "")
 
+    def to_pandas(self) -> DataFrame:
+        """A table of all versions, newest first, with columns ``metrics.NAME``, ``params.NAME``.
+
+        ``time`` is in UTC; a param of which every text is a number is a column of numbers. Raises
+        NotInstalled without pandas.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise NotInstalled("to_pandas needs pandas", hint=how_to_install("pandas")) from None
+        entries = self._entries(None)
+        table = pandas.DataFrame({
+            "version": [str(entry.id) for entry in entries],
+            "time": pandas.to_datetime([e.commit.time_ns for e in entries], utc=True),
+            "author": [entry.commit.author for entry in entries],
+            "message": [entry.commit.message for entry in entries],
+            "run": [entry.commit.run for entry in entries],
+            "refs": [list(entry.refs) for entry in entries],
+            "deployed": [_deployed_to(entry) for entry in entries],
+        })  # fmt: skip
+        commits = [entry.commit for entry in entries]
+        metrics = {name: None for commit in commits for name in sorted(commit.metrics)}
+        params = {name: None for commit in commits for name in sorted(commit.params)}
+        for name in metrics:
+            column = [commit.metrics.get(name, math.nan) for commit in commits]
+            table[f"metrics.{name}"] = pandas.Series(column, dtype=float)
+        for name in params:
+            texts = [commit.params.get(name) for commit in commits]
+            table[f"params.{name}"] = pandas.Series(_numbers(texts) or texts)
+        return table
+
+
+class Deployments(list["Deployed"]):
+    """Deployments; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        names = ("version", "target", "live from", "by", "why", "")
+        return html_table(names, map(_deployed_row, self))
+
+
+def deployed_html(deployed: Deployed) -> str:
+    """One deployment as a table."""
+    return Deployments([deployed])._repr_html_()
+
+
+def _deployed_row(deployed: Deployed) -> Sequence[str]:
+    return (
+        deployed.commit.short,
+        deployed.target,
+        format_time(deployed.time_ns, precise=False),
+        deployed.author,
+        deployed.reason,
+        "retracted" if deployed.retracted else "",
+    )
+
+
+def _deployed_to(entry: LogEntry) -> list[str]:
+    """The targets of deployments that count."""
+    return list(dict.fromkeys(d.target for d in entry.deployments if not d.retracted))
+
+
+def _numbers(texts: Iterable[str | None]) -> list[float] | None:
+    """The texts as numbers, NaN for None; None if one of them is no number."""
+    try:
+        return [math.nan if text is None else float(text) for text in texts]
+    except ValueError:
+        return None
+
 
 def _log_row(entry: LogEntry) -> Sequence[str]:
     commit = entry.commit
-    live = dict.fromkeys(d.target for d in entry.deployments if not d.retracted)
     return (
         entry.id.short,
         ", ".join(entry.refs),
-        ", ".join(live),
-        format_time(commit.time_ns, commit.zone_minutes, precise=False),
+        ", ".join(_deployed_to(entry)),
+        format_time(commit.time_ns, precise=False),
         commit.message.strip().partition("\n")[0],
         "  ".join(f"{name}={number(value)}" for name, value in sorted(commit.metrics.items())),
         "  ".join(f"{name}={value}" for name, value in sorted(commit.params.items())),

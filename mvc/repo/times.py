@@ -129,6 +129,12 @@ def nearest(now_ns: int) -> int:
     return max(_EARLIEST, min(now_ns, _LATEST))
 
 
+def datetime_of(time_ns: int) -> datetime:
+    """A moment with the offset of the system's zone, cut off after microseconds."""
+    zone = timezone(timedelta(minutes=local_zone_minutes(time_ns)))
+    return (_EPOCH + timedelta(microseconds=time_ns // 1000)).astimezone(zone)
+
+
 def format_time(time_ns: int, zone_minutes: int | None = None, *, precise: bool = True) -> str:
     """ISO 8601 with an offset; ``parse_time`` reads it back.
 

@@ -1,4 +1,4 @@
-"""Charts below each other on one time axis: as SVG, and as lines of plain characters."""
+"""Charts below each other on one axis: as SVG, and as lines of plain characters."""
 
 from __future__ import annotations
 
@@ -13,126 +13,129 @@ from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.display import number
 from mvc.repo.times import format_time
+from mvc.report.axis import Axis, Point
 from mvc.report.overview import Span
-
-Point: TypeAlias = tuple[int, float]
-"""A moment in ns since 1970, and a value."""
 
 _WIDTH, _LEFT, _RIGHT = 960, 170, 14  # of a drawing; the labels stand left
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _PANEL, _LANE, _GAP = 84, 20, 16  # heights
 _COLUMNS, _BARS = 400, 120  # a line's extremes and a bar's sum are taken over one of so many
 _ROWS = 6  # of characters
-_DAY, _MINUTE = 86_400 * 10**9, 60 * 10**9
+_LETTER = 6.6  # width of a letter
+_CHARACTERS = "*+xo#%&"
+"""Of the lines in a terminal; as many have a colour and a name, all others share the last two."""
+_OTHERS, _BEST = ".", "@"
+NAMED = len(_CHARACTERS)
 
 STYLE = """
 :root{--bg:#fff;--ink:#1b1f24;--dim:#57606a;--rule:#d0d7de;--c0:#0969da;--c1:#bc4c00;--c2:#6e7781;
---s0:#0969da;--s1:#54aeff}
+--s0:#0969da;--s1:#54aeff;--l1:#bc4c00;--l2:#1a7f37;--l3:#8250df;--l4:#bf3989;--l5:#9a6700;--l6:#1b7c83}
 @media (prefers-color-scheme:dark){:root{--bg:#0d1117;--ink:#e6edf3;--dim:#9198a1;--rule:#3d444d;
---c0:#58a6ff;--c1:#f0883e;--c2:#9198a1;--s0:#1f6feb;--s1:#79c0ff}}
+--c0:#58a6ff;--c1:#f0883e;--c2:#9198a1;--s0:#1f6feb;--s1:#79c0ff;--l1:#f0883e;--l2:#3fb950;
+--l3:#bc8cff;--l4:#ff7bc4;--l5:#e3b341;--l6:#39c5cf}}
 svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .d{fill:var(--dim)}
 svg .b{font-weight:600}svg .g{stroke:var(--rule)}svg .e{text-anchor:end}
 svg .l{fill:none;stroke:var(--c0);stroke-width:2;stroke-linecap:round;stroke-linejoin:round}
-svg .p{fill:none;stroke:var(--c0);stroke-width:5;stroke-linecap:round}
+svg .p{stroke-width:5}svg .best{fill:var(--bg);stroke:var(--ink);stroke-width:2}
 .k0{fill:var(--c0)}.k1{fill:var(--c1)}.k2{fill:var(--c2)}.s0{fill:var(--s0)}.s1{fill:var(--s1)}
-"""
+""" + "".join(
+    f"svg .l{i}{{stroke:var(--{f'l{i}' if i < NAMED else 'c2'})}}" for i in range(1, NAMED + 1)
+)
 
 
-class Axis(Struct, frozen=True):
-    """The time from ``low`` to ``high``, in ns since 1970."""
+class Curve(Struct, frozen=True):
+    """The values of one branch or run. ``colour``: 0 to ``NAMED``, which the unnamed ones share."""
 
-    low: int
-    high: int
+    name: str
+    points: Sequence[Point]
+    colour: int = 0
 
-    @classmethod
-    def of(cls, times: Iterable[int]) -> Axis:
-        """An axis that all these moments lie on."""
-        known = list(times) or [0]
-        return cls(min(known), max(max(known), min(known) + 10**9))
 
-    def share(self, time_ns: int) -> float:
-        """Where a moment lies, from 0 to 1."""
-        return min(1.0, max(0.0, (time_ns - self.low) / (self.high - self.low)))
+class BestVersion(Struct, frozen=True):
+    """The version with the best value of a metric: the ``kind``, ``highest`` or ``lowest``."""
 
-    def x(self, time_ns: int) -> float:
-        """Where a moment lies in a drawing."""
-        return round(_LEFT + _PLOT * self.share(time_ns), 1)
-
-    def label(self, share: float) -> str:
-        """The moment at a place, as far as the length of the axis tells moments apart."""
-        span = self.high - self.low
-        whole = format_time(self.low + round(span * share), precise=False).replace("T", " ")
-        if span > 5 * _DAY:
-            return whole[:10]
-        return whole[5:16] if span > 10 * _MINUTE else whole[11:19]
-
-    def bins(self, points: Iterable[Point], count: int) -> dict[int, list[float]]:
-        """The values in each of ``count`` equal parts of the axis, in order; finite ones.
-
-        A part that has others only is empty.
-        """
-        found: dict[int, list[float]] = {}
-        for time_ns, value in points:
-            place = min(count - 1, int(self.share(time_ns) * count))
-            values = found.setdefault(place, [])
-            if math.isfinite(value):
-                values.append(value)
-        return dict(sorted(found.items()))
+    kind: str
+    place: int
+    value: float
+    commit: CommitId
 
 
 class Line(Struct, frozen=True):
-    """A value over time, with gaps where it is not finite; ``unit`` writes it."""
+    """A value, with gaps where it is not finite; ``unit`` writes it.
+
+    ``links``: versions that have an anchor on the page.
+    """
 
     title: str
-    points: Sequence[Point]
+    curves: Sequence[Curve]
     unit: Callable[[float], str] = number
-    height: int = _PANEL
+    best: BestVersion | None = None
+    links: Collection[CommitId] = ()
 
-    def _range(self) -> tuple[float, float]:
-        values = [value for _, value in self.points if math.isfinite(value)] or [0.0]
+    @property
+    def height(self) -> int:
+        return _PANEL
+
+    def range(self) -> tuple[float, float]:
+        """The lowest and the highest finite value; 0 if there is none."""
+        points = (point for curve in self.curves for point in curve.points)
+        values = [value for _, value in points if math.isfinite(value)] or [0.0]
         return min(values), max(values)
 
-    def _labels(self) -> tuple[str, ...]:
-        if not any(math.isfinite(value) for _, value in self.points):
-            return self.title, "no finite value"
-        low, high = map(self.unit, self._range())
-        return self.title, f"highest {high}", f"lowest {low}"
+    def _labels(self) -> list[str]:
+        finite = any(math.isfinite(value) for curve in self.curves for _, value in curve.points)
+        if not finite:
+            return [self.title, "no finite value"]
+        low, high = map(self.unit, self.range())
+        labels = [self.title, f"highest {high}", f"lowest {low}"]
+        if self.best is not None:
+            labels.append(f"best {self.best.commit.short}")
+        return labels
 
     def svg(self, axis: Axis, top: int) -> str:
-        low, high = self._range()
-        path: list[str] = []
-        dots: list[str] = []
-        bins = axis.bins(self.points, _COLUMNS)
-        to = "M{} {}h0"
-        for place, values in bins.items():
-            x = round(_LEFT + _PLOT * (place + 0.5) / _COLUMNS, 1)
-            for value in dict.fromkeys((min(values), max(values)) if values else ()):
-                y = round(top + _PANEL - 6 - (_PANEL - 12) * _part(value, low, high), 1)
-                path.append(to.format(x, y))
-                dots.append(f"M{x} {y}h0")
-                to = "L{} {}"
-            to = to if values else "M{} {}h0"  # a gap
-        drawn = f'<path class="l" d="{"".join(path)}"/>' if path else ""
-        if len(bins) <= 60 and path:
-            drawn += f'<path class="p" d="{"".join(dots)}"/>'
-        return _frame(top, self._labels()) + drawn
+        low, high = self.range()
+
+        def y_of(value: float) -> float:
+            return round(top + _PANEL - 6 - (_PANEL - 12) * _part(value, low, high), 1)
+
+        drawn = [_frame(top, self._labels())]
+        drawn += [_drawn(curve, axis, y_of) for curve in self.curves]
+        if self.best is not None:
+            best, x = self.best, _x(axis, self.best.place)
+            title = f"best {self.title}: {self.unit(best.value)}, {best.kind}, {best.commit.short}"
+            mark = (
+                f'<circle class="best" cx="{x}" cy="{y_of(best.value)}" r="5">'
+                f"<title>{clipped(title, 300)}</title></circle>"
+            )
+            drawn.append(_linked(mark, best.commit, self.links))
+        return "".join(drawn)
 
     def text(self, axis: Axis, left: int, columns: int) -> list[str]:
-        low, high = self._range()
+        low, high = self.range()
         rows = [[" "] * columns for _ in range(_ROWS)]
-        for place, values in axis.bins(self.points, columns).items():
-            for value in values:
-                rows[-1 - round(_part(value, low, high) * (_ROWS - 1))][place] = "*"
+
+        def mark(points: Sequence[Point], character: str) -> None:
+            for place, values in axis.bins(points, columns).items():
+                for value in values:
+                    rows[-1 - round(_part(value, low, high) * (_ROWS - 1))][place] = character
+
+        for curve in reversed(self.curves):
+            mark(curve.points, _character(curve.colour))
+        if self.best is not None:
+            mark([(self.best.place, self.best.value)], _BEST)
         return [", ".join(self._labels()), *_lines(rows, left)]
 
 
 class Bars(Struct, frozen=True):
-    """Amounts by kind, added up over parts of the time, on top of each other."""
+    """Amounts by kind, added up over parts of the axis, on top of each other."""
 
     title: str
     kinds: Mapping[str, Sequence[Point]]
     unit: Callable[[float], str] = number
-    height: int = _PANEL
+
+    @property
+    def height(self) -> int:
+        return _PANEL
 
     def _sums(self, axis: Axis, count: int) -> tuple[list[list[float]], float]:
         """For each part of the axis the sums of all kinds; and the highest total."""
@@ -172,48 +175,88 @@ class Bars(Struct, frozen=True):
         return [f"{self.title}, highest bar {self.unit(highest)}", *_lines(rows, left)]
 
 
+class Lane(Struct, frozen=True):
+    """A deployment: what was live from one place on the axis to another."""
+
+    start: int
+    end: int
+    span: Span
+
+
 class Lanes(Struct, frozen=True):
     """What was live when, a row a target. ``links``: versions that have an anchor on the page."""
 
     title: str
-    spans: Mapping[str, Sequence[Span]]
+    targets: Mapping[str, Sequence[Lane]]
     links: Collection[CommitId] = ()
 
     @property
     def height(self) -> int:
-        return _LANE * (1 + len(self.spans))
+        return _LANE * (1 + len(self.targets))
+
+    @property
+    def spans(self) -> dict[str, list[Span]]:
+        """The deployments by target, in time."""
+        return {target: [lane.span for lane in lanes] for target, lanes in self.targets.items()}
 
     def svg(self, axis: Axis, top: int) -> str:
         drawn = [f'<text class="b" x="0" y="{top + 12}">{clipped(self.title)}</text>']
-        for row, (target, spans) in enumerate(self.spans.items(), 1):
+        for row, (target, lanes) in enumerate(self.targets.items(), 1):
             y = top + _LANE * row
             drawn.append(f'<text x="0" y="{y + 12}">{clipped(target)}</text>')
-            for i, group in enumerate(_groups(axis, spans)):
-                first, x = group[0], axis.x(group[0].start_ns)
-                title = f"{first.commit.short} on {target} from {format_time(first.start_ns)}"
+            for i, group in enumerate(_groups(axis, lanes)):
+                x, span = _x(axis, group[0].start), group[0].span
+                since = format_time(span.start_ns, precise=False)
+                title = f"{span.commit.short} on {target} from {since}"
                 if group[1:]:
                     title = f"{len(group):,} deployments on {target}"
                 box = (
                     f'<rect class="s{i % 2}" x="{x}" y="{y}" height="{_LANE - 5}" '
-                    f'width="{max(1.0, axis.x(group[-1].end_ns) - x):.1f}">'
+                    f'width="{max(1.0, _x(axis, group[-1].end) - x):.1f}">'
                     f"<title>{clipped(title, 300)}</title></rect>"
                 )
-                linked = not group[1:] and first.commit in self.links
-                drawn.append(f'<a href="#v{first.commit.short}">{box}</a>' if linked else box)
+                drawn.append(box if group[1:] else _linked(box, span.commit, self.links))
         return "".join(drawn)
 
     def text(self, axis: Axis, left: int, columns: int) -> list[str]:
-        lines = [f"{self.title}, a new deployment at each change of sign"] if self.spans else []
-        for target, spans in self.spans.items():
+        lines = [f"{self.title}, a new deployment at each change of sign"] if self.targets else []
+        for target, lanes in self.targets.items():
             row = [" "] * columns
-            for i, span in enumerate(spans):
-                start, end = (int(axis.share(t) * columns) for t in (span.start_ns, span.end_ns))
+            for i, lane in enumerate(lanes):
+                start, end = (int(axis.share(t) * columns) for t in (lane.start, lane.end))
                 row[start : max(end, start + 1)] = "=-"[i % 2] * max(end - start, 1)
             lines.append(f"{printable(target)[:left]:>{left}}|" + "".join(row[:columns]).rstrip())
         return lines
 
 
-Panel: TypeAlias = Line | Bars | Lanes
+class Legend(Struct, frozen=True):
+    """The names of the lines in all charts, in the order of their colours."""
+
+    names: Sequence[str]
+
+    @property
+    def height(self) -> int:
+        return _LANE
+
+    def svg(self, _axis: Axis, top: int) -> str:
+        drawn, x = [], float(_LEFT)
+        for colour, name in enumerate(self.names):
+            drawn.append(f'<path class="l l{colour}" d="M{x:.0f} {top + 8}h16"/>')
+            drawn.append(f'<text x="{x + 22:.0f}" y="{top + 12}">{clipped(name, 16)}</text>')
+            x += 36 + _LETTER * min(len(printable(name)), 16)
+        return "".join(drawn)
+
+    def text(self, _axis: Axis, left: int, columns: int) -> list[str]:
+        lines = [""]
+        for colour, name in enumerate(self.names):
+            word = f"{_character(colour)} {_cut(printable(name), 24)}  "
+            if len(lines[-1]) + len(word) > columns + left and lines[-1]:
+                lines.append("")
+            lines[-1] += word
+        return [line.rstrip() for line in lines]
+
+
+Panel: TypeAlias = Line | Bars | Lanes | Legend
 """A chart draws itself as SVG from a height on down, or as lines: a label of ``left`` characters,
 a bar, and at most so many ``columns``.
 """
@@ -225,11 +268,14 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str, *, alone: bool = False)
     for panel in panels:
         drawn.append(panel.svg(axis, top))
         top += panel.height + _GAP
-    for i in range(5):
-        x, anchor = _LEFT + _PLOT * i / 4, ("start", "middle", "middle", "middle", "end")[i]
+    for share, label in axis.ticks(5):
+        x = round(_LEFT + _PLOT * share, 1)
+        anchor = "start" if share == 0 else "end" if x > _WIDTH - 60 else "middle"
         drawn.append(f'<path class="g" d="M{x} {top - _GAP}v5"/>')
-        label = clipped(axis.label(i / 4))
-        drawn.append(f'<text class="d" text-anchor="{anchor}" x="{x}" y="{top + 4}">{label}</text>')
+        drawn.append(
+            f'<text class="d" text-anchor="{anchor}" x="{x}" y="{top + 4}">{clipped(label)}</text>'
+        )
+    drawn.append(f'<text class="d" x="0" y="{top + 4}">{clipped(axis.title)}</text>')
     style = f'<style>{STYLE}</style><rect width="100%" height="100%" fill="var(--bg)"/>'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top + 12}" role="group" '
@@ -239,34 +285,71 @@ def svg(axis: Axis, panels: Sequence[Panel], title: str, *, alone: bool = False)
 
 def text(axis: Axis, panels: Sequence[Panel], width: int) -> list[str]:
     """The charts below each other, in lines of at most ``width`` characters (40 or more)."""
-    names = [len(printable(t)) for p in panels if isinstance(p, Lanes) for t in p.spans]
+    names = [len(printable(t)) for p in panels if isinstance(p, Lanes) for t in p.targets]
     left = min(16, max(names, default=2))
     columns = width - left - 1
     lines = [line for panel in panels for line in (*panel.text(axis, left, columns), "")]
-    low, high = axis.label(0), axis.label(1)
+    low, high = axis.label(axis.low), axis.label(axis.high)
+    room = max(len(low) + len(high), int(axis.share(axis.high) * columns))
+    middle = axis.title if len(axis.title) + 4 <= room - len(low) - len(high) else ""
     return [
         *lines[:-1],
         " " * left + "+" + "-" * columns,
-        " " * (left + 1) + low + high.rjust(columns - len(low)),
+        " " * (left + 1) + low + middle.center(room - len(low) - len(high)) + high,
     ]
 
 
-def _groups(axis: Axis, spans: Iterable[Span]) -> Iterator[list[Span]]:
-    """Each span alone; those too narrow to be seen together with the narrow ones after them."""
-    held: list[Span] = []
-    for span in spans:
-        if held and axis.x(held[-1].end_ns) - axis.x(held[0].start_ns) >= 3:
+def _drawn(curve: Curve, axis: Axis, y_of: Callable[[float], float]) -> str:
+    """The line of a curve, and its points if they are few."""
+    path: list[str] = []
+    dots: list[str] = []
+    bins = axis.bins(curve.points, _COLUMNS)
+    to = "M{} {}h0"
+    for place, values in bins.items():
+        x = round(_LEFT + _PLOT * (place + 0.5) / _COLUMNS, 1)
+        for value in dict.fromkeys((min(values), max(values)) if values else ()):
+            y = y_of(value)
+            path.append(to.format(x, y))
+            dots.append(f"M{x} {y}h0")
+            to = "L{} {}"
+        to = to if values else "M{} {}h0"  # a gap
+    if not path:
+        return ""
+    drawn = f'<path class="l l{curve.colour}" d="{"".join(path)}"/>'
+    if len(bins) <= 60:
+        drawn += f'<path class="l p l{curve.colour}" d="{"".join(dots)}"/>'
+    return drawn
+
+
+def _groups(axis: Axis, lanes: Iterable[Lane]) -> Iterator[list[Lane]]:
+    """Each lane alone; those too narrow to be seen together with the narrow ones after them."""
+    held: list[Lane] = []
+    for lane in lanes:
+        if held and _x(axis, held[-1].end) - _x(axis, held[0].start) >= 3:
             yield held
             held = []
-        if axis.x(span.end_ns) - axis.x(span.start_ns) < 1.5:
-            held.append(span)
+        if _x(axis, lane.end) - _x(axis, lane.start) < 1.5:
+            held.append(lane)
             continue
         if held:
             yield held
             held = []
-        yield [span]
+        yield [lane]
     if held:
         yield held
+
+
+def _x(axis: Axis, place: int) -> float:
+    """Where a place of the axis lies in a drawing."""
+    return round(_LEFT + _PLOT * axis.share(place), 1)
+
+
+def _linked(drawn: str, commit: CommitId, links: Collection[CommitId]) -> str:
+    return f'<a href="#v{commit.short}">{drawn}</a>' if commit in links else drawn
+
+
+def _character(colour: int) -> str:
+    return _CHARACTERS[colour] if colour < NAMED else _OTHERS
 
 
 def _part(value: float, low: float, high: float) -> float:
@@ -286,7 +369,10 @@ def _lines(rows: Sequence[Sequence[str]], left: int) -> list[str]:
     return [" " * left + "|" + "".join(row).rstrip() for row in rows]
 
 
+def _cut(shown: str, most: int) -> str:
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
+
+
 def clipped(value: str, most: int = 24) -> str:
     """Text that may stand in a document, cut off after ``most`` characters."""
-    shown = printable(value)
-    return escape(shown if len(shown) <= most else shown[: most - 1] + "…")
+    return escape(_cut(printable(value), most))

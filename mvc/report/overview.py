@@ -5,50 +5,84 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
+from mvc.model.names import is_training_key, training_files
 from mvc.repo.context import Context
 from mvc.repo.deployments import live_now
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
 from mvc.repo.lookup import refs
+from mvc.repo.times import within
+from mvc.report.axis import By
 from mvc.types import Progress
 
 
 class Span(Struct, frozen=True):
-    """``commit`` was live on a target from ``start_ns`` to ``end_ns``, in ns since 1970."""
+    """``commit`` was live on a target from ``start_ns`` to ``end_ns``, in ns since 1970.
+
+    ``author`` and ``reason`` of the deployment; empty where they are not known.
+    """
 
     commit: CommitId
     start_ns: int
     end_ns: int
+    author: str = ""
+    reason: str = ""
+
+
+class View(Struct, frozen=True):
+    """What is looked at: versions and deployments from ``since`` to ``until``, both included, in ns
+    since 1970, on an axis of time or of version numbers.
+    """
+
+    since: int | None = None
+    until: int | None = None
+    by: By = "time"
+
+    def shows(self, commit: Commit) -> bool:
+        """Whether a version lies in this time."""
+        return within(commit.time_ns, self.since, self.until)
+
+
+EVERYTHING = View()
 
 
 class Overview(Struct, frozen=True):
-    """``versions`` that a name or a deployment leads to, by commit time, oldest first.
+    """``known``: the versions that a name or a deployment leads to, by commit time, oldest first;
+    ``versions``: those of the time that is looked at. ``unreached``: how many others there are.
 
-    ``spans``: by target, oldest first; the last one ends ``now_ns``. Deployments that were
-    retracted or are still to come are not in them. ``live``: the targets of now by version.
+    ``lines``: by version its run, else its branch, else its tag. ``spans``: by target, oldest
+    first; the last one ends ``now_ns``. Deployments that were retracted, are still to come or
+    ended before ``view.since`` are not in them. ``live``: the targets of now by version.
     """
 
     now_ns: int
+    view: View
     head: CommitId | None
+    known: Mapping[CommitId, Commit]
     versions: tuple[Commit, ...]
+    unreached: int
+    lines: Mapping[CommitId, str]
     names: Mapping[CommitId, Sequence[str]]
     live: Mapping[CommitId, Sequence[str]]
     spans: Mapping[str, tuple[Span, ...]]
     forgotten: frozenset[CommitId]
 
 
-def overview(context: Context) -> Overview:
+def overview(context: Context, view: View = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
-    head, names = refs.head_if_known(context).commit, names_by_commit(context)
+    head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
-    made: dict[str, list[tuple[int, int, CommitId]]] = {}
+    made: dict[str, list[tuple[int, int, Span]]] = {}
     gone: set[tuple[str, int]] = set()
     now = context.store.clock.now_ns()
     for recorded in context.fresh().entries():  # after the names, so that it has what they name
@@ -56,18 +90,26 @@ def overview(context: Context) -> Overview:
         history.take(recorded)
         known.update((commit.id, commit) for commit in entry.commits)
         for d in entry.deployments:
-            made.setdefault(d.target, []).append((d.time_ns, recorded.sequence, d.commit))
+            span = Span(d.commit, d.time_ns, now, author=entry.author, reason=entry.reason)
+            made.setdefault(d.target, []).append((d.time_ns, recorded.sequence, span))
         gone.update((r.target, r.sequence) for r in entry.retractions)
     there, found = history.reachable(), dict[str, tuple[Span, ...]]()
     for target, rows in sorted(made.items()):
         stay = [row for row in rows if (target, row[1]) not in gone and row[0] <= now]
-        if stay:
-            found[target] = _spans(stay, now)
-    versions = (commit for id_, commit in known.items() if history.numbers[id_] in there)
+        spans = tuple(span for span in _spans(stay) if _overlaps(span, view))
+        if spans:
+            found[target] = spans
+    reached = [commit for id_, commit in known.items() if history.numbers[id_] in there]
+    reached.sort(key=lambda commit: commit.time_ns)
+    by_id = {commit.id: commit for commit in reached}
     return Overview(
         now_ns=now,
-        head=head,
-        versions=tuple(sorted(versions, key=lambda commit: commit.time_ns)),
+        view=view,
+        head=head.commit,
+        known=by_id,
+        versions=tuple(filter(view.shows, reached)),
+        unreached=len(known) - len(reached),
+        lines=_lines(by_id, head, names),
         names=names,
         live=live_now(context),
         spans=found,
@@ -75,27 +117,56 @@ def overview(context: Context) -> Overview:
     )
 
 
-def _spans(rows: list[tuple[int, int, CommitId]], now: int) -> tuple[Span, ...]:
+def _overlaps(span: Span, view: View) -> bool:
+    return (view.since is None or span.end_ns > view.since) and (
+        view.until is None or span.start_ns <= view.until
+    )
+
+
+def _lines(
+    known: Mapping[CommitId, Commit], head: refs.Head, names: Mapping[CommitId, Sequence[str]]
+) -> dict[CommitId, str]:
+    """By version its run, else the branch from which first parents lead to it, else a tag.
+
+    The current branch comes before the others.
+    """
+    tips = sorted((name, id_) for id_, each in names.items() for name in each)
+    tips.sort(key=lambda tip: (tip[0] != head.branch, tip[0].startswith("tag: ")))
+    found = dict[CommitId, str]()
+    for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(known))]:
+        at = tip if name != "HEAD" or head.branch is None else None
+        while at in known and at not in found:
+            found[at] = known[at].run or name
+            at = next(iter(known[at].parents), None)
+    return found
+
+
+def _spans(rows: list[tuple[int, int, Span]]) -> tuple[Span, ...]:
     """What was live when on a target: of its deployments up to a moment the last one by time."""
     rows.sort(key=lambda row: row[:2])
-    ends = [start for start, _, _ in rows[1:]] + [now]
-    return tuple(Span(c, start, end) for (start, _, c), end in zip(rows, ends, strict=True))
+    ended = [replace(span, end_ns=start) for (_, _, span), (start, _, _) in pairwise(rows)]
+    return (*ended, *(span for _, _, span in rows[-1:]))
 
 
 class VersionChange(Struct, frozen=True):
     """How far ``commit`` is from its first parent.
 
-    ``layers``: by tensor the L2 norm of its change and the number of its elements; None for one
-    that was added, removed or has another shape.
+    ``layers``: by tensor of a model the L2 norm of its change and the number of its elements;
+    None for one that was added, removed or has another shape. ``training``: the same of optimizers,
+    schedulers and random generators.
     """
 
     commit: Commit
     layers: Mapping[str, tuple[float, int] | None]
+    training: Mapping[str, tuple[float, int] | None]
 
     @property
     def l2(self) -> float:
         """The L2 norm of the whole change, over the tensors that can be compared."""
         return math.hypot(*(pair[0] for pair in self.layers.values() if pair is not None))
+
+
+_Distances: TypeAlias = dict[str, tuple[float, int] | None]
 
 
 class _TimeIsUp(Exception):
@@ -107,10 +178,10 @@ def changes(
 ) -> tuple[list[VersionChange], int]:
     """Those of HEAD and its first parents, as many as ``seconds`` allow; and how many there are.
 
-    Oldest first. A version whose state or whose parent's was forgotten, given up or is damaged is
-    left out.
+    Oldest first, of the time that is looked at. A version whose state or whose parent's was
+    forgotten, given up or is damaged is left out.
     """
-    deadline, known = time.monotonic() + seconds, {c.id: c for c in found.versions}
+    deadline, known = time.monotonic() + seconds, found.known
 
     def check(_done: int, _total: int, _what: str) -> None:
         if time.monotonic() > deadline:
@@ -118,7 +189,8 @@ def changes(
 
     line, tip = [], found.head
     while tip in known and known[tip].parents:
-        line.append(known[tip])
+        if found.view.shows(known[tip]):
+            line.append(known[tip])
         tip = known[tip].parents[0]
     measured: list[VersionChange] = []
     for commit in line[:most]:
@@ -126,7 +198,7 @@ def changes(
             check(0, 0, "")
             layers = _layers(context, commit, check)
             if layers is not None:
-                measured.append(VersionChange(commit, layers))
+                measured.append(VersionChange(commit, *layers))
         except _TimeIsUp:
             break
         except (StateForgotten, DamagedData):
@@ -136,19 +208,20 @@ def changes(
 
 def _layers(
     context: Context, commit: Commit, check: Progress
-) -> dict[str, tuple[float, int] | None] | None:
-    """The distances by layer; None if the weights of one of the two versions were given up."""
+) -> tuple[_Distances, _Distances] | None:
+    """The distances by layer, of models and of trainings; None if weights were given up."""
     found = diff(context, commit.parents[0], commit.id, progress=check)
     if found.unmeasured:
         return None
-    files = found.files
-    several = sum(bool(file.tensors) for file in files) > 1
-    return {
-        f"{file.path}: {row.key}" if several else row.key: (
-            (row.l2 or 0.0, row.new_spec.elements)
-            if row.new_spec is not None and row.changed_share is not None
-            else None
-        )
-        for file in files
-        for row in file.tensors
-    }
+    several = sum(bool(file.tensors) for file in found.files) > 1
+    training = training_files({file.path for file in found.files})
+    layers: tuple[_Distances, _Distances] = ({}, {})
+    for file in found.files:
+        for row in file.tensors:
+            key = f"{file.path}: {row.key}" if several else row.key
+            of_training = file.path in training or is_training_key(row.key)
+            measured = row.new_spec is not None and row.changed_share is not None
+            layers[of_training][key] = (
+                (row.l2 or 0.0, row.new_spec.elements) if row.new_spec and measured else None
+            )
+    return layers

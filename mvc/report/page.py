@@ -6,8 +6,7 @@ Whatever grows with the history is cut off or added up, and the page says so: se
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 
 from mvc.ids import CommitId
@@ -18,18 +17,21 @@ from mvc.repo.context import Context
 from mvc.repo.display import number, size
 from mvc.repo.times import format_time
 from mvc.repo.version_stats import VersionStats
-from mvc.report.figure import STYLE, Axis, Bars, Lanes, Line, Panel, svg
-from mvc.report.overview import Overview, VersionChange, changes, overview
+from mvc.repo.worktree.worktree import REPORT_BEGIN
+from mvc.report.axis import Axis
+from mvc.report.charts import KINDS, Charts, metrics_of, whole
+from mvc.report.figure import STYLE, Panel, svg
+from mvc.report.overview import Overview, VersionChange, View, changes, overview
 from mvc.report.stats import by_version
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
 _LANES, _METRICS, _COLUMNS = 20, 12, 4  # targets, charts of metrics, columns of metrics
 _LAYERS, _CHANGES = 48, 120  # rows and columns of the heat map
 _SHADES = 8
-_KINDS = {"full": "full records", "delta": "deltas", "metadata": "manifests, headers"}
+_DEPLOYED = ("version", "target", "from", "until", "by", "why")
 
 _HEAD = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    f'{REPORT_BEGIN.decode()}<head><meta charset="utf-8">'
     '<meta name="viewport" content="width=device-width,initial-scale=1">'
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
     "style-src 'unsafe-inline'; img-src data:\">"
@@ -52,79 +54,76 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 )
 
 
-def page(context: Context, *, seconds: float) -> str:
-    """The document; at most ``seconds`` are spent on the distances of layers."""
+def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
+    """The document; at most ``seconds`` are spent on the distances of layers.
+
+    ``unfold``: the layers of optimizers, schedulers and random generators, too.
+    """
     check_seconds("layer_seconds", seconds)
-    found, (total, stats) = overview(context), by_version(context)
+    found, (total, stats) = overview(context, view), by_version(context)
     listed = _listed(found)
-    axis = Axis.of([*(c.time_ns for c in found.versions), found.now_ns])
+    charts = Charts(found, {commit.id for commit in listed})
+    axis = charts.axis
     lanes = dict(sorted(found.spans.items(), key=lambda p: p[1][-1].start_ns)[-_LANES:])
-    timeline: list[Panel] = [
-        Line("versions so far", [(c.time_ns, i) for i, c in enumerate(found.versions, 1)], _whole),
-        Lanes("live on", lanes, {commit.id for commit in listed}),
-    ]
+    timeline: list[Panel] = [charts.count("versions so far"), charts.live(lanes)]
     metrics = metrics_of(found.versions)
+    drawn = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
+
+    def deltas(commit: Commit) -> float | None:
+        return stats[commit.id].deltas if commit.id in stats else None
+
     storage: list[Panel] = [
-        bytes_panel(found, stats),
-        Line(
-            "deltas to apply",
-            [(c.time_ns, stats[c.id].deltas) for c in found.versions if c.id in stats],
-            _whole,
-        ),
+        charts.stored(stats),
+        *charts.legend,
+        charts.line("deltas to apply", deltas, whole),
     ]
     name = _e(context.root.name or "repository")
-    sizes = ", ".join(f"{_e(_KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
-    gone = f", {total.forgotten:,} of them forgotten" if total.forgotten else ""
-    word = "version" if total.versions == 1 else "versions"
+    sizes = ", ".join(f"{_e(KINDS.get(k, k))} {size(n)}" for k, n in total.bytes.items())
     measured, there = changes(context, found, seconds=seconds, most=_CHANGES)
     parts = [
         f"{_HEAD}<title>{name}: models</title><style>{STYLE}{_PAGE_STYLE}</style></head><body>",
-        f"<header><h1>{name}</h1><p>{total.versions:,} {word}{gone}, {total.reset_points:,} of "
-        f"them stored in full; {size(total.stored_bytes)} stored for {size(total.raw_bytes)}. "
-        f"As of {_e(format_time(found.now_ns, precise=False))}.</p>{_live(found)}"
+        f"<header><h1>{name}</h1><p>{_counts(found, stats)} {size(total.stored_bytes)} stored for "
+        f"{size(total.raw_bytes)}. As of {_e(format_time(found.now_ns, precise=False))}.</p>"
+        f"{_live(found)}"
         '<nav aria-label="Sections"><a href="#history">History</a><a href="#metrics">Metrics</a>'
         '<a href="#storage">Storage</a><a href="#layers">Layers</a><a href="#versions">Versions</a>'
         '<a href="#deployments">Deployments</a></nav></header><main>',
         _section("history", "History"),
-        _figure(axis, timeline, "Versions and deployments over time"),
+        _figure(axis, timeline, "Versions and deployments"),
+        _hint(charts.crowded()),
         _left_out(len(found.spans) - len(lanes), "targets without a recent deployment"),
         _section("metrics", "Metrics"),
-        _figure(axis, [metric_panel(found, m) for m in metrics[:_METRICS]], "Metrics over time")
-        if metrics
-        else "<p>No version has a metric.</p>",
+        _figure(axis, drawn, "Metrics") if metrics else "<p>No version has a metric.</p>",
         _left_out(len(metrics) - _METRICS, "metrics that fewer versions have"),
         _section("storage", "Storage"),
         f"<p>{sizes}. Bars: bytes that came with the versions of a span of time. Deltas to apply: "
         "how far a version is from the full record that its chain begins with.</p>",
-        _figure(axis, storage, "Bytes and deltas over time"),
+        _figure(axis, storage, "Bytes and deltas"),
         _section("layers", "Layers"),
-        _heat(measured, there, {commit.id for commit in listed}),
+        _heat(measured, there, charts.links, unfold=unfold),
         _section("versions", "Versions"),
         _versions(found, listed, stats, metrics[:_COLUMNS]),
         _section("deployments", "Deployments"),
-        _deployments(found, {commit.id for commit in listed}),
+        _deployments(found, charts.links),
         "</main></body></html>\n",
     ]
     return "\n".join(part for part in parts if part)
 
 
-def metrics_of(versions: Iterable[Commit]) -> list[str]:
-    """The names of metrics, those that most versions have first."""
-    counts = Counter(name for commit in versions for name in commit.metrics)
-    return sorted(counts, key=lambda name: (-counts[name], name))
-
-
-def metric_panel(found: Overview, name: str) -> Panel:
-    """A metric of all versions that have it."""
-    having = (c for c in found.versions if name in c.metrics)
-    return Line(printable(name), [(c.time_ns, c.metrics[name]) for c in having])
-
-
-def bytes_panel(found: Overview, stats: Mapping[CommitId, VersionStats]) -> Panel:
-    """The bytes that came with the versions, by kind."""
-    rows = [(c.time_ns, stats[c.id].bytes) for c in found.versions if c.id in stats]
-    kinds = {label: [(t, n[kind]) for t, n in rows] for kind, label in _KINDS.items()}
-    return Bars("stored bytes", kinds, lambda value: size(round(value)))
+def _counts(found: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
+    """``12 versions, 1 of them forgotten, 3 stored in full;`` and those that are not shown."""
+    shown = found.versions
+    gone = sum(commit.id in found.forgotten for commit in shown)
+    full = sum(commit.id in stats and stats[commit.id].reset_point for commit in shown)
+    outside = len(found.known) - len(shown)
+    parts = [
+        f"{len(shown):,} {'version' if len(shown) == 1 else 'versions'}",
+        f"{gone:,} of them forgotten" if gone else "",
+        f"{full:,} of them stored in full",
+        f"{outside:,} outside of the chosen time" if outside else "",
+        f"{found.unreached:,} more that no name leads to" if found.unreached else "",
+    ]
+    return ", ".join(filter(None, parts)) + "."
 
 
 def _listed(found: Overview) -> list[Commit]:
@@ -145,15 +144,17 @@ def _versions(
     stats: Mapping[CommitId, VersionStats],
     metrics: Sequence[str],
 ) -> str:
-    heads = ["version", "date", "names", "live on", "message", *metrics, "params", *_KINDS, "chain"]
+    heads = ["version", "date", "run", "names", "live on", "message", *metrics, "params"]
+    heads += [*KINDS, "chain"]
     anchors, rows = {commit.id for commit in listed}, []
     for commit in listed:
         of = stats.get(commit.id)
-        date = format_time(commit.time_ns, commit.zone_minutes, precise=False)[:16]
+        date = format_time(commit.time_ns, precise=False)[:19]
         values = [commit.metrics.get(name) for name in metrics]
         cells = [
             f'<th scope="row" id="v{commit.id.short}">{commit.id.short}</th>',
             _cell(date.replace("T", " ")),
+            _cell(commit.run),
             _cell(", ".join(found.names.get(commit.id, ()))),
             _cell(", ".join(found.live.get(commit.id, ()))),
             _cell(_cut(commit.message.strip().partition("\n")[0])),
@@ -162,44 +163,49 @@ def _versions(
         ]
         if of is None:
             gone = "forgotten" if commit.id in found.forgotten else "unknown"
-            cells.append(f'<td class="dim" colspan="{len(_KINDS) + 1}">{gone}</td>')
+            cells.append(f'<td class="dim" colspan="{len(KINDS) + 1}">{gone}</td>')
         else:
-            cells += [_cell(size(of.bytes[kind]), "n") for kind in _KINDS]
+            cells += [_cell(size(of.bytes[kind]), "n") for kind in KINDS]
             cells.append(f"<td>{_chain(of, anchors)}</td>")
         rows.append("<tr>" + "".join(cells) + "</tr>")
     more = _left_out(len(found.versions) - len(listed), "older versions without a name")
     return _table("Versions, newest first", heads, rows) + more
 
 
-def _chain(of: VersionStats, anchors: set[CommitId]) -> str:
+def _chain(of: VersionStats, anchors: Collection[CommitId]) -> str:
     if not of.deltas or of.base is None:
         return "in full" if not of.deltas else f"{of.deltas} deltas"
     return f"{of.deltas} {'delta' if of.deltas == 1 else 'deltas'} from {_link(of.base, anchors)}"
 
 
-def _deployments(found: Overview, anchors: set[CommitId]) -> str:
+def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:
     spans = [(span, target) for target, spans in found.spans.items() for span in spans]
     spans.sort(key=lambda pair: pair[0].start_ns, reverse=True)
     rows = []
     for span, target in spans[:_DEPLOYMENTS]:
         end = "now" if span.end_ns == found.now_ns else format_time(span.end_ns, precise=False)
-        cells = (_cell(target), _cell(format_time(span.start_ns, precise=False)), _cell(end))
-        rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{''.join(cells)}</tr>")
+        start = format_time(span.start_ns, precise=False)
+        texts = (target, start, end, span.author, _cut(span.reason))
+        cells = "".join(map(_cell, texts))
+        rows.append(f"<tr><td>{_link(span.commit, anchors)}</td>{cells}</tr>")
     if not rows:
         return "<p>Nothing was deployed yet.</p>"
     more = _left_out(len(spans) - _DEPLOYMENTS, "earlier deployments")
-    return _table("What was live when", ["version", "target", "from", "until"], rows) + more
+    return _table("What was live when", _DEPLOYED, rows) + more
 
 
 # -- the heat map --------------------------------------------------------------------------
 
 
-def _heat(measured: Sequence[VersionChange], there: int, anchors: set[CommitId]) -> str:
+def _heat(
+    measured: Sequence[VersionChange], there: int, anchors: Collection[CommitId], *, unfold: bool
+) -> str:
     if not measured:
         why = "for want of time" if there else "there are no two versions after each other"
         return f"<p>No distances: {why}.</p>"
-    groups = _groups([key for change in measured for key in change.layers])
-    columns = [_by_group(change, groups) for change in measured]
+    layers = [{**c.layers, **c.training} if unfold else c.layers for c in measured]
+    groups = _groups([key for each in layers for key in each])
+    columns = [_by_group(each, groups) for each in layers]
     known = [v for column in columns for v in column.values() if v]
     low, high = min(known, default=1.0), max(known, default=1.0)
     ids = "".join(f'<th scope="col">{_link(c.commit.id, anchors, 6)}</th>' for c in measured)
@@ -216,7 +222,16 @@ def _heat(measured: Sequence[VersionChange], there: int, anchors: set[CommitId])
         '<div class="scroll" tabindex="0" role="region" aria-label="Distance of layers">'
         f'<table class="heat"><thead><tr><th scope="col">layer</th>{ids}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f"{_folded(measured, unfold=unfold)}"
     )
+
+
+def _folded(measured: Sequence[VersionChange], *, unfold: bool) -> str:
+    """How many layers of trainings are left out, and how to see them."""
+    names = {key for change in measured for key in change.training}
+    word = "tensor" if len(names) == 1 else "tensors"
+    what = f"{word} of optimizers, schedulers and random generators (--unfold shows them)"
+    return "" if unfold else _left_out(len(names), what)
 
 
 def _groups(keys: Iterable[str]) -> dict[str, str]:
@@ -230,10 +245,12 @@ def _groups(keys: Iterable[str]) -> dict[str, str]:
     return {name: f"{names[i // every * every]} and on" for i, name in enumerate(names)}
 
 
-def _by_group(change: VersionChange, groups: Mapping[str, str]) -> dict[str, float]:
+def _by_group(
+    layers: Mapping[str, tuple[float, int] | None], groups: Mapping[str, str]
+) -> dict[str, float]:
     """The root mean square change of each row, where one of its tensors can be compared."""
     sums: dict[str, list[float]] = {}
-    for key, pair in change.layers.items():
+    for key, pair in layers.items():
         if pair is not None:
             of = sums.setdefault(groups[key], [0.0, 0.0])
             of[0], of[1] = math.hypot(of[0], pair[0]), of[1] + pair[1]
@@ -270,13 +287,17 @@ def _cell(text: str, kind: str = "") -> str:
     return f'<td class="{kind}">{_e(text)}</td>' if kind else f"<td>{_e(text)}</td>"
 
 
-def _link(id_: CommitId, anchors: set[CommitId], digits: int = 10) -> str:
+def _link(id_: CommitId, anchors: Collection[CommitId], digits: int = 10) -> str:
     shown = id_.short[:digits]
     return f'<a href="#v{id_.short}">{shown}</a>' if id_ in anchors else shown
 
 
 def _section(id_: str, title: str) -> str:
     return f'<h2 id="{id_}">{title}</h2>'
+
+
+def _hint(text: str | None) -> str:
+    return "" if text is None else f'<p class="dim">Hint: {_e(text)}.</p>'
 
 
 def _left_out(count: int, what: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,9 +16,10 @@ from mvc.repo.arguments import check_seconds, checked
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import unknown_metric
 from mvc.report import figure
-from mvc.report.figure import Axis, Bars, Lanes, Line, Panel, Point
-from mvc.report.overview import changes, overview
-from mvc.report.page import bytes_panel, metric_panel, metrics_of
+from mvc.report.axis import Axis
+from mvc.report.charts import Charts, metrics_of
+from mvc.report.figure import Bars, Lanes, Legend, Line, Panel
+from mvc.report.overview import View, changes, overview
 from mvc.report.stats import by_version
 
 _FIRST, _CHANGES = 6, 1000  # metrics if none is named; versions whose distances are measured
@@ -26,7 +27,7 @@ _FIRST, _CHANGES = 6, 1000  # metrics if none is named; versions whose distances
 
 @checked
 class Plot(Struct, frozen=True):
-    """Charts below each other on one time axis; ``notes`` say what is not in them.
+    """Charts below each other on one axis; ``notes`` say what is not in them.
 
     A notebook shows it as a picture, a console as characters.
     """
@@ -58,20 +59,17 @@ class Plot(Struct, frozen=True):
     def _repr_svg_(self) -> str:
         return self.svg()
 
+    def _repr_html_(self) -> str:
+        return self.svg()
 
-def plot(
-    context: Context,
-    metrics: Sequence[str],
-    *,
-    target: str | None,
-    stored: bool,
-    distance: bool,
-    seconds: float,
-) -> Plot:
-    """``Repository.plot``."""
+
+def plot(context: Context, metrics: Sequence[str], options: Mapping[str, Any], view: View) -> Plot:
+    """``Repository.plot``; ``options`` by the names of ``PlotOptions``."""
+    seconds, target = options.get("seconds", 10.0), options.get("target")
+    stored, distance = options.get("stored", False), options.get("distance", False)
     check_seconds("seconds", seconds)
-    found, notes = overview(context), []
-    spans = found.spans
+    found, notes = overview(context, view), []
+    charts, spans = Charts(found), found.spans
     if target is not None:
         spans = {target: spans.get(deployments.check_target(context, target), ())}
     there = metrics_of(found.versions)
@@ -80,18 +78,19 @@ def plot(
             raise unknown_metric(name, (c.metrics for c in found.versions))
     if not (metrics or stored or distance):
         metrics, stored = there[:_FIRST], not there
-    panels = [metric_panel(found, name) for name in metrics]
+    panels: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics)]
     if stored:
-        panels.append(bytes_panel(found, by_version(context)[1]))
+        panels.append(charts.stored(by_version(context)[1]))
     if distance:
         measured, count = changes(context, found, seconds=seconds, most=_CHANGES)
-        points = [(change.commit.time_ns, change.l2) for change in measured]
-        panels.append(Line("distance (L2)", points))
+        by_id = {change.commit.id: change.l2 for change in measured}
+        panels.append(charts.line("distance (L2)", lambda commit: by_id.get(commit.id)))
         if len(measured) < count:
             notes.append(f"distances of the last {len(measured):,} of {count:,} versions")
     if any(spans.values()):
-        panels.append(Lanes("live on", spans))
-    return Plot(Axis.of([*(c.time_ns for c in found.versions), found.now_ns]), panels, notes)
+        panels.append(charts.live(spans))
+    crowded = charts.crowded()
+    return Plot(charts.axis, panels, notes if crowded is None else [*notes, crowded])
 
 
 def _png(drawn: Plot) -> bytes:
@@ -101,33 +100,41 @@ def _png(drawn: Plot) -> bytes:
         raise NotInstalled(
             "a plot as .png needs matplotlib; .svg needs nothing", hint=how_to_install("plots")
         ) from None
-    made = Figure(figsize=(9, 1.8 * len(drawn.panels)), layout="constrained")
-    every = made.subplots(len(drawn.panels), 1, sharex=True, squeeze=False)[:, 0]
-    axis, day = drawn.axis, 86_400 * 10**9
-    for axes, panel in zip(every, drawn.panels, strict=True):
-        axes.set_xlim(axis.low / day, axis.high / day)
-        axes.xaxis.axis_date()
+    panels = [panel for panel in drawn.panels if not isinstance(panel, Legend)]
+    made = Figure(figsize=(9, 1.8 * len(panels)), layout="constrained")
+    every = made.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    axis = drawn.axis
+    scale = 86_400 * 10**9 if axis.by == "time" else 1  # matplotlib counts days
+    for axes, panel in zip(every, panels, strict=True):
+        axes.set_xlim(axis.low / scale, axis.high / scale)
+        if axis.by == "time":
+            axes.xaxis.axis_date()
         if isinstance(panel, Line):
-            unit = _unit(panel.points)
-            axes.plot([t / day for t, _ in panel.points], [v / unit for _, v in panel.points], ".-")
+            unit = _unit(panel)
+            for curve in panel.curves:
+                places = [place / scale for place, _ in curve.points]
+                axes.plot(places, [v / unit for _, v in curve.points], ".-", label=curve.name)
+            if panel.best is not None:
+                axes.plot(panel.best.place / scale, panel.best.value / unit, "ok", fillstyle="none")
+            if len(panel.curves) > 1:
+                axes.legend()
             axes.set_ylabel(panel.title if unit == 1 else f"{panel.title} / {unit:g}")
         elif isinstance(panel, Bars):
             for name, points in panel.kinds.items():
-                axes.plot(*zip(*((t / day, v) for t, v in points), strict=True), ".", label=name)
+                axes.plot(*zip(*((x / scale, v) for x, v in points), strict=True), ".", label=name)
             axes.set_ylabel(panel.title)
             axes.legend()
         elif isinstance(panel, Lanes):
-            for row, spans in enumerate(panel.spans.values()):
-                for i, span in enumerate(spans):
-                    width = (span.end_ns - span.start_ns) / day
-                    axes.barh(row, width, left=span.start_ns / day, color=f"C{i % 2}")
-            axes.set_yticks(range(len(panel.spans)), list(panel.spans))
+            for row, lanes in enumerate(panel.targets.values()):
+                for i, lane in enumerate(lanes):
+                    width = (lane.end - lane.start) / scale
+                    axes.barh(row, width, left=lane.start / scale, color=f"C{i % 2}")
+            axes.set_yticks(range(len(panel.targets)), list(panel.targets))
     out = io.BytesIO()
     made.savefig(out, format="png")
     return out.getvalue()
 
 
-def _unit(points: Sequence[Point]) -> float:
+def _unit(line: Line) -> float:
     """What values are divided by: matplotlib computes differences, which must stay finite."""
-    highest = max((abs(value) for _, value in points if math.isfinite(value)), default=0.0)
-    return 1e300 if highest > 1e300 else 1.0
+    return 1e300 if max(map(abs, line.range())) > 1e300 else 1.0

@@ -19,6 +19,7 @@ from mvc.maintenance.rewrite_plan import retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
 from mvc.repo import attached
 from mvc.repo.context import Context
+from mvc.repo.display import html_table, size
 from mvc.repo.lookup.availability import all_dropped
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
@@ -64,6 +65,21 @@ class Stats(Struct, frozen=True):
     dropped: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     price: float | None = None
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("versions", f"{self.versions:,}"),
+            ("forgotten", f"{self.forgotten:,}" if self.forgotten else ""),
+            ("weights given up", f"{self.dropped:,}" if self.dropped else ""),
+            ("stored in full", f"{self.reset_points:,}"),
+            ("stored", f"{size(self.stored_bytes)} for {size(self.raw_bytes)}"),
+            *((f"of it {kind}", size(nbytes)) for kind, nbytes in self.bytes.items()),
+            ("deltas to apply", f"at most {self.deltas_worst:,}, mean {self.deltas_mean:.1f}"),
+            ("recovery", f"at most {self.recovery_worst:.2f} s, mean {self.recovery_mean:.2f} s"),
+            ("deployments", f"{self.deployments:,} on {self.targets:,} targets"),
+            ("names", f"{self.branches:,} branches, {self.tags:,} tags"),
+        ]
+        return html_table(("", ""), [row for row in rows if row[1]])
 
 
 def stats(context: Context) -> Stats:

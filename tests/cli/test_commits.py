@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from mvc.cli.commits import as_json, details, heading, one_liner
 from mvc.cli.output import Output
 from mvc.ids import CommitId, ManifestId, Root
@@ -52,10 +56,14 @@ def test_targets_are_named_where_it_is_live_now() -> None:
     assert text == "ababababab [prod, eu] nightly"
 
 
-def test_details_in_the_authors_zone() -> None:
+def test_details_in_the_users_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
     lines = details(entry(metrics={"loss": 0.25, "acc": float("nan")}), 20_001 * DAY)
     assert lines[0] == "Author:   ada"
-    assert lines[1] == "Date:     2024-10-04T01:00:00+01:00 (1 day ago)"
+    monkeypatch.undo()
+    time.tzset()
+    assert lines[1] == "Date:     2024-10-04T09:00:00+09:00 (1 day ago)"
     assert lines[3] == "Metrics:  acc=nan  loss=0.25"
     assert lines[4:] == ["", "    nightly", "", "    body"]
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from time import time_ns
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ import pytest
 import mvc
 from mvc.errors import MvcError
 from mvc.ids import CommitId
-from mvc.report.figure import Axis, Bars, Lanes, Line, svg, text
+from mvc.report.axis import Axis
+from mvc.report.figure import Bars, Curve, Lane, Lanes, Line, svg, text
 from mvc.report.overview import Span, changes, overview
 from tests.variables import variable
 
@@ -174,8 +176,9 @@ def test_pictures_do_not_grow_with_the_history() -> None:
     count = 10_000
     points = [(i * DAY // 24, float(i % 7)) for i in range(count)]
     spans = [Span(CommitId(bytes(32)), t, t + DAY // 24) for t, _ in points]
+    lanes = [Lane(span.start_ns, span.end_ns, span) for span in spans]
     axis = Axis.of(t for t, _ in points)
-    charts = [Line("a", points), Bars("b", {"x": points}), Lanes("l", {"t": spans})]
+    charts = [Line("a", [Curve("", points)]), Bars("b", {"x": points}), Lanes("l", {"t": lanes})]
     drawn = svg(axis, charts, "t")
     assert len(drawn) < 120_000
     Page(f"<p id='x'>{drawn}</p>")
@@ -186,9 +189,102 @@ def test_pictures_do_not_grow_with_the_history() -> None:
 def test_values_that_cannot_be_drawn_are_left_out() -> None:
     points = [(0, 1.0), (DAY, float("nan")), (2 * DAY, float("inf")), (3 * DAY, 1e308)]
     axis = Axis.of(t for t, _ in points)
-    assert "nan" not in svg(axis, [Line("a", points)], "t")
-    assert "highest 1e+308" in text(axis, [Line("a", [*points, (0, -1e308)])], 60)[0]
+    assert "nan" not in svg(axis, [Line("a", [Curve("", points)])], "t")
+    drawn = text(axis, [Line("a", [Curve("", [*points, (0, -1e308)])])], 60)
+    assert "highest 1e+308" in drawn[0]
     assert svg(Axis.of([]), [Line("a", [])], "t")
+
+
+# -- the axis, the lines, the best version ---------------------------------------------------
+
+
+@pytest.fixture
+def burst(tmp_path: Path) -> Iterator[mvc.Repository]:
+    """Forty versions within two minutes, nine weeks ago: twenty on each of two branches."""
+    begin = time_ns() - 63 * DAY
+    with mvc.Repository.init(tmp_path / "burst") as repo:
+        for i in range(40):
+            if i == 20:
+                repo.switch("wide", create=True, start="HEAD~10")
+            at = begin + 3 * 10**9 * i
+            repo.commit(
+                {"w": np.full(4, i), "optimizer": {"m": np.full(4, i)}}, message=f"step {i}",
+                metrics={"acc": i % 20 / 20 + i / 100, "val_loss": abs(i - 30) / 30},
+                deploy="prod" if i % 8 == 0 else None, at=at if i % 8 == 0 else None,
+                options=mvc.CommitOptions(time=at),
+            )  # fmt: skip
+        yield repo
+
+
+def test_the_axis_ends_with_the_data(burst: mvc.Repository) -> None:
+    plot = burst.plot("acc")
+    times = [entry.commit.time_ns for entry in burst.log(every=True)]
+    assert (plot.axis.low, plot.axis.high) == (min(times), max(times))
+    stars = {line.index(c) for line in plot.text(100) for c in "*+" if c in line and "|" in line}
+    assert max(stars) - min(stars) > 40  # columns, where a single one was drawn
+    assert not plot.notes
+
+
+def test_versions_crowded_in_time_are_spread_by_their_numbers(burst: mvc.Repository) -> None:
+    burst.commit({"w": np.zeros(4)}, metrics={"acc": 0.5})  # now, nine weeks later
+    assert "--by version" in burst.plot("acc").notes[0]
+    spread = burst.plot("acc", by="version")
+    assert not spread.notes
+    assert (spread.axis.low, spread.axis.high) == (1, 41)
+    lanes = next(p for p in spread.panels if isinstance(p, Lanes))
+    assert [lane.start for lane in lanes.targets["prod"]] == [1, 9, 17, 25, 33]
+    Page(burst.report(by="version"))
+    with pytest.raises(MvcError, match="an axis is one of time, version"):
+        burst.plot("acc", by="weight")  # type: ignore[arg-type]
+
+
+def test_since_and_until_bound_what_is_drawn(burst: mvc.Repository) -> None:
+    times = sorted(entry.commit.time_ns for entry in burst.log(every=True))
+    plot = burst.plot("acc", since=times[5], until=times[14])
+    assert (plot.axis.low, plot.axis.high) == (times[5], times[14])
+    (line,) = (p for p in plot.panels if isinstance(p, Line))
+    assert {x for curve in line.curves for x, _ in curve.points} == {*times[5:15]}
+    page = Page(burst.report(since=times[5], until=times[14]))
+    assert "10 versions, " in page.text and "30 outside of the chosen time" in page.text
+    assert sum(id_.startswith("v") for id_ in page.ids) - 1 == 10  # and the section's own
+
+
+def test_every_branch_is_a_line_that_begins_where_it_forks(burst: mvc.Repository) -> None:
+    (line,) = (p for p in burst.plot("acc").panels if isinstance(p, Line))
+    by_name = {curve.name: curve for curve in line.curves}
+    assert list(by_name) == ["wide", "main"]  # the current branch comes first
+    fork = burst.version("main~9").parents[0]
+    first = by_name["main"].points[0]
+    assert first == (burst.version(fork).time_ns, burst.version(fork).metrics["acc"])
+    assert "* wide  + main" in burst.plot("acc").text()[0]
+    assert ">wide</text>" in burst.plot("acc").svg()
+
+
+def test_the_best_version_is_marked(burst: mvc.Repository) -> None:
+    lines = [p for p in burst.plot("acc", "val_loss").panels if isinstance(p, Line)]
+    best = {line.title: line.best for line in lines}
+    assert best["acc"].commit == burst.log(every=True, sort="acc")[0].id
+    assert best["val_loss"].commit == burst.log(every=True, sort="-val_loss")[0].id
+    assert (best["acc"].kind, best["val_loss"].kind) == ("highest", "lowest")
+    assert sum(line.count("@") for line in burst.plot("acc").text()) == 1
+    assert f"best {best['acc'].commit.short}" in burst.plot("acc").text()[2]
+    page = burst.report()
+    assert f'<a href="#v{best["acc"].commit.short}"><circle class="best"' in page
+
+
+def test_rows_of_optimizers_are_folded_away(burst: mvc.Repository) -> None:
+    folded, unfolded = Page(burst.report()), Page(burst.report(unfold=True))
+    assert "optimizer.m" not in folded.texts and "w" in folded.texts
+    assert "Not shown: 1 tensor of optimizers" in folded.text
+    assert "optimizer.m" in unfolded.texts and "of optimizers" not in unfolded.text
+
+
+def test_counts_of_the_page_agree(burst: mvc.Repository) -> None:
+    burst.undo()  # one version that no name leads to
+    page = Page(burst.report())
+    listed = sum(id_.startswith("v") and id_ != "versions" for id_ in page.ids)
+    assert (listed, burst.storage.stats().versions) == (39, 40)
+    assert f"{listed} versions, {listed} of them stored in full, 1 more that no" in page.text
 
 
 # -- in a browser ----------------------------------------------------------------------------

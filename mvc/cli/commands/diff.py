@@ -47,7 +47,7 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     retrain: Retraining
 
 
-@verb("mvc diff HEAD~1 HEAD", _DiffOptions)
+@verb("mvc diff HEAD~1 HEAD", _DiffOptions, pages=True)
 def command(session: Session, args: _DiffOptions) -> int:
     if args.environment:
         check_alone("environment", takes="a b exit_code")

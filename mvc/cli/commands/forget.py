@@ -141,7 +141,7 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
 def _row(session: Session, commit: Commit, cost: ForgetPreview) -> tuple[str, ...]:
     return (
         str(commit.id) if session.verbose else commit.id.short,
-        format_time(commit.time_ns, commit.zone_minutes, precise=False),
+        format_time(commit.time_ns, precise=False),
         one_line(commit.message),
         _live_on(commit, cost),
     )

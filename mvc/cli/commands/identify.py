@@ -42,12 +42,13 @@ def _print(session: Session, version: Identified) -> None:
     where = f"{printable(version.path or '')} ({'same bytes' if version.exact else 'same tensors'})"
     if version.forgotten_ns is not None:
         where = f"had it ({forgotten_on(version.forgotten_ns)})"
-    when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
+    when = format_time(commit.time_ns, precise=False)
     id_ = out.paint(version.commit.short, "id")
     out.line(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip())
     for deployed in version.deployments:
         target = out.paint(printable(deployed.target), "target")
-        out.line(f"  deployed to {target} at {format_time(deployed.time_ns)}")
+        when = format_time(deployed.time_ns, precise=session.verbose)
+        out.line(f"  deployed to {target} at {when}")
 
 
 def _json(session: Session, version: Identified) -> dict[str, Any]:

@@ -8,7 +8,8 @@ tags: three or more plain versions in a row are one line, with -v each has its o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -19,7 +20,7 @@ from mvc.cli.options import LIMIT, CommandOptions, argument, check_alone, flag, 
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
-from mvc.cli.text import number, one_line
+from mvc.cli.text import listed, number, one_line
 from mvc.errors import DamagedData, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
@@ -34,7 +35,7 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     every: bool = flag("The versions of all branches and tags, not only of REV.", "--all")
     oneline: bool = flag("One line a version.")
     graph: bool = flag("Draw how versions follow each other.")
-    as_table: bool = flag("A table with a column for each metric.", "--metrics")
+    as_table: bool = flag("A table with a column for each metric and param.", "--metrics")
     relations: bool = flag("Print the relation of each version to its parent.")
     prices: bool = flag("Print how each version is stored, and its price.", "--price")
     sort: str | None = option("NAME", "Order by a metric, highest first; -NAME: lowest first.")
@@ -47,7 +48,7 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     until: str | None = option("TIME", "Not newer than TIME.")
 
 
-@verb("mvc log -n 20 --oneline", _LogOptions)
+@verb("mvc log -n 20 --oneline", _LogOptions, pages=True)
 def command(session: Session, args: _LogOptions) -> None:
     if args.tree:
         check_alone("tree", takes="rev output force")
@@ -103,27 +104,42 @@ def _rev_and_paths(
 
 
 def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
-    """A row a version, a column for every metric that one of them has."""
+    """A row a version, a column for every metric and param that one of them has."""
     rows, live = list(entries), live_now(session)
-    names = sorted({name for entry in rows for name in entry.commit.metrics})
-    metrics = [Column(printable(name), right=True) for name in names]
+    metrics = _names(entry.commit.metrics for entry in rows)
+    params = _names(entry.commit.params for entry in rows)
+    params.sort(key=lambda name: len({e.commit.params.get(name) for e in rows}) == 1)
     head, last = columns("version, refs, live on, date"), columns("relation, message")
-    show(
+    measured = [Column(printable(name), right=True) for name in metrics]
+    given = [Column(printable(name), give="end") for name in params]
+    first, last_metric = len(head), len(head) + len(metrics)
+    message = last_metric + len(params) + 1
+    left_out = show(
         session.out,
-        [*head, *metrics, *last],
+        [*head, *measured, *given, *last],
         [
             (
                 str(entry.id) if session.verbose else entry.id.short,
                 printable(", ".join(entry.refs)),
                 printable(", ".join(d.target for d in entry.deployments if live(d))),
-                format_time(entry.commit.time_ns, entry.commit.zone_minutes, precise=False)[:16],
-                *(number(m[n]) if n in (m := entry.commit.metrics) else "" for n in names),
+                format_time(entry.commit.time_ns, precise=False)[:19],
+                *(number(m[n]) if n in (m := entry.commit.metrics) else "" for n in metrics),
+                *(printable(entry.commit.params.get(n, "")) for n in params),
                 related(entry.relations or (), short=True),
                 one_line(entry.commit.message),
             )
             for entry in rows
         ],
+        optional=[*range(first, last_metric), message, *range(last_metric, message - 1)],
     )
+    if left_out:
+        session.out.note(f"no room for {listed(left_out, 5)}: what is piped has all columns")
+
+
+def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
+    """The names of metrics or params, those that most versions have first."""
+    counts = Counter(name for each in values for name in each)
+    return sorted(counts, key=lambda name: (-counts[name], name))
 
 
 def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None:

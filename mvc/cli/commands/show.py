@@ -46,7 +46,7 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     force: bool = flag("Replace FILE.npy if it exists.", "-f", needs="output")
 
 
-@verb("mvc show main~2", _ShowOptions)
+@verb("mvc show main~2", _ShowOptions, pages=True)
 def command(session: Session, args: _ShowOptions) -> None:
     if args.ids:
         check_alone("ids", takes="words at target short")

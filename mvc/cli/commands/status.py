@@ -1,4 +1,7 @@
-"""``mvc status``."""
+"""``mvc status``.
+
+A folder in which no file is tracked is one line; -v lists its files.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from mvc.repo.worktree.status import FileChange, Status
 _SECTIONS = {
     "staged": "Left out of the next commit:",
     "work": "Changed (use 'mvc commit -a', or 'mvc checkout HEAD PATH'):",
+    "renamed": "Under another name (use 'mvc commit -a NAME', or 'mvc checkout HEAD PATH'):",
     "older": "As in another version (use 'mvc checkout HEAD PATH'; 'mvc commit -a' records it "
     "once more):",
     "missing": "Missing (use 'mvc checkout HEAD PATH', or 'mvc rm PATH'):",
@@ -43,7 +47,7 @@ def _print_short(session: Session, status: Status, changed: Sequence[FileChange]
     for change in changed:
         mark = out.paint(_MARKS[change.kind], _STYLES[change.kind])
         out.line(f"{mark} {session.from_here(change.path)}")
-    for mark, paths in (("?", status.untracked), ("L", status.dead_links)):
+    for mark, paths in (("?", _untracked(session, status)), ("L", status.dead_links)):
         for path in paths:
             out.line(f"{out.paint(mark, 'removed')} {session.from_here(path)}")
 
@@ -61,8 +65,10 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
     not_written = [f"  {session.from_here(c.path)}" for c in status.changes if c.not_written]
     title = "Recorded from Python, not written as a file ('mvc checkout HEAD PATH' does):"
     _print_section(session, title, not_written)
-    untracked = [out.paint(session.from_here(path), "removed") for path in status.untracked]
-    _print_section(session, "Not tracked (use 'mvc commit PATH'):", [f"  {u}" for u in untracked])
+    untracked = [
+        f"  {out.paint(session.from_here(path), 'removed')}" for path in _untracked(session, status)
+    ]
+    _print_section(session, "Not tracked (use 'mvc commit PATH'):", untracked)
     dead = [f"  {out.paint(session.from_here(path), 'removed')}" for path in status.dead_links]
     _print_section(session, "Symbolic links that lead nowhere (a commit refuses them):", dead)
     if not changed and not status.untracked and not not_written and not dead:
@@ -74,10 +80,14 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
         out.line("\nTracked files are as in HEAD")
 
 
+def _untracked(session: Session, status: Status) -> Sequence[str]:
+    return status.untracked if session.verbose else status.folded
+
+
 def _of(change: FileChange) -> str:
     """The section that a change belongs to."""
-    if change.kind in {"removed", "missing"}:
-        return "staged" if change.kind == "removed" else "missing"
+    if change.kind in {"missing", "removed", "renamed"}:
+        return "staged" if change.kind == "removed" else change.kind
     return "work" if change.same_as is None else "older"
 
 

@@ -9,8 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mvc.errors import DamagedData, StateForgotten, WrongUsage
-from mvc.model.names import attached_path, check_path
+from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WrongUsage
+from mvc.model.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Change, CommitOptions
 from mvc.repo.config import bytes_to_hold
 from mvc.repo.content.sources import open_file
@@ -18,7 +18,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree import worktree
-from mvc.repo.worktree.status import status
+from mvc.repo.worktree.status import FileChange, status
 from mvc.store.writing.base_cache import BaseCache
 
 if TYPE_CHECKING:
@@ -93,8 +93,10 @@ def attachments(
 def of_files(context: Context, given: object, options: CommitOptions) -> list[Change]:
     """The files at the paths ``given``; a folder means the files in it.
 
-    ``options.all`` adds each tracked path whose file was modified or renamed. A tracked path
-    without a file stays tracked, because a state committed from Python has no file. Raises
+    ``options.all`` adds each tracked path whose file was modified, and takes a file among those
+    named that has the bytes of a missing one as its new name; other files that are not tracked may
+    be copies. A tracked path without a file stays tracked, because a state committed from Python
+    has no file. Raises
     WrongUsage if no path is named and none is removed, unless ``options.allow_empty``, and
     UnknownPath for a symbolic link that leads nowhere. A truncated model file raises BadModelFile
     when it is opened, unless ``options.opaque``, or unless HEAD has one at its path: then
@@ -109,14 +111,28 @@ def of_files(context: Context, given: object, options: CommitOptions) -> list[Ch
     elif not (options.all or options.allow_empty or staged_removals(context)):
         raise WrongUsage("nothing to commit: name paths, or add -a for every tracked one")
     changed = status(context).changes if options.all else ()
-    names += [change.path for change in changed if change.kind in {"modified", "renamed"}]
+    names += [change.path for change in changed if change.kind == "modified"]
+    renamed = [change for change in changed if change.kind == "renamed" and change.path in names]
+    if options.all and not (names or options.allow_empty or staged_removals(context)):
+        refuse_unnamed(changed)
 
     def open_(name: str) -> AbstractContextManager[ParsedFile]:
         unless = partial(_was_kept_opaque, context, name)
         return open_file(fs, root / name, name, strict=not options.opaque, unless=unless)
 
     kept = [Change(n, partial(open_, n)) for n in dict.fromkeys(names)]
-    return [*kept, *(Change(c.old, None) for c in changed if c.kind == "renamed")]
+    return [*kept, *(Change(c.old, None) for c in renamed)]
+
+
+def refuse_unnamed(changed: Sequence[FileChange]) -> None:
+    """Raises NothingToCommit with the way to record a new name, where that is all there is."""
+    for change in changed:
+        if change.kind == "renamed":
+            new, old = printable(change.path), printable(change.old)
+            raise NothingToCommit(
+                f"nothing to commit but {new}, which is not tracked",
+                hint=f"if it is {old} under a new name: mvc commit -a {new}",
+            )
 
 
 def _was_kept_opaque(context: Context, name: str) -> bool:

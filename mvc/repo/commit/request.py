@@ -56,9 +56,9 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``environment``: whether the version carries the environment of this process (versions of
     packages, threads, processor); by default if a ``model`` is given.
 
-    For files: ``all`` adds every tracked path whose file was modified or renamed. ``cwd`` is the
-    folder that relative paths start from. ``opaque`` keeps a model file that is cut off as it is,
-    instead of raising BadModelFile.
+    For files: ``all`` adds every tracked path whose file was modified; a file that is named and
+    has the bytes of a missing one is its new name. ``cwd`` is the folder that relative paths start
+    from. ``opaque`` keeps a model file that is cut off as it is, instead of raising BadModelFile.
 
     For lossy pipelines: tensors that ``exact`` names are not changed. The production weights of
     a file are written to ``output``, or ``in_place`` of the file; either of the two asks for them,

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from mvc.model.manifest import FileEntry, LogicalTensor
-from mvc.model.names import training_path
+from mvc.model.names import is_training_key, training_files
 from mvc.repo.content.compare import bare_name
 
 Kind: TypeAlias = Literal[
@@ -22,8 +22,6 @@ Kind: TypeAlias = Literal[
 ]
 
 _Tensors: TypeAlias = dict[str, LogicalTensor]
-_TRAINING = ("optimizer", "optim.", "lr_scheduler", "scheduler")  # in a checkpoint, not the model
-_TRAINING_FILES = ("optimizer.", "scheduler.", "rng_state")  # as transformers and accelerate do
 
 
 class Relation(Struct, frozen=True):
@@ -57,9 +55,8 @@ class Relation(Struct, frozen=True):
 def models(entries: Iterable[FileEntry]) -> list[FileEntry]:
     """The files that hold tensors, without those of the training beside them, by their names."""
     found = [entry for entry in entries if entry.tensors]
-    found = [e for e in found if not e.path.rpartition("/")[2].startswith(_TRAINING_FILES)]
-    beside = {training_path(entry.path) for entry in found}
-    return [entry for entry in found if entry.path not in beside]
+    training = training_files({entry.path for entry in found})
+    return [entry for entry in found if entry.path not in training]
 
 
 def relation(model: FileEntry, bases: Collection[FileEntry]) -> Relation:
@@ -97,7 +94,7 @@ def _kind(same_architecture: bool, shared: int, equal: int) -> Kind:
 
 def _tensors(entry: FileEntry) -> list[LogicalTensor]:
     """The tensors of a file's model: all, if the file holds nothing but a training's state."""
-    return [t for t in entry.tensors if not t.key.startswith(_TRAINING)] or list(entry.tensors)
+    return [t for t in entry.tensors if not is_training_key(t.key)] or list(entry.tensors)
 
 
 def _by_name(

@@ -120,7 +120,7 @@ def _by_digits(context: Context, digits: str) -> CommitId:
     if not found:
         raise _unknown(context, digits)
     shown = [
-        f"{c.id.short} {format_time(c.time_ns, c.zone_minutes, precise=False)} "
+        f"{c.id.short} {format_time(c.time_ns, precise=False)} "
         f"{printable(c.message.partition(chr(10))[0][:40])}".rstrip()
         for c in found[:_SHOWN]
     ]

@@ -15,6 +15,7 @@ from mvc.errors import SourceChanged
 from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
+from mvc.repo.display import html_table, text_table
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree.worktree import FoundFile, entry_of, files_in, is_python_state
@@ -24,7 +25,7 @@ class FileChange(Struct, frozen=True):
     """One path.
 
     ``kind``: unchanged, modified, missing (tracked, but there is no file), removed (the next
-    commit leaves it out) or renamed (the file of a missing path has a name that is not tracked).
+    commit leaves it out) or renamed (a file that is not tracked has the bytes of a missing one).
     ``detail`` is text for people; ``old`` is the path before a rename. ``not_written``: the path
     is a Python state, which has no file until checkout writes one. ``same_as``: another version
     that has the modified file.
@@ -41,7 +42,9 @@ class FileChange(Struct, frozen=True):
 class Status(Struct, frozen=True):
     """``branch`` is None if HEAD is detached; ``head`` is None before the first commit.
 
-    ``dead_links``: symbolic links that lead nowhere; a commit of their folder refuses them.
+    ``untracked``: every file, which ``folded`` shows as ``git status`` does: a folder without a
+    tracked file as one name, with ``/`` at its end. ``dead_links``: symbolic links that lead
+    nowhere; a commit of their folder refuses them.
     """
 
     branch: str | None
@@ -57,6 +60,37 @@ class Status(Struct, frozen=True):
         A Python state without a file equals HEAD.
         """
         return all(change.kind == "unchanged" or change.not_written for change in self.changes)
+
+    @property
+    def folded(self) -> tuple[str, ...]:
+        """What is not tracked, a folder of such files as one name."""
+        known = {above for change in self.changes for above in _above(change.old or change.path)}
+        known |= {above for change in self.changes for above in _above(change.path)}
+        names = (
+            next((f"{above}/" for above in _above(name) if above not in known), name)
+            for name in self.untracked
+        )
+        return tuple(dict.fromkeys(names))
+
+    def __repr__(self) -> str:
+        return text_table(self._rows()) or "<Status: as in HEAD>"
+
+    def _repr_html_(self) -> str:
+        where = f"branch {self.branch}" if self.branch is not None else "HEAD detached"
+        at = "no commits yet" if self.head is None else self.head.short
+        return html_table(("state", "path", ""), self._rows(), title=f"{where}, {at}")
+
+    def _rows(self) -> list[Sequence[str]]:
+        changed = [c for c in self.changes if c.kind != "unchanged" and not c.not_written]
+        rows: list[Sequence[str]] = [(c.kind, c.path, c.detail) for c in changed]
+        rows += [("untracked", name, "") for name in self.folded]
+        return [*rows, *(("dead link", name, "") for name in self.dead_links)]
+
+
+def _above(name: str) -> list[str]:
+    """The folders above a file, the outermost first."""
+    parts = name.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def status(context: Context, *, untracked: bool = True) -> Status:
@@ -75,7 +109,11 @@ def status(context: Context, *, untracked: bool = True) -> Status:
         known = tracked.keys() - removed
         files = files_in(context.store.fs, context.root, dead=dead)
         found = sorted((f for f in files if f.name not in known), key=lambda f: f.name)
-        missing = [tracked[path] for path, c in changes.items() if c.kind == "missing"]
+        missing = [
+            tracked[path]
+            for path, c in changes.items()
+            if c.kind == "missing" and not c.not_written
+        ]
         moved = _renames(context, missing, found)
         for new, old in moved.items():
             changes[old] = FileChange(new, "renamed", f"was {old}", old)

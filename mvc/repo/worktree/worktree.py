@@ -9,18 +9,22 @@ from __future__ import annotations
 import posixpath
 import unicodedata
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from mvc.control_folders import MARKERS, VERSION_CONTROL
-from mvc.errors import InvalidName, UnknownPath
+from mvc.errors import InvalidName, IoFailed, UnknownPath
 from mvc.io.files import SWAPPED, TEMPORARY, FileIdentity, FileSystem
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path, printable
 from mvc.repo.context import Context
 from mvc.repo.worktree.ignore import IGNORE_FILE, Ignore
 
+REPORT_SUFFIX = ".html"
+REPORT_BEGIN = b'<!doctype html><html lang="en"><!-- mvc report -->'
+"""How the pages of ``mvc report`` begin."""
 _MAX_IGNORE_FILE = 1 << 20
 
 
@@ -127,9 +131,9 @@ def files_in(
     """Every file below ``folder`` that is not ignored, in no promised order; names from ``root``.
 
     ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a folder
-    that contains itself through a link is entered once. Temporary files of mvc, special files,
-    links that lead nowhere, and the folders of version control systems are skipped. The names of
-    such links are added to ``dead`` unless they are ignored.
+    that contains itself through a link is entered once. Temporary files and reports of mvc, special
+    files, links that lead nowhere, and the folders of version control systems are skipped. The
+    names of such links are added to ``dead`` unless they are ignored.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []
@@ -156,8 +160,17 @@ def files_in(
                     dead.add(name)
             elif identity.is_dir:
                 waiting.append((name, ignore, above))
-            elif identity.is_file:
+            elif identity.is_file and not is_report(fs, root / name):
                 yield FoundFile(name, identity)
+
+
+def is_report(fs: FileSystem, path: Path) -> bool:
+    """Whether a file is a page that ``mvc report`` wrote."""
+    if path.suffix.lower() != REPORT_SUFFIX:
+        return False
+    with suppress(IoFailed), fs.open_read(path) as file:
+        return file.read(0, min(file.size(), len(REPORT_BEGIN))) == REPORT_BEGIN
+    return False
 
 
 def is_control_folder(fs: FileSystem, path: Path) -> bool:

@@ -238,20 +238,37 @@ def test_files_are_committed_together_and_the_others_stay(repo, tmp_path):
         repo.commit()
 
 
-def test_all_takes_changes_and_renames_but_no_absence_for_a_removal(repo, tmp_path):
+def test_all_takes_changes_but_no_copy_for_a_rename_and_no_absence_for_a_removal(repo, tmp_path):
     for name, seed in (("a", 1), ("b", 2), ("c", 3)):
         save_file({"w": near(seed)}, tmp_path / f"{name}.safetensors")
     repo.commit([tmp_path])
     save_file({"w": near(4)}, tmp_path / "a.safetensors")
     (tmp_path / "b.safetensors").rename(tmp_path / "moved.safetensors")
     (tmp_path / "c.safetensors").unlink()
-    repo.commit(options=CommitOptions(all=True))
-    assert {e.path for e in repo.manifest().entries} == {
+    changed = repo.commit(options=CommitOptions(all=True)).paths
+    assert [(c.path, c.kind) for c in changed] == [("a.safetensors", "changed")]
+    with pytest.raises(NothingToCommit, match=r"nothing to commit but moved\.safetensors"):
+        repo.commit(options=CommitOptions(all=True))
+    named = tmp_path / "moved.safetensors"
+    changed = repo.commit(named, options=CommitOptions(all=True)).paths
+    assert [(c.path, c.kind) for c in changed] == [("moved.safetensors", "renamed")]
+    assert repo.manifest().by_path.keys() == {
         "a.safetensors", "moved.safetensors", "c.safetensors",
     }  # fmt: skip
     repo.remove(["c.safetensors"])
     repo.commit(message="without c")
     assert "c.safetensors" not in repo.manifest().by_path
+
+
+def test_a_copy_of_a_state_without_a_file_is_no_new_name_of_it(repo, tmp_path):
+    repo.commit({"w": BASE})
+    repo.checkout(to=tmp_path / "copy.safetensors")
+    status = repo.status()
+    assert (status.untracked, [c.kind for c in status.changes]) == (
+        ("copy.safetensors",), ["missing"],
+    )  # fmt: skip
+    with pytest.raises(NothingToCommit):
+        repo.commit(options=CommitOptions(all=True))
 
 
 def test_a_state_and_its_file_have_one_root(repo, tmp_path):

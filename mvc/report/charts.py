@@ -1,0 +1,175 @@
+"""The charts of an overview: metrics, bytes, deployments, each version in its place on the axis."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+
+from msgspec import Struct
+
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.names import printable
+from mvc.repo.display import number, size
+from mvc.repo.version_stats import VersionStats
+from mvc.report.axis import Axis, Point
+from mvc.report.figure import NAMED, Bars, BestVersion, Curve, Lane, Lanes, Legend, Line
+from mvc.report.overview import Overview, Span
+
+KINDS = {"full": "full records", "delta": "deltas", "metadata": "manifests, headers"}
+_LESS_IS_BETTER = {
+    "cer", "err", "error", "errors", "fid", "loss", "losses", "mae", "mse", "nll", "perplexity",
+    "ppl", "rmse", "wer",
+}  # fmt: skip
+_CROWDED = 50  # a gap that is so many times longer than all that is drawn beside it
+
+
+class Charts(Struct, frozen=True, dict=True):
+    """Makes the charts of ``found``; ``links``: versions that have an anchor on the page."""
+
+    found: Overview
+    links: Collection[CommitId] = ()
+
+    @cached_property
+    def axis(self) -> Axis:
+        """From the first to the last version or deployment of the time that is looked at."""
+        places = [self._place(commit) for commit in self.found.versions]
+        view = self.found.view
+        starts = (span.start_ns for spans in self.found.spans.values() for span in spans)
+        places += [
+            self._moment(start) for start in starts if view.since is None or start >= view.since
+        ]
+        return Axis.of(places, view.by)
+
+    @cached_property
+    def legend(self) -> list[Legend]:
+        """The names of the lines, if there are several."""
+        names, colours = [], self._colours
+        for name, colour in colours.items():
+            if colour == len(names) < NAMED:
+                names.append(name)
+        rest = len(colours) - len(names)
+        if rest:
+            names.append(f"{rest:,} others")
+        return [Legend(names)] if len(names) > 1 else []
+
+    def line(
+        self,
+        title: str,
+        value: Callable[[Commit], float | None],
+        unit: Callable[[float], str] = number,
+    ) -> Line:
+        """A value of all versions that have it, a curve for every branch and run."""
+        return Line(title, self._curves(value), unit, links=self.links)
+
+    def metric(self, name: str) -> Line:
+        """A metric of all versions that have it, and which has the best."""
+        curves = self._curves(lambda commit: commit.metrics.get(name))
+        return Line(printable(name), curves, best=self._best(name), links=self.links)
+
+    def count(self, title: str) -> Line:
+        """How many versions there are so far."""
+        points = [(self._place(c), float(i)) for i, c in enumerate(self.found.versions, 1)]
+        return Line(title, [Curve("", points)], whole)
+
+    def stored(self, stats: Mapping[CommitId, VersionStats]) -> Bars:
+        """The bytes that came with the versions, by kind."""
+        rows = [(self._place(c), stats[c.id].bytes) for c in self.found.versions if c.id in stats]
+        kinds = {label: [(x, n[kind]) for x, n in rows] for kind, label in KINDS.items()}
+        return Bars("stored bytes", kinds, lambda value: size(round(value)))
+
+    def live(self, spans: Mapping[str, Sequence[Span]]) -> Lanes:
+        """What was live when."""
+        lanes = {
+            target: [Lane(self._moment(s.start_ns), self._moment(s.end_ns), s) for s in each]
+            for target, each in spans.items()
+        }
+        return Lanes("live on", lanes, self.links)
+
+    def crowded(self) -> str | None:
+        """A hint where most versions lie in a small part of the time, so that none is seen."""
+        times = [commit.time_ns for commit in self.found.versions]
+        if self.found.view.by != "time" or len(times) < 10:
+            return None
+        middle = times[len(times) * 9 // 10] - times[len(times) // 10]
+        if middle * _CROWDED > self.axis.high - self.axis.low:
+            return None
+        return "most versions lie close together in time: --by version spreads them evenly"
+
+    def _place(self, commit: Commit) -> int:
+        return commit.time_ns if self.found.view.by == "time" else self._numbers[commit.id]
+
+    def _moment(self, time_ns: int) -> int:
+        """The place of a moment: with version numbers, of the last version made until then."""
+        if self.found.view.by == "time":
+            return time_ns
+        return max(1, bisect_right(self._times, time_ns))
+
+    @cached_property
+    def _numbers(self) -> dict[CommitId, int]:
+        return {id_: i for i, id_ in enumerate(self.found.known, 1)}
+
+    @cached_property
+    def _times(self) -> list[int]:
+        return [commit.time_ns for commit in self.found.known.values()]
+
+    @cached_property
+    def _colours(self) -> dict[str, int]:
+        """By line its colour: the ones with the newest versions have one of their own."""
+        names = [self.found.lines[c.id] for c in reversed(self.found.versions)]
+        first = self.found.lines.get(self.found.head) if self.found.head is not None else None
+        order = dict.fromkeys([first, *names] if first in names else names)
+        return {name: min(i, NAMED) for i, name in enumerate(order) if name is not None}
+
+    def _curves(self, value: Callable[[Commit], float | None]) -> list[Curve]:
+        points = dict[str, list[Point]]()
+        for commit in self.found.versions:
+            found = value(commit)
+            if found is None:
+                continue
+            name = self.found.lines[commit.id]
+            if name not in points:
+                points[name] = self._fork(commit, value)
+            points[name].append((self._place(commit), found))
+        colours = self._colours
+        curves = [Curve(printable(name), each, colours[name]) for name, each in points.items()]
+        return sorted(curves, key=lambda curve: curve.colour)
+
+    def _fork(self, commit: Commit, value: Callable[[Commit], float | None]) -> list[Point]:
+        """Where a branch leaves another one: the value of the version that it begins at."""
+        parent = self.found.known.get(commit.parents[0]) if commit.parents else None
+        if parent is None or commit.run or parent.run or not self.found.view.shows(parent):
+            return []
+        before = value(parent)
+        return [] if before is None else [(self._place(parent), before)]
+
+    def _best(self, name: str) -> BestVersion | None:
+        having = [c for c in self.found.versions if math.isfinite(c.metrics.get(name, math.nan))]
+        if len(having) < 2:
+            return None
+        lowest = less_is_better(name)
+        choose = min if lowest else max
+        best = choose(reversed(having), key=lambda c: c.metrics[name])  # of equals the newest
+        kind = "lowest" if lowest else "highest"
+        return BestVersion(kind, self._place(best), best.metrics[name], best.id)
+
+
+def less_is_better(name: str) -> bool:
+    """Whether the lowest value of a metric is the best: by its name, as ``val_loss``."""
+    words = re.split(r"[^a-z]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", name).lower())
+    return not _LESS_IS_BETTER.isdisjoint(words)
+
+
+def metrics_of(versions: Iterable[Commit]) -> list[str]:
+    """The names of metrics, those that most versions have first."""
+    counts = Counter(name for commit in versions for name in commit.metrics)
+    return sorted(counts, key=lambda name: (-counts[name], name))
+
+
+def whole(value: float) -> str:
+    """A whole number."""
+    return f"{round(value):,}"
