@@ -379,9 +379,8 @@ class Repository:
         from mvc.repo.commit.request import (
             CommitOptions,
             CommitRequest,
-            metrics_from,
-            params_from,
         )
+        from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 
         check_keywords("commit", _Rarer, rarer)

@@ -162,8 +162,8 @@ class VersionHistory:
         By position among ``entries``, which are those that were taken; None drops the entry.
         ``stay``: the versions that are not collected. Regions are ignored.
 
-        Entries from ``cutoff_ns`` on stay, without what they say of the weights of versions that
-        go, and without annotations of these. See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of
+        Entries from ``cutoff_ns`` on stay, without marks of weights and annotations of versions
+        that go. See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of
         refs, and can be undone; any other keeps new values only, so that no operation can be
         undone in part or twice.
         """

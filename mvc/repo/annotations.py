@@ -18,6 +18,7 @@ from mvc.repo.context import Context, noting
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.oplog.oplog import undone_by
+from mvc.repo.values import check_values, metrics_from, params_from
 from mvc.store.journal.entries import Entry, Evidence
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
@@ -46,8 +47,6 @@ def annotate(
 
     Raises UnknownRevision, InvalidName, and WrongUsage for an annotation that says nothing.
     """
-    from mvc.repo.commit.request import check_values, metrics_from, params_from
-
     context.fresh()
     commit = resolve(context, rev)
     evidence = Evidence(commit, metrics_from(metrics), params_from(params), note)

@@ -1,7 +1,8 @@
 """undo: reverts an operation; the undo is an operation itself.
 
 An operation that moved refs or changed the staged removals is undone by an entry that restores
-their previous values; an annotation by one that says no more than that. That is possible only while they have the values that the operation set.
+their previous values. That is possible only while they have the values that the operation set. An
+annotation is undone by an entry that says no more than that.
 Undoing an undo redoes the operation. Deployments are evidence: they are not undone, but can be
 retracted, and a rollback deploys what was live before.
 """
