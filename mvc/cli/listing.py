@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
@@ -11,7 +13,7 @@ from mvc.cli.tables import columns, numbers, show
 from mvc.cli.text import count, shape, size
 from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
-from mvc.model.names import printable
+from mvc.model.names import is_training_key, printable, training_files
 
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
@@ -34,6 +36,33 @@ def missing_path(name: str) -> UnknownPath:
     return UnknownPath(
         f"the version has no path {printable(name)}", hint="'mvc ls' lists its paths"
     )
+
+
+class Folding(Struct, frozen=True):
+    """Which tensors are left out of lists: those of ``training`` files and of checkpoints' parts
+    that are no model. With ``unfold`` none is.
+    """
+
+    training: Collection[str]
+    unfold: bool
+
+    @classmethod
+    def of(cls, paths: Collection[str], *, unfold: bool) -> Folding:
+        """For a version, or two, with these paths."""
+        return cls(training_files(paths), unfold)
+
+    def keeps(self, path: str, key: str) -> bool:
+        """Whether a tensor is listed."""
+        return self.unfold or not (path in self.training or is_training_key(key))
+
+    def tell(self, out: Output, count: int) -> None:
+        """Says how many tensors of a file are left out, if any."""
+        if count:
+            word = "tensor" if count == 1 else "tensors"
+            text = (
+                f"{count:,} {word} of optimizers, schedulers and generators (--unfold lists them)"
+            )
+            out.line("  " + out.paint(text, "dim"))
 
 
 def file_line(out: Output, entry: FileEntry) -> str:

@@ -158,6 +158,7 @@ def given(options: CommandOptions, names: str) -> str | None:
 DRY_RUN = flag("Only say what would be done.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
+UNFOLD = flag("Tensors of optimizers, schedulers and random generators, too.")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
 
 

@@ -23,7 +23,7 @@ from mvc.types import Progress
 Paint: TypeAlias = Callable[[str, str], str]
 """Colours a text in a style of the command line: (text, style)."""
 
-_PLAIN = {"version", "fine-tuned version"}
+_PLAIN = {"fully updated", "fine-tuned version"}
 _LEAST = 3  # plain versions in a row that are drawn as one
 _WIDTH, _LINE, _STEP, _LETTER = 960, 22, 18, 6.6  # a drawing, in units of about a pixel
 _DOTS = {"base": "k2", "extended": "k1", "derived architecture": "k1"}
@@ -143,7 +143,7 @@ def _is_plain(member: FamilyMember) -> bool:
 
 
 def _run(members: Sequence[FamilyMember]) -> str:
-    tuned = sum(m.relation.kind != "version" for m in members)
+    tuned = sum(m.relation.kind != "fully updated" for m in members)
     if tuned == len(members):
         return f"… {tuned:,} fine-tuned versions"
     return f"… {len(members):,} versions" + (f", {tuned:,} of them fine-tuned" if tuned else "")

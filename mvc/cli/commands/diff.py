@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from mvc.cli.options import CommandOptions, argument, check_alone, flag
+from mvc.cli.listing import Folding
+from mvc.cli.options import UNFOLD, CommandOptions, argument, check_alone, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.retraining import Retraining, retraining
@@ -42,6 +43,7 @@ class _DiffOptions(CommandOptions, frozen=True, kw_only=True):
     b: str | None = argument("[B]")
     paths: tuple[str, ...] = argument("[PATH]...")
     stat: bool = flag("One line a file.")
+    unfold: bool = UNFOLD
     environment: bool = flag("Compare the environments in which they were made.")
     exit_code: bool = flag("Exit with 1 if anything differs; of environments, if results may.")
     retrain: Retraining
@@ -67,7 +69,7 @@ def command(session: Session, args: _DiffOptions) -> int:
     if session.as_json:
         session.out.json("mvc.diff/1", _json(found))
     else:
-        _print(session, found, stat=args.stat)
+        _print(session, found, stat=args.stat, unfold=args.unfold)
     return int(args.exit_code and _differs(found))
 
 
@@ -98,8 +100,9 @@ def _differs(found: Diff) -> bool:
     return any(f.kind != "unchanged" for f in found.files)
 
 
-def _print(session: Session, found: Diff, *, stat: bool) -> None:
+def _print(session: Session, found: Diff, *, stat: bool, unfold: bool) -> None:
     out = session.out
+    folding = Folding.of({f.path for f in found.files}, unfold=unfold or session.verbose)
     for what, pairs in (("Metrics", found.metrics), ("Params", found.params)):
         words = [f"{printable(n)} {_word(a)} -> {_word(b)}" for n, (a, b) in pairs.items()]
         if words:
@@ -112,12 +115,12 @@ def _print(session: Session, found: Diff, *, stat: bool) -> None:
         tensors = [t for t in file.tensors if session.verbose or t.kind != "unchanged"]
         whole = file.kind in {"added", "removed"} and not session.verbose
         if tensors and not stat and not whole:
-            _print_tensors(session, file, tensors)
+            _print_tensors(session, file, tensors, folding)
     changed = sum(f.kind != "unchanged" for f in found.files)
     of = count(len(found.files), "file")
     differ = "differs" if changed == 1 else "differ"
     text = f"{changed:,} of {of} {differ}" if changed else f"No difference in {of}"
-    out.line(f"{text}, compared by {count(found.comparisons, 'hash', 'hashes')}")
+    out.line(text)
 
 
 def _word(value: float | str | None) -> str:
@@ -126,12 +129,17 @@ def _word(value: float | str | None) -> str:
     return printable(value) if isinstance(value, str) else number(value)
 
 
-def _print_tensors(session: Session, file: FileDiff, tensors: Sequence[TensorDiff]) -> None:
+def _print_tensors(
+    session: Session, file: FileDiff, changed: Sequence[TensorDiff], folding: Folding
+) -> None:
     out = session.out
+    tensors = [t for t in changed if folding.keeps(file.path, t.key)]
     most = None if session.verbose else _MOST_ROWS
     styles = [_STYLES.get(t.kind, "changed") for t in tensors]
     show(out, _COLUMNS, map(_row, tensors), indent="  ", styles=styles, most=most)
-    same = [printable(t.key) for t in file.tensors if t.kind == "unchanged"]
+    folding.tell(out, len(changed) - len(tensors))
+    unchanged = [t for t in file.tensors if t.kind == "unchanged"]
+    same = [printable(t.key) for t in unchanged if folding.keeps(file.path, t.key)]
     if same and len(same) <= _MOST_UNCHANGED and not session.verbose:
         out.line("  " + out.paint(f"unchanged: {', '.join(same)}", "dim"))
     out.line()

@@ -13,7 +13,16 @@ from typing import Literal
 
 import click
 
-from mvc.cli.options import FORCE_FILE, CommandOptions, argument, check_alone, flag, given, option
+from mvc.cli.options import (
+    FORCE_FILE,
+    UNFOLD,
+    CommandOptions,
+    argument,
+    check_alone,
+    flag,
+    given,
+    option,
+)
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -41,7 +50,7 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
     )  # fmt: skip
     output: str | None = option("FILE", "Where to write it (report.html); - is stdout.", "-o")
     force: bool = FORCE_FILE
-    unfold: bool = flag("Layers of optimizers, schedulers and random generators, too.")
+    unfold: bool = UNFOLD
     layer_seconds: float = option(
         "S", "Time for the distances of layers; by default 2.", default=2.0, show_default=True
     )

@@ -16,9 +16,9 @@ from msgspec import Struct, field
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import details, forgotten_on, heading, live_now
 from mvc.cli.completing import complete_show
-from mvc.cli.listing import entry_json, file_line, tensor_table
+from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
 from mvc.cli.moments import AT, TARGET, moment_or_rev
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import UNFOLD, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
@@ -41,6 +41,7 @@ class _ShowOptions(CommandOptions, frozen=True, kw_only=True):
     short: bool = flag("With --id: ten digits instead of all 64.", needs="ids")
     code: bool = flag("Print the code that it carries and what would run.")
     environment: bool = flag("Print the environment in which it was made.")
+    unfold: bool = UNFOLD
     path: str | None = option("PATH", "With TENSOR: the file, where several have it.")
     output: str | None = option("FILE.npy", "With TENSOR: save the values for numpy.load.", "-o")
     force: bool = flag("Replace FILE.npy if it exists.", "-f", needs="output")
@@ -75,7 +76,7 @@ def command(session: Session, args: _ShowOptions) -> None:
 
         show_environment(session, rev)
     else:
-        _print_commit(session, rev)
+        _print_commit(session, rev, unfold=args.unfold)
 
 
 def _print_ids(session: Session, args: _ShowOptions) -> None:
@@ -99,7 +100,7 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
         session.out.line(id_.short if args.short else str(id_))
 
 
-def _print_commit(session: Session, rev: CommitId) -> None:
+def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
     out, repository = session.out, session.repository
     incomplete: list[DamagedData] = []
     found = repository.log(rev, limit=1, reset_points=True, incomplete=incomplete)
@@ -125,18 +126,21 @@ def _print_commit(session: Session, rev: CommitId) -> None:
     if entry.forgotten_ns is None:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
-        _print_changes(session, files, removed or ())
+        folding = Folding.of(manifest.by_path, unfold=unfold or session.verbose)
+        _print_changes(session, files, removed or (), folding)
     session.tell_incomplete(incomplete)
 
 
-def _print_changes(session: Session, files: Sequence[_Shown], removed: Sequence[str]) -> None:
+def _print_changes(
+    session: Session, files: Sequence[_Shown], removed: Sequence[str], folding: Folding
+) -> None:
     out, same = session.out, 0
     for file in files:
         if file.what == "unchanged" and not session.verbose:
             same += 1
             continue
         out.line()
-        _print_file(session, file)
+        _print_file(session, file, folding)
     for path in removed:
         out.line()
         out.line(f"{out.paint(printable(path), 'removed')}  removed")
@@ -214,12 +218,14 @@ def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData
     return f"the state of its parent was {when}"
 
 
-def _print_file(session: Session, file: _Shown) -> None:
+def _print_file(session: Session, file: _Shown, folding: Folding) -> None:
     out, verbose, marks = session.out, session.verbose, file.marks
     out.line(file_line(out, file.entry) + (f", {file.what}" if file.what else ""))
-    tensors = [t for t in file.entry.tensors if verbose or t.key in marks]
+    changed = [t for t in file.entry.tensors if verbose or t.key in marks]
+    tensors = [t for t in changed if folding.keeps(file.entry.path, t.key)]
     if not verbose:  # all of them changed: only what is new needs a word
         new = file.what != "new"
         marks = {key: word for key, word in marks.items() if word == "added" and new}
     most = None if verbose else _FIRST
     tensor_table(out, tensors, marks, full=session.verbosity > 1, most=most)
+    folding.tell(out, len(changed) - len(tensors))

@@ -18,7 +18,7 @@ from mvc.model.names import is_training_key, training_files
 from mvc.repo.content.compare import bare_name
 
 Kind: TypeAlias = Literal[
-    "equal", "fine-tuned version", "version", "extended", "derived architecture", "base"
+    "equal", "fine-tuned version", "fully updated", "extended", "derived architecture", "base"
 ]
 
 _Tensors: TypeAlias = dict[str, LogicalTensor]
@@ -28,10 +28,11 @@ class Relation(Struct, frozen=True):
     """What the model at ``path`` is to the one at ``base_path`` of the version it was made from.
 
     ``kind``: *equal*: the same architecture, every tensor equal; *fine-tuned version*: the same
-    architecture, some tensors equal; *version*: the same architecture, none equal; *extended* and
-    *derived architecture*: a part of the architecture is the same, with or without equal tensors;
-    *base*: nothing is the same, so ``base_path`` is None. Of the model's ``tensors``, ``shared``
-    have the name and shape of one of the base, and ``equal`` of these its dtype and bits.
+    architecture, some tensors equal; *fully updated*: the same architecture, none equal; *extended*
+    and *derived architecture*: a part of the architecture is the same, with or without equal
+    tensors; *base*: nothing is the same, so ``base_path`` is None. Of the model's ``tensors``,
+    ``shared`` have the name and shape of one of the base, and ``equal`` of these its dtype and
+    bits.
     """
 
     path: str
@@ -86,7 +87,7 @@ def _relation(model: FileEntry, base: FileEntry) -> Relation:
 
 def _kind(same_architecture: bool, shared: int, equal: int) -> Kind:
     if same_architecture:
-        return "equal" if equal == shared else "fine-tuned version" if equal else "version"
+        return "equal" if equal == shared else "fine-tuned version" if equal else "fully updated"
     if shared:
         return "extended" if equal else "derived architecture"
     return "base"

@@ -43,7 +43,7 @@ OLD: dict[str, object] = {"conv.weight": 1, "conv.bias": 2, "fc.weight": 3}
     [
         (OLD, "equal", 3, 3),
         (OLD | {"fc.weight": 9}, "fine-tuned version", 3, 2),
-        ({key: (value, "new") for key, value in OLD.items()}, "version", 3, 0),
+        ({key: (value, "new") for key, value in OLD.items()}, "fully updated", 3, 0),
         (OLD | {"head.weight": 4}, "extended", 3, 3),
         ({"conv.weight": 1, "head.weight": 4}, "extended", 1, 1),
         ({"conv.weight": 1}, "extended", 1, 1),
@@ -77,7 +77,7 @@ def test_1000_random_pairs_against_the_definition() -> None:
         a, b = ({(t.key, t.spec.shape) for t in side.tensors} for side in sides)
         p, q = ({(t.key, t.spec, t.id) for t in side.tensors} for side in sides)
         if a == b:
-            expected = "equal" if p == q else "fine-tuned version" if p & q else "version"
+            expected = "equal" if p == q else "fine-tuned version" if p & q else "fully updated"
         else:
             expected = "extended" if p & q else "derived architecture" if a & b else "base"
         found = relation(new, [old])

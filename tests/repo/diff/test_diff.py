@@ -282,5 +282,5 @@ def test_the_comparisons_of_mmlib(tmp_path: Path, changed: set[int], comparisons
     assert found.comparisons == comparisons
     rows = [int(t.key[1:]) for t in only(found).tensors if t.kind == "changed"]
     assert set(rows) == changed
-    kind = {0: "equal", 64: "version"}.get(len(changed), "fine-tuned version")
+    kind = {0: "equal", 64: "fully updated"}.get(len(changed), "fine-tuned version")
     assert found.relations["model.safetensors"].kind == kind

@@ -53,7 +53,7 @@ def test_nodes_that_learn_from_one_base(repo: mvc.Repository) -> None:
         ("node-1 2", "fine-tuned version", 1),
         ("node-2 1", "fine-tuned version", 0),
         ("node-2 2", "fine-tuned version", 3),
-        ("U2", "version", 0),
+        ("U2", "fully updated", 0),
     ]
     members = repo.family().members
     assert [m.names for m in members] == [(), (), ("node-1",), (), ("node-2",), ("HEAD", "main")]
@@ -62,7 +62,7 @@ def test_nodes_that_learn_from_one_base(repo: mvc.Repository) -> None:
         ("node-1 1", "fine-tuned version", None),
         ("node-1 2", "fine-tuned version", 0),
     ]
-    assert [e.relations[0].kind for e in repo.log(relations=True)] == ["version", "base"]
+    assert [e.relations[0].kind for e in repo.log(relations=True)] == ["fully updated", "base"]
     assert repo.log()[0].relations is None
 
 
@@ -206,7 +206,7 @@ def test_a_long_history_takes_no_deep_stack(repo: mvc.Repository) -> None:
 def _member(first: FamilyMember, base: int) -> FamilyMember:
     from msgspec.structs import replace
 
-    related = replace(first.relation, kind="version", base_path=first.path)
+    related = replace(first.relation, kind="fully updated", base_path=first.path)
     return replace(first, base=base, relation=related, names=())
 
 
