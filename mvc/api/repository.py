@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
+    from mvc.repo.diff.nearest import Nearest
     from mvc.repo.display import Deployments, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
@@ -1033,6 +1034,16 @@ class Repository:
         from mvc.repo.worktree import identify
 
         return identify.identify(self.context, Path(path))
+
+    def nearest(self, path: PathName) -> Nearest | None:
+        """The version with most tensors of this file, for a file that no version has.
+
+        Among versions with as many, the one whose values are closest. The work is bounded to a few
+        seconds; ``complete`` says whether it sufficed. None if nothing is alike.
+        """
+        from mvc.repo.diff.nearest import nearest
+
+        return nearest(self.context, Path(path))
 
     def earlier(self, entry: FileEntry, *, besides: Rev | None = None) -> CommitId | None:
         """The newest version, ``besides`` excepted, that introduced this state at this path."""

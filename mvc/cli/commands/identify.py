@@ -1,7 +1,8 @@
 """``mvc identify``.
 
 The state counts, not the format: a .pt and a .safetensors with the same tensors are the
-same. The exit code is 1 if no version has it.
+same. The exit code is 1 if no version has it; then the nearest version is named, and what
+differs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from mvc.cli.options import CommandOptions, argument
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.text import one_line
+from mvc.cli.text import count, one_line, shape
 from mvc.model.names import printable
+from mvc.repo.content.compare import TensorDiff
+from mvc.repo.diff.nearest import Nearest
 from mvc.repo.times import format_time
 from mvc.repo.worktree.identify import Identified
+
+_SHOWN = 5  # tensors
 
 
 class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
@@ -26,14 +31,50 @@ class _IdentifyOptions(CommandOptions, frozen=True, kw_only=True):
 @verb("mvc identify downloaded.pt", _IdentifyOptions)
 def command(session: Session, args: _IdentifyOptions) -> int:
     found = session.repository.identify(args.file)
+    near = None if found else session.repository.nearest(args.file)
     if session.as_json:
-        session.out.json("mvc.identify/1", {"versions": [_json(session, v) for v in found]})
+        versions = [_json(session, version) for version in found]
+        session.out.json("mvc.identify/1", {"versions": versions, "nearest": near})
         return int(not found)
     for version in found:
         _print(session, version)
     if not found:
         session.out.note(f"no version has the state of {printable(args.file)}")
+    if near is not None:
+        _print_nearest(session, near)
     return int(not found)
+
+
+def _print_nearest(session: Session, near: Nearest) -> None:
+    out, commit = session.out, session.commit(near.commit)
+    when = format_time(commit.time_ns, commit.zone_minutes, precise=False)
+    id_ = out.paint(near.commit.short, "id")
+    message = one_line(commit.message)
+    out.line(f"nearest: {id_} {printable(near.path)}  {when}  {message}".rstrip())
+    equal = f"{near.equal:,} of {count(near.tensors, 'tensor')}"
+    out.line(f"  {equal} {'is' if near.tensors == 1 else 'are'} those of this version")
+    shown = near.differing if session.verbose else near.differing[:_SHOWN]
+    for row in shown:
+        out.line(f"  {printable(row.key)} {_difference(row)}")
+    if len(shown) < len(near.differing):
+        more = len(near.differing) - len(shown)
+        out.line(f"  and {more:,} more: mvc diff {near.commit.short} FILE")
+    if not near.complete:
+        out.note(f"of {count(near.versions, 'version')} that were looked at; there are more")
+
+
+def _difference(row: TensorDiff) -> str:
+    """``differs by at most 0.001``."""
+    old, new = row.old_spec, row.new_spec
+    if new is None:
+        return "is missing"
+    if old is None:
+        return "is added"
+    if old.shape != new.shape:
+        return f"is {shape(new.shape)}, not {shape(old.shape)}"
+    apart = "differs" if row.max_abs is None else f"differs by at most {row.max_abs:.3g}"
+    kinds = "" if old.dtype == new.dtype else f" ({new.dtype}, not {old.dtype})"
+    return apart + kinds
 
 
 def _print(session: Session, version: Identified) -> None:

@@ -14,3 +14,20 @@ def test_same_state_in_another_format(mvc) -> None:
     torch.save(load_file(mvc.folder / "copy.safetensors"), mvc.folder / "copy.pt")
     out = mvc("identify", "copy.pt").out
     assert out.startswith(f"{id_[:10]} model.safetensors (same tensors)")
+
+
+def test_the_nearest_version(mvc) -> None:
+    id_ = mvc.commit(1)
+    state = load_file(mvc.folder / "model.safetensors")
+    name = min(state)
+    state[name] = state[name] + 1e-3
+    torch.save(state, mvc.folder / "near.pt")
+    result = mvc("identify", "near.pt", code=1)
+    assert result.err == "no version has the state of near.pt\n"
+    first, second, third = result.out.splitlines()
+    assert first.startswith(f"nearest: {id_[:10]} model.safetensors  ")
+    assert second == f"  {len(state) - 1} of {len(state)} tensors are those of this version"
+    assert third == f"  {name} differs by at most 0.001"
+    found = mvc("identify", "near.pt", "--json", code=1).json
+    assert found["versions"] == [] and found["nearest"]["commit"] == id_
+    assert [row["key"] for row in found["nearest"]["differing"]] == [name]
