@@ -420,7 +420,7 @@ class Repository:
             time_ns=self._moment(chosen.time),
             produced_by=chosen.produced_by,
             branch=chosen.branch,
-            run=chosen.run,
+            run=chosen.run or "",
             new_branch=chosen.new_branch,
             attachments=carried,
             patch=chosen.patch,

@@ -38,7 +38,9 @@ from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
-_NOT_PROVEN = "every at pipeline output in_place exact reset_point author date opaque allow_empty"
+_NOT_PROVEN = (
+    "every at pipeline output in_place exact reset_point author date opaque allow_empty run patch"
+)
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
@@ -55,6 +57,8 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     )
     pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
     texts: tuple[str, ...] = option("K=V", "Keep a setting with it.", "--param")
+    run: str | None = option("NAME", "The training that made it.")
+    patch: bool = flag("Keep what the code differs by from its git commit.")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
@@ -142,8 +146,10 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
         options = CommitOptions(
             all=args.every,
             progress=progress,
+            patch=args.patch or None,
             **fields(
-                args, "time=date at output in_place exact opaque allow_empty author reset_point"
+                args,
+                "time=date at output in_place exact opaque allow_empty author reset_point run",
             ),
         )
         paths = list(args.paths) or None
