@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
+    InvalidTime,
     NoDeployment,
     NotARepository,
     UnknownRevision,
@@ -35,16 +36,18 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, refs, times
+from mvc.repo import deployments, live, refs, rollback, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.hook import announcing
+from mvc.repo.live import Live
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
+from mvc.repo.rollback import RolledBack
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
 from mvc.types import PathName, Progress, Reason
@@ -314,13 +317,13 @@ class Repository:
         head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
         at = "no version yet" if head.commit is None else head.commit.short
         title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
-        live = [
+        rows = [
             (target, id_.short)
-            for id_, targets in deployments.live_now(self.context).items()
+            for id_, targets in live.live_now(self.context).items()
             for target in targets
         ]
         tables = html_table((), (), title=title) + newest._repr_html_()
-        return tables + (html_table(("target", "live now"), sorted(live)) if live else "")
+        return tables + (html_table(("target", "live now"), sorted(rows)) if rows else "")
 
     def __enter__(self) -> Self:
         return self
@@ -828,7 +831,7 @@ class Repository:
         if at is not None or target is not None:
             if rev is not None:
                 raise WrongUsage("name a revision or a moment, not both")
-            return self.live(at, target).commit
+            return live.live_at(self.context, self._moment(at), target).commit
         return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
     def version(self, rev: Rev = "HEAD") -> Commit:
@@ -916,7 +919,7 @@ class Repository:
 
         if target is not None and since is not None:
             with suppress(NoDeployment):  # nothing was live then
-                since = self.live(since, target).time_ns
+                since = live.live_at(self.context, self.time(since), target).time_ns
         versions = self.iter_versions(since, until, target)
         change, evaluated = first_change(versions, predict, sample)
         if not evaluated:
@@ -960,12 +963,13 @@ class Repository:
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
-        the newest such deployment, which the bounds then mean. ``reset_points`` has every
-        entry say whether it is stored in full, ``relations`` what its models are to those of its
-        first parent, ``prices`` how it is stored and what that costs (``entry.storage``; reads as
-        much as ``stats``). Raises UnknownRevision, UnknownTarget and
-        WrongUsage at once, and DamagedData where the history goes on with entries that are
-        lost; with ``incomplete`` the error is appended there, and what is left follows.
+        the newest such deployment, which the bounds then mean; what was live at ``since`` already
+        is among them. ``reset_points`` has every entry say whether it is stored in full,
+        ``relations`` what its models are to those of its first parent, ``prices`` how it is
+        stored and what that costs (``entry.storage``; reads as much as ``stats``). Raises
+        UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData where the history
+        goes on with entries that are lost; with ``incomplete`` the error is appended there, and
+        what is left follows.
         """
         from mvc.repo.display import Log
         from mvc.repo.history.log import log
@@ -1127,15 +1131,20 @@ class Repository:
         done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
         return announce("deploy", done)
 
-    def rollback(self, target: str, to: Rev | None = None, *, reason: Reason = "") -> Deployed:
-        """Deploys what was live on a target before: the last version other than the live one.
+    def rollback(
+        self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
+    ) -> RolledBack:
+        """Deploys what was live on a target before: one step back, and the next time one further.
 
-        ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
-        UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
+        ``to`` names the version instead, which must have been live there. Never goes to a version
+        that the rollbacks directly before it have left, unless ``to`` names it.
+        Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
+        nothing to go back to.
         """
         announce = announcing(self.context, target)
-        done = deployments.rollback(self.context, target, to, reason=reason)
-        return announce("rollback", done)
+        done = rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        announce("rollback", done)
+        return done
 
     def retract(
         self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
@@ -1149,9 +1158,42 @@ class Repository:
         done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
         return announce("retract", done)
 
-    def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
-        """The deployment that was live on a target at a moment; now if none is given."""
-        return deployments.live_at(self.context, self._moment(at), target)
+    @overload
+    def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...
+    @overload
+    def live(self, target: str, *, at: Time | None = None) -> Live: ...
+    def live(
+        self, target: Time | None = None, *, at: Time | None = None
+    ) -> Live | tuple[Live, ...]:
+        """What was live on a target at a moment, by default now: since when, and until when.
+
+        Without ``target`` that of every target on which something was. ``until_ns`` is the first
+        moment at which something else is live, as far as that is on record; None if nothing is.
+        Raises UnknownTarget, and NoDeployment if nothing was live there.
+        """
+        if target is None:
+            return live.all_live(self.context, self._moment(at))
+        if isinstance(target, str) and (not self._is_time(target) or target in self.targets()):
+            return live.live(self.context, target, self._moment(at))
+        raise WrongUsage(
+            f"{printable(str(target)[:100])} is no target",
+            hint="the moment is at=...: repo.live('prod', at='2 hours ago')",
+        )
+
+    def _is_time(self, text: str) -> bool:
+        try:
+            self.time(text)
+        except InvalidTime:
+            return False
+        return True
+
+    def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
+        """Everything that was live on a target, or on any, in an interval, oldest first.
+
+        What was live at ``since`` already is the first. Both ends belong to the interval. Raises
+        UnknownTarget, and WrongUsage if ``until`` is before ``since``.
+        """
+        return live.live_between(self.context, self.time(since), self.time(until), target)
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None

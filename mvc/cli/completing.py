@@ -76,7 +76,7 @@ def _revision_then(parts: Callable[[Session, str], list[str]]) -> _Read:
     def read(session: Session, ctx: click.Context) -> list[str]:
         given, at, target = (ctx.params.get(name) for name in ("words", "at", "target"))
         if at is not None or target is not None:
-            return parts(session, str(session.repository.live(at, target).commit))
+            return parts(session, str(session.repository.find(at=at, target=target)))
         return parts(session, given[0]) if given else _revisions(session)
 
     return read

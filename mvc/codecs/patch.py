@@ -8,6 +8,7 @@ bounded by the block and its window, whatever the lengths (zstd calls the idea
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import zstandard
@@ -37,19 +38,46 @@ def encode_patch(new: memoryview, base: memoryview, extra: bytes = b"", level: i
     for start in range(0, len(new), BLOCK):
         block = new[start : start + BLOCK]
         words = _dictionary(start, len(new), base, extra)
-        dictionary = zstandard.ZstdCompressionDict(words, zstandard.DICT_TYPE_RAWCONTENT)
-        size = len(block) + len(words)
-        parameters = zstandard.ZstdCompressionParameters.from_level(
-            level,
-            source_size=size,
-            write_checksum=False,
-            write_dict_id=False,
-            **(_LARGE if size > _LARGE_SIZE else {}),
-        )
-        compressor = zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
-        frame = compressor.compress(block)
+        frame = _compressor(level, len(block), words).compress(block)
         parts += [varint(len(frame)), frame]
     return b"".join(parts)
+
+
+class _PlainCompressors(threading.local):
+    """Compressors without a dictionary: by level and by the bits of the size; one thread's."""
+
+    def __init__(self) -> None:
+        self.by_size: dict[tuple[int, int], zstandard.ZstdCompressor] = {}
+
+
+_plain = _PlainCompressors()
+
+
+def _compressor(level: int, length: int, words: bytes) -> zstandard.ZstdCompressor:
+    """What compresses a block of ``length`` bytes after the dictionary ``words``."""
+    size = length + len(words)
+    if words or size > _LARGE_SIZE:
+        dictionary = zstandard.ZstdCompressionDict(words, zstandard.DICT_TYPE_RAWCONTENT)
+        parameters = _parameters(level, size)
+        return zstandard.ZstdCompressor(dict_data=dictionary, compression_params=parameters)
+    # Of small blocks most of the time went into making their compressor. zstd rounds the size up
+    # to a power of two, so that one serves all sizes below it.
+    bits = (size - 1).bit_length()
+    found = _plain.by_size.get((level, bits))
+    if found is None:
+        found = zstandard.ZstdCompressor(compression_params=_parameters(level, 1 << bits))
+        _plain.by_size[level, bits] = found
+    return found
+
+
+def _parameters(level: int, size: int) -> zstandard.ZstdCompressionParameters:
+    return zstandard.ZstdCompressionParameters.from_level(
+        level,
+        source_size=size,
+        write_checksum=False,
+        write_dict_id=False,
+        **(_LARGE if size > _LARGE_SIZE else {}),
+    )
 
 
 def decode_patch(data: memoryview | bytes, base: memoryview, extra: bytes, nbytes: int) -> bytes:

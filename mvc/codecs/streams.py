@@ -13,7 +13,7 @@ compressor (``method`` None) stores the bytes alone.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import log
+from math import log, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,18 +78,20 @@ def _sample(data: Bytes) -> tuple[float, float]:
     """Entropy in bits a byte and share of bytes not zero, from blocks spread over ``data``."""
     size = min(len(data), _SAMPLE_BLOCKS * _SAMPLE_BLOCK)
     counts = tally(data, _SAMPLE_BLOCKS, _SAMPLE_BLOCK)
+    symbols = int(np.count_nonzero(counts))
+    if symbols == 1:
+        return 0.0, float(counts[0] == 0)
     # Miller and Madow: a sample shows too little entropy, by (symbols - 1) / (2 n) nats.
-    bias = (int(np.count_nonzero(counts)) - 1) / (2 * size * log(2))
-    entropy = float(_terms(size).take(counts).sum()) + bias
+    bias = (symbols - 1) / (2 * size * log(2))
+    entropy = log2(size) - float(_terms().take(counts).sum()) / size + bias
     return entropy, 1 - int(counts[0]) / size
 
 
-@lru_cache(maxsize=64)
-def _terms(size: int) -> NDArray[np.float64]:
-    """What a byte that occurs so many times among ``size`` adds to the entropy."""
-    share = np.arange(size + 1) / size
-    share[0] = 1.0
-    return -share * np.log2(share)
+@lru_cache(maxsize=1)
+def _terms() -> NDArray[np.float64]:
+    """What n log2 n is, for every count that a byte of a sample can have."""
+    counts = np.arange(_SAMPLE_BLOCKS * _SAMPLE_BLOCK + 1, dtype=np.float64)
+    return counts * np.log2(np.maximum(counts, 1))
 
 
 def decode_stream(

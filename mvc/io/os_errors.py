@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from mvc.errors import IoFailed, MvcError, ReadOnly, StorageFull, SyncFailed
@@ -28,25 +26,34 @@ _HINTS = {
 }
 
 
-@contextmanager
-def translate(path: Path, action: str) -> Iterator[None]:
+class translate:  # noqa: N801 (named as ``contextlib.suppress`` is)
     """Turns an OSError of the block into the mvc error for it.
 
     ``action`` is the verb of the message: "read", "list" or "inspect" for what
     changes nothing, else any verb, such as "write" or "replace".
     """
-    try:
-        yield
-    except FileExistsError:
-        raise
-    except OSError as error:
-        raise failure(error, path, action) from error
-    except ValueError as error:
-        # Python refuses it before the system could; it may come out of a damaged repository.
-        why = "a lone surrogate" if isinstance(error, UnicodeEncodeError) else "a zero byte"
-        if why == "a zero byte" and "\0" not in str(path):
-            raise
-        raise IoFailed(f"cannot {action} {str(path)!a}: no name holds {why}") from error
+
+    # Every access to a file passes here: a generator would take as long as the access.
+    __slots__ = ("_action", "_path")
+
+    def __init__(self, path: Path, action: str) -> None:
+        self._path = path
+        self._action = action
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
+        if error is None or isinstance(error, FileExistsError):
+            return
+        if isinstance(error, OSError):
+            raise failure(error, self._path, self._action) from error
+        if isinstance(error, ValueError):
+            # Python refuses it before the system could; it may come out of a damaged repository.
+            why = "a lone surrogate" if isinstance(error, UnicodeEncodeError) else "a zero byte"
+            if why == "a lone surrogate" or "\0" in str(self._path):
+                text = f"cannot {self._action} {str(self._path)!a}: no name holds {why}"
+                raise IoFailed(text) from error
 
 
 def was_missing(error: MvcError) -> bool:

@@ -132,6 +132,11 @@ class FileEntry(Struct, frozen=True, dict=True):
         _write_entry(writer, self, with_path=False)
         return digest(_TAG_ENTRY, writer.done())
 
+    @property
+    def state_id(self) -> bytes:
+        """The root of the file's tensors; of a file without tensors its ``content_id``."""
+        return self.state.root if self.tensors else self.content_id
+
     def with_path(self, path: str) -> FileEntry:
         return replace(self, path=path)
 
@@ -162,6 +167,14 @@ class Manifest:
     @cached_property
     def by_path(self) -> dict[str, FileEntry]:
         return {e.path: e for e in self.entries}
+
+    @cached_property
+    def by_state(self) -> dict[bytes, list[FileEntry]]:
+        """Files by their ``state_id``, in the order of ``entries``."""
+        found: dict[bytes, list[FileEntry]] = {}
+        for entry in self.entries:
+            found.setdefault(entry.state_id, []).append(entry)
+        return found
 
     @cached_property
     def training_states(self) -> frozenset[str]:

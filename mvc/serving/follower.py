@@ -23,7 +23,8 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo.deployments import Deployed, live_at
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import live_at
 from mvc.repo.lookup import manifests
 from mvc.repo.opening import opened
 from mvc.serving.output import ServedOutput, TakenOver

@@ -194,6 +194,16 @@ class Snapshot:
 
         return self._guarded(look)
 
+    def first(self, low: bytes, high: bytes) -> bytes | None:
+        """The least key with low <= key < high."""
+
+        def look() -> bytes | None:
+            least = self._index.first(low, high)
+            self._check_first(low, high, least)
+            return least
+
+        return self._guarded(look)
+
     def scan(self, low: bytes, high: bytes) -> list[bytes]:
         """Keys with low <= key < high, ascending."""
 
@@ -407,8 +417,8 @@ class Snapshot:
     def next_deployment(self, target: str, time_ns: int) -> int | None:
         """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
         low = keys.DEPLOYED + keys.text(target)
-        later = self.scan(keys.after(low + keys.moment(time_ns)), keys.after(low))
-        return keys.moment_of(later[0]) if later else None
+        later = self.first(keys.after(low + keys.moment(time_ns)), keys.after(low))
+        return None if later is None else keys.moment_of(later)
 
     def deployment_before(self, target: str, offset: int | None = None) -> int | None:
         """Offset of the last entry before ``offset`` with a deployment on ``target``."""
@@ -490,6 +500,13 @@ class Snapshot:
         """The same for the greatest key of a range."""
         at = bisect_left(self._own, high) - 1
         if at >= 0 and self._own[at] >= low and (found is None or found < self._own[at]):
+            raise DamagedData("the index lacks what this process has published")
+
+    def _check_first(self, low: bytes, high: bytes, found: bytes | None) -> None:
+        """The same for the least key of a range."""
+        at = bisect_left(self._own, low)
+        own = self._own[at] if at < len(self._own) else high
+        if own < high and (found is None or found > own):
             raise DamagedData("the index lacks what this process has published")
 
     # -- keeping up ------------------------------------------------------------------------

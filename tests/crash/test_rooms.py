@@ -143,7 +143,7 @@ def test_a_rollback_waits_for_room(rooms: Rooms) -> None:
     with Repository.open(world.root) as repo:
         deploy(repo)
         assert len(repo.deployments("prod")) == 1 + (failed is None)
-        assert repo.live(target="prod").commit == world.state.commits[0]
+        assert repo.live("prod").commit == world.state.commits[0]
         assert repo.storage.fsck(full=True).problems == ()
 
 

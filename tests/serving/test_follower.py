@@ -65,7 +65,7 @@ def polled(follower: Follower) -> CommitId | None:
     """The commit that a poll finds newly live; the next one finds nothing."""
     found = follower.poll()
     assert follower.poll() is None
-    assert found is None or found == follower.current == follower.repo.live(target="prod")
+    assert found is None or found == follower.current == follower.repo.live("prod").deployment
     return found and found.commit
 
 
@@ -108,7 +108,7 @@ def test_gc_repack_and_a_new_index_change_nothing(
     assert polled(follower) is None
     assert polled(mvc.Follower(repo, "prod")) == live
     repo.rollback("prod")
-    assert polled(follower) == repo.live(target="prod").commit and number_in(served) == 3
+    assert polled(follower) == repo.live("prod").commit and number_in(served) == 3
 
 
 def test_a_dated_deployment_is_served_when_its_time_comes(

@@ -8,7 +8,6 @@ file's first bytes or its name promise with what is there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import PurePosixPath
 
 from mvc.adapters.files.numpy_files import MAGIC, parse_npy, parse_npz
 from mvc.adapters.files.safetensors import parse_header, parse_safetensors
@@ -73,7 +72,8 @@ def suspicion(source: Source, name: str) -> str | None:
     """
     size = source.size()
     head = source.read(0, 12)
-    suffix = PurePosixPath(name.lower()).suffix
+    stem, dot, end = name.rpartition("/")[2].lower().rpartition(".")
+    suffix = dot + end if stem else ""
     if suffix == ".safetensors" or head[8:_HEAD] == b"{":
         return _cut_safetensors(source, name, size, named=suffix == ".safetensors")
     if head.startswith(_ZIP):

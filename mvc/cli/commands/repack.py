@@ -23,6 +23,7 @@ from mvc.cli.options import (
     flag,
     given,
     option,
+    reason,
     timeout,
     trust,
 )
@@ -49,6 +50,7 @@ _NAMED = 8  # versions listed by id, unless -v
 class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     dry_run: bool = flag("Only print the plan with its price.", "-n")
+    reason: str | None = reason()
     interval: int | None = option("R", "A reset point every R commits.")
     max_recovery: float | None = option(
         "SECONDS", "The least storage that recovers every version in SECONDS."
@@ -93,6 +95,7 @@ def command(session: Session, args: _RepackOptions) -> None:
             add=add or None,
             remove=remove or None,
             drop_weights=dropped or None,
+            reason=args.reason or "",
             trust=(*args.trust, *(*add, *dropped) * args.trust_code),
             progress=progress,
             **fields(args, f"{_AIMS} outside_data timeout dry_run"),

@@ -411,7 +411,7 @@ def _marks(draft: _Draft, kept: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
     """Hash prefixes by which ``identify`` finds the new files; the root is indexed anyway."""
     old = draft.parent.by_path
     marks = {
-        bytes(e.state.root if e.tensors else e.content_id)[:8]
+        bytes(e.state_id)[:8]
         for path, e in kept.items()
         if path not in old or old[path].content_id != e.content_id
     }

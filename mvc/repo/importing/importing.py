@@ -193,8 +193,7 @@ class _Line:
         """
         name, place = max(checkpoint.files.items(), key=self._bytes)  # the others may not change
         largest = entry_at(self._context, place, name)
-        content = largest.state.root if largest.tensors else largest.content_id
-        mark = bytes(content)[: keys.ID_BYTES]
+        mark = bytes(largest.state_id)[: keys.ID_BYTES]
         snapshot = self._context.store.snapshot
         wanted: dict[str, bytes] = {}
         for at in snapshot.marked(mark):

@@ -111,8 +111,7 @@ def _versions(
 ) -> Iterator[tuple[Commit, FileEntry | None]]:
     """Versions with the entry that has the state; None in its place for a forgotten version."""
     snapshot = context.store.snapshot
-    root = _root(entry)
-    mark = bytes(root or entry.content_id)[: keys.ID_BYTES]
+    mark = bytes(entry.state_id)[: keys.ID_BYTES]
     seen: set[CommitId] = set()
     entries = snapshot.retry_on_rewrite(
         lambda: [snapshot.entry(at).entry for at in reversed(snapshot.marked(mark))]
@@ -129,14 +128,10 @@ def _versions(
                     raise
                 continue
             if manifest is not None:
-                for same in manifest.entries:
-                    if same.content_id == entry.content_id or (root and _root(same) == root):
-                        yield commit, same
-            elif commit.root == root or (mark in recorded.marks and len(recorded.commits) == 1):
+                for same in manifest.by_state.get(entry.state_id, ()):
+                    yield commit, same
+            elif commit.root == entry.state_id or (
+                mark in recorded.marks and len(recorded.commits) == 1
+            ):
                 # A mark of an entry with several commits cannot be assigned to one of them.
                 yield commit, None
-
-
-def _root(entry: FileEntry) -> bytes | None:
-    """The Merkle root of a file's state; None without tensors."""
-    return entry.state.root if entry.tensors else None

@@ -149,10 +149,11 @@ def files_in(
         above |= {(here.device, here.inode)}
         ignore = _with_rules(fs, root, at, ignore)
         for entry in fs.list(root / at):
-            if entry.startswith((TEMPORARY, SWAPPED)) or is_control_folder(fs, root / at / entry):
-                continue
             name = f"{at}/{entry}" if at else entry
-            identity = fs.stat(root / name)
+            place = root / name
+            if entry.startswith((TEMPORARY, SWAPPED)) or is_control_folder(fs, place):
+                continue
+            identity = fs.stat(place)
             if ignore.match(name, identity is not None and identity.is_dir):
                 continue
             if identity is None:  # a link that leads nowhere, or a file deleted meanwhile

@@ -397,10 +397,12 @@ class ObjectWriter:
         while self._appending:
             self._appending.pop(0).result()
         self._append_pieces(*self._taken(self._grouped))
-        for piece in self._single.pieces:
+        single = self._single
+        for piece in single.pieces[single.settled :]:
             for chunk in piece.chunks:
                 chunk.result()
             copy_kept(piece)
+        single.settled = len(single.pieces)
         self._bases.reset()
 
     def flush(self) -> None:
@@ -436,7 +438,8 @@ class ObjectWriter:
         self._appending.clear()
 
     def _taken(self, record: OpenRecord) -> tuple[list[Waiting], Arena, bool]:
-        pieces, record.pieces, record.raw = record.pieces, [], 0
+        pieces, record.pieces = record.pieces, []
+        record.raw = record.settled = 0
         arena, record.arena = record.arena, self._arenas.lend()
         return pieces, arena, record is self._grouped
 

@@ -83,11 +83,15 @@ class Waiting(Struct, kw_only=True):
 
 
 class OpenRecord(Struct):
-    """Pieces gathered so far; ``arena`` holds their encoded chunks."""
+    """Pieces gathered so far; ``arena`` holds their encoded chunks.
+
+    ``settled``: how many of them, from the first on, are encoded and copied to a later base.
+    """
 
     arena: Arena
     pieces: list[Waiting] = field(default_factory=list)
     raw: int = 0
+    settled: int = 0
 
 
 def encode_chunk(

@@ -80,8 +80,10 @@ class PrecisionCopies:
 
     def forget(self, file: ParsedFile) -> None:
         """Drops the tensors of a file, before it is closed."""
-        for spec, masters in list(self._masters.items()):
-            self._masters[spec] = [m for m in masters if m.file is not file]
+        for spec in {content.spec for content in file.contents} & self._masters.keys():
+            left = [master for master in self._masters.pop(spec) if master.file is not file]
+            if left:
+                self._masters[spec] = left
         self._rounded.clear()
 
     def find(self, spec: TensorSpec, data: memoryview) -> Master | None:

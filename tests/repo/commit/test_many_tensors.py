@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.packs.records import RecordHeader
 from mvc.store.writing.precision_copies import PrecisionCopies
+from tests.linear import assert_linear, lines_run
 from tests.store.sizes import shrink
 
 State = dict[str, np.ndarray[Any, Any]]
@@ -28,31 +27,6 @@ State = dict[str, np.ndarray[Any, Any]]
 def tiny(count: int, shift: float = 0.0) -> State:
     """One-element tensors, all of them different."""
     return {f"layer.{i}.scale": np.array([i + shift], np.float32) for i in range(count)}
-
-
-def lines_run(work: Callable[[], object]) -> int:
-    """Lines of Python in mvc that ``work`` runs in this thread: a measure without a clock."""
-    count = 0
-
-    def local(frame: Any, event: str, argument: object) -> Any:
-        nonlocal count
-        count += event == "line"
-        return local
-
-    def begin(frame: Any, event: str, argument: object) -> Any:
-        return local if f"{mvc.__name__}/" in frame.f_code.co_filename else None
-
-    sys.settrace(begin)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
-    return count
-
-
-def assert_linear(work: Callable[[int], int]) -> None:
-    """Three times as many tensors take about three times the lines, not nine times."""
-    assert work(600) < 4 * work(200)
 
 
 def test_a_commit_is_linear(tmp_path: Path) -> None:
