@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+    from mvc.repo.annotations import Annotation
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
     from mvc.repo.commit.lossy_commit import LossyCommit
@@ -382,9 +383,8 @@ class Repository:
         from mvc.repo.commit.request import (
             CommitOptions,
             CommitRequest,
-            metrics_from,
-            params_from,
         )
+        from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 
         check_keywords("commit", _Rarer, rarer)
@@ -1211,6 +1211,30 @@ class Repository:
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""
         return deployments.of_commit(self.context.fresh(), self.find(rev))
+
+    def annotate(
+        self,
+        rev: Rev,
+        *,
+        metrics: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        note: str = "",
+    ) -> Annotation:
+        """Adds what was found out about a version later; its id stays, and ``undo`` takes it back.
+
+        ``metrics`` and ``params`` are as for ``commit``; of several with one name the last counts.
+        Raises UnknownRevision, InvalidName, WrongUsage.
+        """
+        from mvc.repo.annotations import annotate
+
+        return annotate(self.context, rev, metrics=metrics or {}, params=params or {}, note=note)
+
+    def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
+        """What was found out about a version later, in order, without what was undone."""
+        from mvc.repo.annotations import Annotations
+
+        commit = self.find(rev)
+        return Annotations(self.context.fresh()).of(commit)
 
     def targets(self) -> list[str]:
         """Every deployment target, by name."""

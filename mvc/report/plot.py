@@ -75,7 +75,7 @@ def plot(context: Context, metrics: Sequence[str], options: Mapping[str, Any], v
     there = metrics_of(found.versions)
     for name in metrics:
         if name not in there:
-            raise unknown_metric(name, found.versions)
+            raise unknown_metric(name, (c.metrics for c in found.versions))
     if not (metrics or stored or distance):
         metrics, stored = there[:_FIRST], not there
     panels: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics)]

@@ -6,25 +6,27 @@ and carries the canonical bytes of the commits it publishes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mvc.ids import CommitId
-from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REASON, MAX_REF_BYTES
+from mvc.limits import MAX_COMMIT, MAX_MESSAGE, MAX_NAME_BYTES, MAX_REASON, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
-from mvc.model.commit import Commit
+from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, write_params
 from mvc.model.layout import Forms, number
 from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 
 # Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
 # one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
-_AUTHOR, _REASON, _RETURNS = 4, 8, 12
-ENTRY_TAGS = {_AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT}
+_AUTHOR, _REASON, _RETURNS, _EVIDENCE = 4, 8, 12, 16
+ENTRY_TAGS = {
+    _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
+}  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
 _FAR = 1 << 62  # bytes
@@ -108,6 +110,15 @@ class Weights(Struct, frozen=True):
     where: str = ""
 
 
+class Evidence(Struct, frozen=True):
+    """What somebody found out about ``commit`` later: metrics and params by name, a note."""
+
+    commit: CommitId
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
 _WEIGHTS = ("proven", "dropped", "restored")
 
 
@@ -117,7 +128,7 @@ class Entry(Struct, frozen=True, dict=True):
     ``marks``: the first 8 bytes of content roots, for finding versions by content.
     ``undoes``: the sequence number of the operation that this one takes back.
     ``author`` and ``reason``: who did it, and why; empty if that is not recorded.
-    ``unknown``: fields of a later version of mvc.
+    ``evidence``: annotations of versions. ``unknown``: fields of a later version of mvc.
     """
 
     operation: str
@@ -136,6 +147,7 @@ class Entry(Struct, frozen=True, dict=True):
     weights: tuple[Weights, ...] = ()
     author: str = ""
     reason: str = ""
+    evidence: tuple[Evidence, ...] = ()
     unknown: Unknown = ()
 
     @property
@@ -167,7 +179,7 @@ class Entry(Struct, frozen=True, dict=True):
 
     def _has_tail(self) -> bool:
         returns = any(each.returns_to is not None for each in self.deployments)
-        return bool(returns or self.author or self.reason or self.unknown)
+        return bool(returns or self.author or self.reason or self.evidence or self.unknown)
 
     def _tail(self) -> dict[int, bytes]:
         found = dict(self.unknown)
@@ -178,6 +190,8 @@ class Entry(Struct, frozen=True, dict=True):
         returns = [_or_zero(each.returns_to) for each in self.deployments]
         if any(returns):
             found[_RETURNS] = Writer().uints(returns).done()
+        if self.evidence:
+            found[_EVIDENCE] = _evidence_bytes(self.evidence)
         return found
 
     @cached_property
@@ -264,6 +278,7 @@ class Entry(Struct, frozen=True, dict=True):
             weights=weights,
             author=decode_text(fields.get(_AUTHOR, b"")),
             reason=decode_text(fields.get(_REASON, b"")),
+            evidence=_read_evidence(fields.get(_EVIDENCE), where),
             unknown=unknown_of(fields, ENTRY_TAGS),
         )
         if made.version != version:
@@ -280,6 +295,8 @@ def _is_form(entry: Entry) -> bool:
     fields of the versions between the first and the tailed one.
     """
     if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights:
+        return False
+    if entry.evidence:
         return False
     values = {value for change in entry.refs for value in (change.old, change.new)}
     values.update(deployment.commit for deployment in entry.deployments)
@@ -404,6 +421,30 @@ def _returning(
         raise reader.fail("it says of other deployments what they went back to")
     pairs = zip(deployments, returns, strict=True)
     return tuple(replace(each, returns_to=to - 1 if to else None) for each, to in pairs)
+
+
+def _evidence_bytes(evidence: Sequence[Evidence]) -> bytes:
+    writer = Writer().uint(len(evidence))
+    for each in evidence:
+        writer.raw(each.commit)
+        write_metrics(writer, each.metrics)
+        write_params(writer, each.params)
+        writer.text(each.note)
+    return writer.done()
+
+
+def _read_evidence(data: bytes | None, where: str) -> tuple[Evidence, ...]:
+    if data is None:
+        return ()
+    reader = Reader(data, where)
+
+    def read(reader: Reader) -> Evidence:
+        id_, metrics = CommitId(reader.raw(32)), read_metrics(reader)
+        return Evidence(id_, metrics, read_params(reader), reader.text(MAX_MESSAGE))
+
+    evidence = _many(reader, read)
+    reader.end()
+    return evidence
 
 
 def _or_zero(sequence: int | None) -> int:
