@@ -30,6 +30,7 @@ from mvc.errors import DamagedData, NoDeployment, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
+from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
     Deployed,
@@ -59,6 +60,7 @@ class Live(Struct, frozen=True):
     deployment: Deployed
     version: Commit
     until_ns: int | None
+    annotations: tuple[Annotation, ...] = ()
 
     @property
     def target(self) -> str:
@@ -86,7 +88,13 @@ class Live(Struct, frozen=True):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        return self.version.metrics
+        """The version's metrics and those of its annotations, of which the last counts."""
+        return merged_metrics(self.version, self.annotations)
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """The version's params and those of its annotations, in the same way."""
+        return merged_params(self.version, self.annotations)
 
     @property
     def who(self) -> str:
@@ -158,7 +166,8 @@ def _between(context: Context, target: str, since: int, until: int) -> list[Live
 
 def _stretch(context: Context, deployed: Deployed, until: int | None) -> Live:
     try:
-        return Live(deployed, commits.get(context, deployed.commit), until)
+        annotations = Annotations(context.store.snapshot).of(deployed.commit)
+        return Live(deployed, commits.get(context, deployed.commit), until, annotations)
     except DamagedData as error:
         since = format_time(deployed.time_ns)
         what = f"{deployed.commit.short} is live on {printable(deployed.target)} from {since}"

@@ -82,7 +82,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     output: str | PathLike[str] | None = None
     in_place: bool = False
     produced_by: str | None = None
-    run: str | None = None
+    run: str = ""
     patch: bool | None = None
 
     def __post_init__(self) -> None:

@@ -3,7 +3,8 @@
 A name stands for a metric, else a param, else one of ``author``, ``message``, ``run`` and ``note``.
 Two numbers compare as numbers, also a param that is the text of one; everything else compares as
 text, for equality only. Where a version lacks a name, the comparison is neither true nor false,
-nor is its opposite: the version does not match. A name alone asks whether the version has it.
+nor is its opposite: the version does not match. A name alone asks whether the version has it. A
+word after the sign that is no name of the version is a text: ``run = b``.
 """
 
 from __future__ import annotations
@@ -128,10 +129,11 @@ class _Parser:
                 self._fail("<, <=, >, >=, = or != belongs")
             return lambda values: None if left(values) is None else True
         self._next()
-        right = self._operand()
+        right = self._operand(or_word=is_name)
         return lambda values: _compared(sign, left(values), right(values))
 
-    def _operand(self) -> _Operand:
+    def _operand(self, *, or_word: bool = False) -> _Operand:
+        """``or_word``: a name that a version lacks is a text that needs no quotes."""
         kind, word = self.kind, self.word
         if kind in {"end", "sign"} or (kind == "name" and word in {"and", "or", "not"}):
             self._fail("a name, a number or a text in quotes belongs")
@@ -143,7 +145,7 @@ class _Parser:
             text = word[1:-1] if kind == "text" else word
             return lambda _: text
         name = word.strip("`")
-        return lambda values: values.get(name)
+        return lambda values: values.get(name, name if or_word else None)
 
 
 def _compared(sign: str, left: float | str | None, right: float | str | None) -> _Truth:

@@ -29,6 +29,10 @@ ROW: dict[str, float | str] = {
         ("data > 'a'", False),  # texts have no order
         ("data = 3", False),
         ("half = true", True),
+        ("data = cars and data != vans", True),
+        ("data = vans or not data = cars", False),
+        ("cars = data", False),
+        ("lr = batch", False),
         ("missing > 1", False),
         ("not missing > 1", False),
         ("missing != 1", False),
