@@ -55,7 +55,7 @@ def test_columns_to_the_right_move_up() -> None:
 
 def test_further_lines_keep_the_bars() -> None:
     entries: Any = [
-        SimpleNamespace(id=name, commit=SimpleNamespace(parents=tuple(parents, run="")))
+        SimpleNamespace(id=name, commit=SimpleNamespace(parents=tuple(parents), run=""))
         for name, parents in (("c", "a"), ("b", "a"), ("a", ""))
     ]
     assert [row.rest for row in graph_lines(entries)] == ["| ", "| | ", "  "]
@@ -69,7 +69,7 @@ def test_random_graphs_keep_one_star_a_version_and_close_every_column() -> None:
         for i in range(count):
             older = range(i + 1, count)
             parents = tuple(rng.sample(older, min(len(older), rng.choice([0, 1, 1, 2, 3]))))
-            entries.append(SimpleNamespace(id=i, commit=SimpleNamespace(parents=parents)))
+            entries.append(SimpleNamespace(id=i, commit=SimpleNamespace(parents=parents, run="")))
         rows = list(graph_lines(entries))
         assert [row.entry.id for row in rows] == list(range(count))
         for row in rows:
