@@ -174,7 +174,8 @@ def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
     if entry.undoes is not None and not entry.refs and entry.removed is None:
         raise ConcurrentRewrite("an annotation was undone, or done again")
     reach.commits.update(commit.id for commit in entry.commits)
-    named = names_of(entry) | {each.commit for each in (*entry.deployments, *entry.evidence)}
+    named = names_of(entry) | {d.commit for d in entry.deployments}
+    named |= {evidence.commit for evidence in entry.evidence}
     for commit in entry.commits:
         named |= {*commit.parents, *commit.needs}
     if not named <= reach.commits:

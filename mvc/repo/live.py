@@ -54,7 +54,8 @@ class Live(Struct, frozen=True):
     """A stretch of time in which a version was live on a target.
 
     It begins with ``deployment`` and ends before ``until_ns`` (ns since 1970), when the next
-    deployment on record begins; None if none does.
+    deployment on record begins; None if none does. ``annotations``: what was found out about the
+    version later.
     """
 
     deployment: Deployed
@@ -104,6 +105,11 @@ class Live(Struct, frozen=True):
     @property
     def why(self) -> str:
         return self.deployment.reason
+
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import LiveVersions
+
+        return LiveVersions([self])._repr_html_()
 
 
 # -- stretches ---------------------------------------------------------------------------
@@ -166,8 +172,9 @@ def _between(context: Context, target: str, since: int, until: int) -> list[Live
 
 def _stretch(context: Context, deployed: Deployed, until: int | None) -> Live:
     try:
-        annotations = Annotations(context.store.snapshot).of(deployed.commit)
-        return Live(deployed, commits.get(context, deployed.commit), until, annotations)
+        version = commits.get(context, deployed.commit)
+        found = Annotations(context.store.snapshot).of(deployed.commit)
+        return Live(deployed, version, until, annotations=found)
     except DamagedData as error:
         since = format_time(deployed.time_ns)
         what = f"{deployed.commit.short} is live on {printable(deployed.target)} from {since}"

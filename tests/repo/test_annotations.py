@@ -187,3 +187,22 @@ def test_fsck_names_an_annotation_of_no_version(history: History) -> None:
         publish(store.snapshot, lambda: entry)
         (problem,) = repo.storage.fsck().problems
         assert (problem.kind, problem.object) == ("reference", "an annotation")
+
+
+def test_live_report_and_tables_have_what_was_found_out_later(history: History) -> None:
+    first, last = history.ids[0], history.ids[-1]
+    with history.open() as repo:
+        repo.annotate(last, metrics={"auc": 0.75}, params={"by": "eval"}, note="nightly")
+        repo.annotate(first, metrics={"auc": 0.5})
+        live = repo.live("prod")
+        assert (live.metrics, [each.note for each in live.annotations]) == (
+            {"auc": 0.75},
+            ["nightly"],
+        )
+        assert [live.metrics for live in repo.live_between("1 hour ago", "now", "prod")][-1] == {
+            "auc": 0.75
+        }
+        assert "auc=0.75" in repr(repo.log()) and "by=eval" in repr(repo.log())
+        page = repo.report()
+        assert "auc" in page and "by=eval" in page
+        assert "auc, highest 0.75, lowest 0.5" in str(repo.plot("auc").text(80))

@@ -291,17 +291,12 @@ class Entry(Struct, frozen=True, dict=True):
 
 
 def _is_form(entry: Entry) -> bool:
-    """Whether an entry publishes one commit, names no other but its first parent, and has no
-    fields of the versions between the first and the tailed one.
+    """Whether an entry publishes at most one commit, and has no fields of the versions between the
+    first and the tailed one.
     """
     if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights:
         return False
-    if entry.evidence:
-        return False
-    values = {value for change in entry.refs for value in (change.old, change.new)}
-    values.update(deployment.commit for deployment in entry.deployments)
-    own = {None, *(id_ for c in entry.commits for id_ in (c.id, *c.parents[:1]))}
-    return len(entry.commits) == 1 and values <= own
+    return len(entry.commits) <= 1 and not entry.evidence
 
 
 def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
@@ -309,19 +304,28 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
     field = iter(fields).__next__
     time_ns = number(field())
     regions = [Region(r.pack, number(field(), _FAR), number(field(), _FAR)) for r in known.regions]
-    (old,), new = known.commits, Commit.decode(field())
-    if len(new.parents) != len(old.parents):
-        raise ValueError("what it names as the parent is something else")
-    ids: dict[Any, Any] = {old.id: new.id, None: None}
-    ids.update(zip(old.parents[:1], new.parents[:1], strict=True))
+    commits = tuple([Commit.decode(field()) for _ in known.commits])
+    ids: dict[Any, Any] = {None: None}  # what needs no field of its own
+    for old, new in zip(known.commits, commits, strict=True):
+        if len(new.parents) != len(old.parents):
+            raise ValueError("what it names as the parent is something else")
+        ids[old.id] = new.id
+        ids.update(zip(old.parents[:1], new.parents[:1], strict=True))
+
+    def value(old: Any) -> Any:
+        if old in ids or isinstance(old, str):
+            return ids.get(old, old)
+        return CommitId(field())
+
+    refs = [RefChange(each.name, value(each.old), value(each.new)) for each in known.refs]
     deployments = []
     for each in known.deployments:
-        at, previous = signed(number(field())), number(field())
+        at, commit, previous = signed(number(field())), value(each.commit), number(field())
         deployments.append(
             Deployment(
                 each.target,
                 at,
-                ids[each.commit],
+                commit,
                 previous=previous - 1 if previous else None,
                 returns_to=each.returns_to,
             )
@@ -331,8 +335,8 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
         time_ns,
         known.note,
         tuple(regions),
-        commits=(new,),
-        refs=tuple([RefChange(each.name, ids[each.old], ids[each.new]) for each in known.refs]),
+        commits=commits,
+        refs=tuple(refs),
         deployments=tuple(deployments),
         retractions=known.retractions,
         removed=known.removed,
@@ -482,7 +486,7 @@ def _read_value(reader: Reader, commits: Sequence[Commit]) -> RefValue:
     if tag == _NAME:
         return reader.text(MAX_REF_BYTES)
     if tag == _ID:
-        return CommitId(reader.raw(32))
+        return CommitId(reader.free_raw(32))
     if len(commits) != 1 or (tag == _PARENT and not commits[0].parents):
         raise reader.fail("a ref points to a commit that is not there")
     return commits[0].id if tag == _NEW else commits[0].parents[0]
