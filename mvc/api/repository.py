@@ -954,13 +954,18 @@ class Repository:
         sort: str | None = None,
         relations: bool = False,
         prices: bool = False,
+        where: str | None = None,
+        grep: str | None = None,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
 
         ``A..B`` means B and its ancestors without those of A; ``every`` all branches, tags and
         HEAD, by publication. ``paths`` keeps versions that changed one of these tracked files
-        or folders. ``sort`` names a metric: versions that have it, the highest first, with
-        ``-NAME`` the lowest first; ``limit`` then counts the best.
+        or folders. ``where`` is a condition on metrics and params, those of annotations
+        included: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that lacks a name does
+        not match. ``grep`` is a regular expression, searched in message, notes, run and params.
+        ``sort`` names a metric, or a param that is a number: versions that have it, the highest
+        first, with ``-NAME`` the lowest first; ``limit`` then counts the best.
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
@@ -989,6 +994,8 @@ class Repository:
             until=self._moment(until),
             reset_points=reset_points,
             incomplete=incomplete,
+            where=where,
+            grep=grep,
             every=every,
             paths=paths,
             sort=sort,
