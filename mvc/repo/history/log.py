@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -21,6 +20,7 @@ from mvc.model.manifest import Manifest
 from mvc.model.names import is_under, printable
 from mvc.repo import deployments
 from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
+from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.where import as_number, condition
@@ -29,11 +29,8 @@ from mvc.repo.lookup.availability import Dropped, dropped
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.times import within
+from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from mvc.repo.content.relation import Relation
-    from mvc.repo.version_stats import VersionStats
 
 
 class LogEntry(Struct, frozen=True):
