@@ -97,6 +97,11 @@ class Live(Struct, frozen=True):
     def why(self) -> str:
         return self.deployment.reason
 
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import LiveVersions
+
+        return LiveVersions([self])._repr_html_()
+
 
 # -- stretches ---------------------------------------------------------------------------
 
