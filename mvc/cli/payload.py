@@ -49,6 +49,8 @@ OWN_FIELDS = {
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
     "Retraction": "target operation=sequence",
+    "Receipt": "number time@ author reason rules states",
+    "ForgottenState": "commit root gone@",
     "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to",
     "Short": "metric=best.metric keep=best.count have without",
     "Span": "commit start_ns end_ns author reason",
