@@ -27,6 +27,8 @@ from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
+_FEW = 4  # records among which an immediate one is searched first
+
 
 class Deployed(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
@@ -269,6 +271,52 @@ def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
     low = keys.TARGET + keys.text(target)
     return _down(snapshot, target, low, keys.after(low))
+
+
+def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]:
+    """The immediate ones of a target's ``count`` newest records, in reverse order of recording.
+
+    Dated ones are passed over in memory: a Recorder makes nothing else.
+    """
+
+    def look(size: int) -> tuple[list[int], DamagedData | None]:
+        offsets = snapshot.newest_deployments(target, size + 1)
+        found: list[int] = []
+        try:
+            for offset, before in zip(offsets[:size], [*offsets[1:], None], strict=False):
+                found.extend(_if_immediate(snapshot, target, offset, before))
+        except DamagedData as error:
+            return found, error
+        return found, None
+
+    yielded: set[int] = set()
+    for size in (min(_FEW, count), count):
+        found, damage = snapshot.retry_on_rewrite(partial(look, size))
+        for sequence in found:
+            if sequence not in yielded:
+                yielded.add(sequence)
+                yield snapshot.retry_on_rewrite(partial(_with_sequence, snapshot, target, sequence))
+        if damage is not None:
+            raise damage
+
+
+def _if_immediate(
+    snapshot: Snapshot, target: str, offset: int, before: int | None
+) -> Iterator[int]:
+    """The number of the entry at byte ``offset``, if its deployment is immediate."""
+    recorded = snapshot.entry(offset)
+    made = _in_entry(recorded, target)
+    if made.time_ns == recorded.entry.time_ns:
+        yield recorded.sequence
+    elif before is None or snapshot.entry(before).sequence != made.previous:
+        _deployed(snapshot, recorded, made, before)  # a look-up may have passed over one
+
+
+def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
+    recorded = snapshot.by_sequence(sequence)
+    assert recorded is not None  # it was just read, and deployments are never collected
+    before = snapshot.deployment_before(target, recorded.offset)
+    return _deployed(snapshot, recorded, _in_entry(recorded, target), before)
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 
 from msgspec import Struct
 
@@ -35,7 +35,7 @@ from mvc.repo.deployments import (
     Deployed,
     all_on,
     check_target,
-    newest_first,
+    immediate,
     note_gaps,
     on_target,
     targets,
@@ -250,8 +250,8 @@ def _immediate(
     snapshot: Snapshot, target: str, counting: Collection[int] = ()
 ) -> Iterator[Deployed]:
     """The immediate ones among the newest records, in reverse order of recording."""
-    for deployed in islice(newest_first(snapshot, target), RECENT):
-        if not deployed.dated and (not deployed.retracted or deployed.sequence in counting):
+    for deployed in immediate(snapshot, target, RECENT):
+        if not deployed.retracted or deployed.sequence in counting:
             yield deployed
 
 

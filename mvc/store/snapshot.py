@@ -426,6 +426,18 @@ class Snapshot:
         key = self.last(low, keys.after(low) if offset is None else low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
 
+    def newest_deployments(self, target: str, count: int) -> list[int]:
+        """Offsets of the last ``count`` entries with deployments on ``target``, newest first."""
+        back = count
+        while True:
+            first = keys.OPERATION + keys.number(max(0, self.position.sequence - back))
+            key = self.first(first, keys.after(keys.OPERATION))
+            start = keys.offset_of(key) if key is not None and back < self.position.sequence else 0
+            found = self.deployments_on(target, start)
+            if len(found) >= count or not start:
+                return found[: -count - 1 : -1]
+            back *= 4
+
     def deployments_on(self, target: str, start: int = 0) -> list[int]:
         """Offsets, from ``start`` on, of the entries with deployments on ``target``; ascending."""
         prefix = keys.TARGET + keys.text(target)
