@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mvc.repo.content.compare import FileDiff
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
+    from mvc.repo.live import Live
 
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -113,6 +114,24 @@ class Deployments(list["Deployed"]):
 def deployed_html(deployed: Deployed) -> str:
     """One deployment as a table."""
     return Deployments([deployed])._repr_html_()
+
+
+def live_html(live: Live) -> str:
+    """What was live, and since when, as a table."""
+    until = "" if live.until_ns is None else format_time(live.until_ns, precise=False)
+    metrics = "  ".join(f"{name}={number(value)}" for name, value in sorted(live.metrics.items()))
+    row = (
+        live.commit.short,
+        live.target,
+        format_time(live.since_ns, precise=False),
+        until,
+        metrics,
+        live.message.strip().partition("\n")[0],
+        live.who,
+        live.why,
+    )
+    names = ("version", "target", "since", "until", "metrics", "message", "who", "why")
+    return html_table(names, [row])
 
 
 def _deployed_row(deployed: Deployed) -> Sequence[str]:

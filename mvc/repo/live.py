@@ -60,6 +60,11 @@ class Live(Struct, frozen=True):
     version: Commit
     until_ns: int | None
 
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import live_html
+
+        return live_html(self)
+
     @property
     def target(self) -> str:
         return self.deployment.target
