@@ -51,7 +51,8 @@ OWN_FIELDS = {
     "Retraction": "target operation=sequence",
     "Receipt": "number time@ author reason rules states",
     "ForgottenState": "commit root gone@",
-    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to",
+    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
+    "retracted_ns retracted_by retracted_reason",
     "Short": "metric=best.metric keep=best.count have without",
     "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "
