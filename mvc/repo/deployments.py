@@ -35,7 +35,8 @@ class Deployed(Struct, frozen=True):
 
     Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
     target's newest record. ``author`` and ``reason``: who recorded it, and why; empty where that is
-    not known. ``returns_to``: of a rollback, the sequence of the deployment that it went back to.
+    not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction.
+    ``returns_to``: of a rollback, the sequence of the deployment that it went back to.
     """
 
     target: str
