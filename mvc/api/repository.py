@@ -36,7 +36,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, live, refs, rollback, times
+from mvc.repo import deployments, live, refs, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -47,7 +47,6 @@ from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
-from mvc.repo.rollback import RolledBack
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
 from mvc.types import PathName, Progress, Reason
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.rollback import RolledBack
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
@@ -954,13 +954,18 @@ class Repository:
         sort: str | None = None,
         relations: bool = False,
         prices: bool = False,
+        where: str | None = None,
+        grep: str | None = None,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
 
         ``A..B`` means B and its ancestors without those of A; ``every`` all branches, tags and
         HEAD, by publication. ``paths`` keeps versions that changed one of these tracked files
-        or folders. ``sort`` names a metric: versions that have it, the highest first, with
-        ``-NAME`` the lowest first; ``limit`` then counts the best.
+        or folders. ``where`` is a condition on metrics and params, those of annotations
+        included: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that lacks a name does
+        not match. ``grep`` is a regular expression, searched in message, notes, run and params.
+        ``sort`` names a metric, or a param that is a number: versions that have it, the highest
+        first, with ``-NAME`` the lowest first; ``limit`` then counts the best.
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
@@ -989,6 +994,8 @@ class Repository:
             until=self._moment(until),
             reset_points=reset_points,
             incomplete=incomplete,
+            where=where,
+            grep=grep,
             every=every,
             paths=paths,
             sort=sort,
@@ -1072,15 +1079,16 @@ class Repository:
         *metrics: str,
         since: Time | None = None,
         until: Time | None = None,
-        by: By = "time",
+        by: By | None = None,
         **options: Unpack[PlotOptions],
     ) -> Plot:
         """Charts of metrics, with what was live when; the best version of each is marked.
 
         The axis goes from the first to the last version or deployment from ``since`` to ``until``
-        (both included); ``by="version"`` places versions by their number. Every branch and every
-        run is a line of its own. ``options``: ``PlotOptions``. Without metrics and options the
-        metrics that most versions have. Raises UnknownMetric, UnknownTarget.
+        (both included); ``by="version"`` places versions by their number, and so does None where
+        they would crowd in time. Every branch and every run is a line of its own. ``options``:
+        ``PlotOptions``. Without metrics and options the metrics that most versions have. Raises
+        UnknownMetric, UnknownTarget.
         """
         from mvc.report import plot
 
@@ -1093,7 +1101,7 @@ class Repository:
         *,
         since: Time | None = None,
         until: Time | None = None,
-        by: By = "time",
+        by: By | None = None,
         layer_seconds: float = 2.0,
         unfold: bool = False,
     ) -> str:
@@ -1116,7 +1124,7 @@ class Repository:
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
         return text
 
-    def _view(self, since: Time | None, until: Time | None, by: By) -> View:
+    def _view(self, since: Time | None, until: Time | None, by: By | None) -> View:
         from mvc.report.axis import check_by
         from mvc.report.overview import View
 
@@ -1142,8 +1150,10 @@ class Repository:
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
+        from mvc.repo.rollback import rollback
+
         announce = announcing(self.context, target)
-        done = rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        done = rollback(self.context, target, steps=steps, to=to, reason=reason)
         announce("rollback", done)
         return done
 
