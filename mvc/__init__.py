@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
+    from mvc.repo.live import Live
     from mvc.requirements import Requirements
     from mvc.serving.follower import Follower
     from mvc.training.recorder import Recorder, Report
@@ -39,6 +40,7 @@ __all__ = [
     "Environment",
     "Follower",
     "FsckReport",
+    "Live",
     "Loaded",
     "LogEntry",
     "MvcError",
@@ -64,6 +66,7 @@ _LAZY = {
     "Follower": "mvc.serving.follower",
     "FsckReport": "mvc.maintenance.report",
     "Loaded": "mvc.training.resume",
+    "Live": "mvc.repo.live",
     "LogEntry": "mvc.repo.history.log",
     "Probe": "mvc.probing.probe",
     "Recorder": "mvc.training.recorder",

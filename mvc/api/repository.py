@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
+    InvalidTime,
     NoDeployment,
     NotARepository,
     UnknownRevision,
@@ -35,16 +36,18 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, refs, times
+from mvc.repo import deployments, live, refs, rollback, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.hook import announcing
+from mvc.repo.live import Live
 from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
+from mvc.repo.rollback import RolledBack
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
 from mvc.types import PathName, Progress, Reason
@@ -66,7 +69,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
-    from mvc.repo.display import Deployments, Log
+    from mvc.repo.display import Deployments, LiveVersions, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -314,13 +317,9 @@ class Repository:
         head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
         at = "no version yet" if head.commit is None else head.commit.short
         title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
-        live = [
-            (target, id_.short)
-            for id_, targets in deployments.live_now(self.context).items()
-            for target in targets
-        ]
+        live = self.live()
         tables = html_table((), (), title=title) + newest._repr_html_()
-        return tables + (html_table(("target", "live now"), sorted(live)) if live else "")
+        return tables + (live._repr_html_() if live else "")
 
     def __enter__(self) -> Self:
         return self
@@ -491,10 +490,13 @@ class Repository:
         request: CommitRequest,
         options: CommitOptions,
     ) -> CommitResult:
+        from mvc.repo.checkout.outputs import refuse_slash
         from mvc.repo.commit.inputs import of_files, of_states
         from mvc.repo.commit.reduced_file import approximating
 
         changes, further = of_files(self.context, paths, options), of_states(self.context, given)
+        if options.output is not None:
+            refuse_slash(options.output)
         output = None if options.output is None else Path(options.output)
         written = output is not None or options.in_place
         setting = approximating(self.context)
@@ -578,11 +580,12 @@ class Repository:
         ``path`` is a file of the version, or a folder with one model, whose shards are one state.
         Values are torch tensors where torch tensors went in, else numpy arrays.
 
-        ``to`` is a file if one file is to be written there, else (or if it is a folder, or a text
-        that ends in ``/``) a folder; an open binary stream takes one file. If it is ``root``, HEAD
-        moves to the version, unless ``path`` names files or folders. ``path`` may be a list. All
-        files are written and verified under temporary names before the first is renamed. A
-        training state beside its model is left out unless ``path`` or ``everything`` ask for it.
+        ``to`` is a file if its name has a suffix, else, or if it is a text that ends in ``/``, a
+        folder; what is there already stays what it is. An open binary stream takes one file. If it
+        is ``root``, HEAD moves to the version, unless ``path`` names files or folders. ``path`` may
+        be a list. All files are written and verified under temporary names before the first is
+        renamed. A training state beside its model is left out unless ``path`` or ``everything``
+        ask for it.
         ``options``: ``WriteOptions``.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
@@ -616,6 +619,7 @@ class Repository:
     ) -> Restored:
         from mvc.repo.checkout import checkout
         from mvc.repo.checkout.export import export, export_to
+        from mvc.repo.checkout.outputs import names_folder
 
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.get("force", False), options.get("progress")
@@ -637,7 +641,7 @@ class Repository:
                 paths,
                 Path(to),
                 everything=options.get("everything", False),
-                as_folder=isinstance(to, str) and to.endswith("/"),
+                as_folder=names_folder(self.context.store.fs, to),
                 atomic_dir=options.get("atomic_dir", False),
                 delete=options.get("delete", False),
                 force=force,
@@ -828,7 +832,7 @@ class Repository:
         if at is not None or target is not None:
             if rev is not None:
                 raise WrongUsage("name a revision or a moment, not both")
-            return self.live(at, target).commit
+            return live.live_at(self.context, self._moment(at), target).commit
         return revisions.resolve(self.context, "HEAD" if rev is None else rev)
 
     def version(self, rev: Rev = "HEAD") -> Commit:
@@ -916,7 +920,7 @@ class Repository:
 
         if target is not None and since is not None:
             with suppress(NoDeployment):  # nothing was live then
-                since = self.live(since, target).time_ns
+                since = live.live_at(self.context, self.time(since), target).time_ns
         versions = self.iter_versions(since, until, target)
         change, evaluated = first_change(versions, predict, sample)
         if not evaluated:
@@ -960,12 +964,13 @@ class Repository:
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
-        the newest such deployment, which the bounds then mean. ``reset_points`` has every
-        entry say whether it is stored in full, ``relations`` what its models are to those of its
-        first parent, ``prices`` how it is stored and what that costs (``entry.storage``; reads as
-        much as ``stats``). Raises UnknownRevision, UnknownTarget and
-        WrongUsage at once, and DamagedData where the history goes on with entries that are
-        lost; with ``incomplete`` the error is appended there, and what is left follows.
+        the newest such deployment, which the bounds then mean; what was live at ``since`` already
+        is among them. ``reset_points`` has every entry say whether it is stored in full,
+        ``relations`` what its models are to those of its first parent, ``prices`` how it is
+        stored and what that costs (``entry.storage``; reads as much as ``stats``). Raises
+        UnknownRevision, UnknownTarget and WrongUsage at once, and DamagedData where the history
+        goes on with entries that are lost; with ``incomplete`` the error is appended there, and
+        what is left follows.
         """
         from mvc.repo.display import Log
         from mvc.repo.history.log import log
@@ -1127,15 +1132,20 @@ class Repository:
         done = deployments.deploy(self.context, rev, target, self._moment(at), reason=reason)
         return announce("deploy", done)
 
-    def rollback(self, target: str, to: Rev | None = None, *, reason: Reason = "") -> Deployed:
-        """Deploys what was live on a target before: the last version other than the live one.
+    def rollback(
+        self, target: str, to: Rev | None = None, *, steps: int = 1, reason: Reason = ""
+    ) -> RolledBack:
+        """Deploys what was live on a target before: one step back, and the next time one further.
 
-        ``to`` names the version instead, which must have been live there. Raises UnknownTarget,
-        UnknownRevision, StateForgotten, and NoDeployment if there is nothing to go back to.
+        ``to`` names the version instead, which must have been live there. Never goes to a version
+        that the rollbacks directly before it have left, unless ``to`` names it.
+        Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
+        nothing to go back to.
         """
         announce = announcing(self.context, target)
-        done = deployments.rollback(self.context, target, to, reason=reason)
-        return announce("rollback", done)
+        done = rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        announce("rollback", done)
+        return done
 
     def retract(
         self, rev: Rev | None, target: str, *, at: Time | None = None, reason: Reason = ""
@@ -1149,9 +1159,45 @@ class Repository:
         done = deployments.retract(self.context, rev, target, self._moment(at), reason=reason)
         return announce("retract", done)
 
-    def live(self, at: Time | None = None, target: str | None = None) -> Deployed:
-        """The deployment that was live on a target at a moment; now if none is given."""
-        return deployments.live_at(self.context, self._moment(at), target)
+    @overload
+    def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
+    @overload
+    def live(self, target: str, *, at: Time | None = None) -> Live: ...
+    def live(self, target: Time | None = None, *, at: Time | None = None) -> Live | LiveVersions:
+        """What was live on a target at a moment, by default now: since when, and until when.
+
+        Without ``target`` that of every target on which something was. ``until_ns`` is the first
+        moment at which something else is live, as far as that is on record; None if nothing is.
+        Raises UnknownTarget, and NoDeployment if nothing was live there.
+        """
+        if target is None:
+            from mvc.repo.display import LiveVersions
+
+            return LiveVersions(live.all_live(self.context, self._moment(at)))
+        if isinstance(target, str) and (not self._is_time(target) or target in self.targets()):
+            return live.live(self.context, target, self._moment(at))
+        raise WrongUsage(
+            f"{printable(str(target)[:100])} is no target",
+            hint="the moment is at=...: repo.live('prod', at='2 hours ago')",
+        )
+
+    def _is_time(self, text: str) -> bool:
+        try:
+            self.time(text)
+        except InvalidTime:
+            return False
+        return True
+
+    def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
+        """Everything that was live on a target, or on any, in an interval, oldest first.
+
+        What was live at ``since`` already is the first. Both ends belong to the interval. Raises
+        UnknownTarget, and WrongUsage if ``until`` is before ``since``.
+        """
+        from mvc.repo.display import LiveVersions
+
+        found = live.live_between(self.context, self.time(since), self.time(until), target)
+        return LiveVersions(found)
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None

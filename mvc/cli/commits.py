@@ -39,7 +39,7 @@ def live_now(session: Session) -> IsLive:
     @cache
     def sequence(target: str) -> int | None:
         try:
-            return session.repository.live(target=target).sequence
+            return session.repository.live(target).deployment.sequence
         except (NoDeployment, DamagedData):  # none counts, or it is not known which does
             return None
 
@@ -165,13 +165,13 @@ def warn_of_clock(out: Output, deployed: Deployed) -> None:
     out.warn(text)
 
 
-def tell_deployed(session: Session, done: Deployed, words: str, *, title: str = "") -> None:
+def tell_deployed(session: Session, done: Deployed, words: str) -> None:
     """Says what the command did, as ``words`` with ``{target}`` and ``{commit}``, or as JSON."""
     out, command = session.out, click.get_current_context().info_name
     if session.as_json:
         out.json(f"mvc.{command}/1", {"deployment": done})
     elif session.verbosity >= 0:
-        commit = out.paint(done.commit.short, "id") + (f" ({title})" if title else "")
+        commit = out.paint(done.commit.short, "id")
         target = out.paint(printable(done.target), "target")
         when = format_time(done.time_ns, precise=session.verbose)
         out.line(f"{words.format(target=target, commit=commit)} at {when}")

@@ -17,7 +17,9 @@ def moment_or_rev(
     """The revision that is named, or was live then, and the words after it; None for neither."""
     if at is None and target is None:
         return (words[0], words[1:]) if words else (None, ())
-    live = session.repository.live(at, target)
-    since = format_time(live.time_ns)
+    repository = session.repository
+    repository.find(at=at, target=target)  # says what is wrong where no target is named
+    live = repository.live(target or repository.targets()[0], at=at)
+    since = format_time(live.since_ns)
     session.out.note(f"{live.commit.short} was live on {printable(live.target)} from {since}")
     return str(live.commit), words

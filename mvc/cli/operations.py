@@ -29,7 +29,7 @@ def is_shortened(entry: Entry) -> bool:
     return bool(entry.refs) and all(change.old == change.new for change in entry.refs)
 
 
-_COLUMNS = columns("number, time, operation, state, changes, about")
+_COLUMNS = columns("number, time, operation, state, who, why, changes, about")
 _WEIGHTS = {"proven": "made again", "dropped": "given up", "restored": "stored again"}
 
 
@@ -82,7 +82,7 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     entry = operation.entry
     return {
         "number": operation.number,
-        **fields(entry, "operation time@ note refs"),
+        **fields(entry, "operation time@ author reason note refs"),
         "commits": [commit.id for commit in entry.commits],
         **fields(entry, "deployments retractions relinks forgotten weights removed undoes"),
         "undone_by": operation.undone_by,
@@ -113,6 +113,8 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
         format_time(entry.time_ns, precise=False),
         printable(entry.operation),
         state,
+        printable(entry.author),
+        one_line(entry.reason),
         moves(entry, full=full),
         about(entry),
     )

@@ -48,7 +48,8 @@ class _Declared(Struct, frozen=True):
             kind, required = get_args(kind)[0], False
         if get_origin(kind) is tuple:
             kind, required = get_args(kind)[0], False
-            settings |= {"nargs": -1} if self.make is click.Argument else {"multiple": True}
+            if "nargs" not in settings:
+                settings |= {"nargs": -1} if self.make is click.Argument else {"multiple": True}
         if kind is bool:
             settings["is_flag"] = True
         else:
@@ -160,6 +161,12 @@ FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
 UNFOLD = flag("Tensors of optimizers, schedulers and random generators, too.")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
+
+
+def reason(needs: str = "") -> Any:
+    """``-m REASON``, for operations that are evidence."""
+    what = "Why: stays on record, as does who."
+    return option("REASON", what, "-m", "--message", needs=needs)
 
 
 def trust(needs: str) -> Any:

@@ -25,8 +25,9 @@ OWN_FIELDS = {
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
     "Curve": "name points",
     "CurvePoint": "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds",
-    "Deployed": "target commit time@ recorded@ sequence retracted retracted_ns",
-    "Deployment": "target commit time_ns",
+    "Deployed": "target commit time@ recorded@ sequence author reason returns_to retracted "
+    "retracted_ns retracted_by retracted_reason",
+    "Deployment": "target commit time_ns returns_to",
     "Dropped": "path seconds where time@ proven@",
     "FamilyMember": "commit=commit.id path base relation names targets "
     "message=commit.message time@commit.time_ns",
@@ -36,6 +37,8 @@ OWN_FIELDS = {
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Lanes": "title spans",
     "Line": "title curves best",
+    "Live": "target commit since@ until@ sequence=deployment.sequence author=who reason=why "
+    "message metrics params=version.params",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
     "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
@@ -46,6 +49,7 @@ OWN_FIELDS = {
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
     "Retraction": "target operation=sequence",
+    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to",
     "Short": "metric=best.metric keep=best.count have without",
     "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "

@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "diff": "Compare two versions tensor by tensor, or where they were made.",
         "checkout": "Restore a version, by name or by the moment it was live.",
         "deploy": "Record that a version went live on a target, or list all.",
+        "live": "Show what is live, or was at a moment.",
         "rollback": "Deploy what was live on a target before.",
         "undo": "Take back an operation, or list the operations.",
     },

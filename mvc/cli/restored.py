@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any, BinaryIO
 
+import click
+
+from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.cli.text import count, listed
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
+    from mvc.repo.lookup.revisions import Rev
 
 
 def tell(session: Session, done: Restored) -> None:
@@ -31,6 +36,40 @@ def tell(session: Session, done: Restored) -> None:
     if done.left_out:
         names = listed([printable(path) for path in done.left_out], 3)
         out.note(f"left out {names}; --all writes training states, too")
+
+
+def write_model(
+    session: Session, rev: Rev, output: str | None, *, force: bool, build: bool = False
+) -> dict[str, Any]:
+    """Writes code and weights into a folder, and says so; returns what ``--json`` says.
+
+    With ``build`` the code builds the model, too.
+    """
+    repository, out = session.repository, session.out
+    commit = repository.find(rev)
+    folder = output or f"model-{commit.short}"
+    with session.progress("restoring") as progress:
+        done = repository.checkout(commit, to=folder, model=True, force=force, progress=progress)
+    built = repository.load_model(commit, trust=True) if build else None
+    if session.as_json:
+        call = repository.recipes.model(commit).call
+        return fields(done) | {"model": call, "folder": folder, "built": built is not None}
+    tell(session, done)
+    name = printable(folder)
+    out.note(f"{name}/code holds what builds the model, {name}/load.py loads it: read them first")
+    if built is not None:
+        parameters = sum(parameter.numel() for parameter in built.parameters())
+        out.note(f"the code builds a {type(built).__name__} of {parameters:,} parameters")
+    return {}
+
+
+def stdout(session: Session) -> BinaryIO:
+    """Where ``-o -`` writes a file. Raises UsageError where it would do no good."""
+    if session.as_json:
+        raise click.UsageError("-o - and --json both write to stdout")
+    if sys.stdout.isatty():
+        raise click.UsageError("stdout is a terminal: send it to a file or a program")
+    return sys.stdout.buffer
 
 
 def tell_of_training(session: Session, *branches: str | None) -> None:

@@ -33,7 +33,18 @@ _STYLES = {
     "operation": "heading",
 }
 _MIDDLE = {"field", "layer", "shape", "source", "tensor", "value"}
-_END = {"about", "changes", "meaning", "message", "recorded", "type", "what it does", "where"}
+_END = {
+    "about",
+    "changes",
+    "meaning",
+    "message",
+    "recorded",
+    "type",
+    "what it does",
+    "where",
+    "who",
+    "why",
+}
 _RIGHT = {"number", "shape"}
 
 

@@ -37,8 +37,8 @@ from mvc.maintenance.retention import (
 from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.repo import deployments
 from mvc.repo.context import Context
+from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.queries import drop
@@ -272,7 +272,7 @@ def _preview(
         collection = plan_deletion(store, encoding_policy(context), found, reach).summary
     if context.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")
-    live = deployments.live_now(context)
+    live = live_now(context)
     return ForgetPreview(
         tensors=len(going.tensors - kept.tensors),
         shared=len(going.tensors & kept.tensors),

@@ -19,6 +19,7 @@ from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
+from mvc.repo.live import live_now
 from mvc.repo.lookup import commits, refs
 from mvc.repo.queries import queries
 from mvc.repo.times import local_zone_minutes
@@ -220,4 +221,4 @@ def protected(context: Context, rules: Retention) -> set[CommitId]:
         stay |= {deployed.commit for deployed in found if not deployed.retracted}
     if rules.unqueried:
         stay |= queries(context).asked.keys()
-    return stay | deployments.live_now(context).keys()
+    return stay | live_now(context).keys()

@@ -1,19 +1,9 @@
-"""Records and looks up deployments: which version was live on which target at which time.
+"""Records and lists deployments: which version went live on which target at which time.
 
 Deployments are evidence: they are added and never erased (docs/decisions.md). A deployment's
 *sequence* is the number of the journal entry that recorded it. A deployment is *dated* if its
 time was given, that is, if its time differs from its entry's; otherwise it is *immediate*.
-Retracted deployments are skipped.
-
-- Live at T: the last deployment at or before T by (time, sequence). Recorded times are taken as
-  they stand: deployments that were recorded while a clock was set back stand where it said.
-- Live now: the immediate deployment with the highest sequence, so that a clock set back does no
-  harm. But if dated deployments that are not in the future come after it by (time, sequence),
-  the last of those. So a dated deployment of an earlier time does not take over, and one of a
-  future time takes over at that time.
-
-The immediate deployment is searched among the ``RECENT`` newest records of the target. If there
-is none, as after the import of a long history, live now is live at the current time.
+Which of them is live: ``live``.
 """
 
 from __future__ import annotations
@@ -22,10 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import islice
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
@@ -33,14 +21,13 @@ from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.times import check_moment, datetime_of, format_time, nearest
+from mvc.repo.times import check_moment, datetime_of, format_time
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
-RECENT = 256
-"""How many of a target's newest records are searched for an immediate one."""
+_FEW = 4  # records among which an immediate one is searched first
 
 
 class Deployed(Struct, frozen=True):
@@ -80,6 +67,11 @@ class Deployed(Struct, frozen=True):
 
         return deployed_html(self)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it stands among the deployments of its target by time."""
+        return self.time_ns, self.sequence
+
 
 # -- recording -----------------------------------------------------------------------
 
@@ -106,47 +98,9 @@ def deploy(
     return recorded_as(snapshot, target, context.store.publish(make).sequence)
 
 
-def rollback(
-    context: Context, target: str, rev: Rev | None = None, *, reason: str = ""
-) -> Deployed:
-    """Records that the version before the live one went live again; durable on return.
-
-    That is what would be live if the live version had never been deployed. With ``rev`` it is that
-    version, which was live on the target before. Raises UnknownTarget, UnknownRevision,
-    StateForgotten, and NoDeployment if nothing else was live.
-    """
-    snapshot = context.fresh()
-    wanted = None if rev is None else resolve(context, rev)
-
-    def make() -> Entry:
-        now, live = context.store.now_ns(), live_at(context, None, target).commit
-        commit = live_at(context, None, target, besides=live).commit if wanted is None else wanted
-        if commit == live:
-            raise NoDeployment(f"{commit.short} is live on {printable(target)} already")
-        before = [
-            deployed
-            for deployed in of_commit(snapshot, commit)
-            if deployed.target == target and deployed.time_ns <= now and not deployed.retracted
-        ]
-        if not before:
-            raise NoDeployment(
-                f"{commit.short} was never live on {printable(target)}",
-                hint=f"'mvc deploy {commit.short} {printable(target)}' makes it live",
-            )
-        manifests.check_kept(context, commit)
-        made = replace(
-            deployment_for(snapshot, target, now, commit),
-            returns_to=max(before, key=_place).sequence,
-        )
-        author = context.author
-        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
-
-    return recorded_as(snapshot, target, context.store.publish(make).sequence)
-
-
 def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
     """The deployment that entry ``sequence`` recorded on a target."""
-    for deployed in _newest_first(snapshot, target):
+    for deployed in newest_first(snapshot, target):
         if deployed.sequence == sequence:
             return deployed
     raise DamagedData(
@@ -204,7 +158,7 @@ def _to_retract(
     snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
 ) -> Deployed:
     found = (
-        _newest_first(snapshot, target) if commit is None else reversed(of_commit(snapshot, commit))
+        newest_first(snapshot, target) if commit is None else reversed(of_commit(snapshot, commit))
     )
     there = None
     for deployed in found:
@@ -228,50 +182,6 @@ def _to_retract(
 # -- looking up --------------------------------------------------------------------------
 
 
-def live_at(
-    context: Context,
-    time_ns: int | None = None,
-    target: str | None = None,
-    *,
-    besides: CommitId | None = None,
-) -> Deployed:
-    """The deployment that was live on a target at a moment, by default now.
-
-    ``target`` may be None if there is only one. Those of ``besides`` do not count. Takes a few
-    look-ups, whatever the length of the history. Raises UnknownTarget, NoDeployment, InvalidTime,
-    and DamagedData if a lost entry of the journal may change the answer.
-    """
-    snapshot = context.fresh()
-    name = _only_target(context) if target is None else check_target(context, target)
-    _note_gaps(snapshot, name, None)
-    moment = nearest(context.store.clock.now_ns()) if time_ns is None else time_ns
-    recorded = None
-    if time_ns is None:
-        recent = islice(_newest_first(snapshot, name), RECENT)
-        recorded = next((d for d in recent if not d.dated and _counts(d, besides)), None)
-    for deployed in on_target(snapshot, name, until=moment):
-        if recorded is not None and _place(deployed) <= _place(recorded):
-            break
-        if _counts(deployed, besides) and (recorded is None or deployed.dated):
-            return deployed
-    if recorded is not None:
-        return recorded
-    if besides is not None:
-        raise NoDeployment(
-            f"nothing but {besides.short} was live on {printable(name)}",
-            hint=f"'mvc deploy REV {printable(name)}' deploys another version",
-        )
-    raise _none_live(snapshot, name, moment)
-
-
-def _counts(deployed: Deployed, besides: CommitId | None) -> bool:
-    return not deployed.retracted and deployed.commit != besides
-
-
-def _place(deployed: Deployed) -> tuple[int, int]:
-    return deployed.time_ns, deployed.sequence
-
-
 def list_deployments(
     context: Context, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
@@ -285,12 +195,12 @@ def list_deployments(
     names = targets(context) if target is None else [check_target(context, target)]
     found: list[Deployed] = []
     for name in names:
-        _note_gaps(snapshot, name, incomplete)
-        found += snapshot.retry_on_rewrite(partial(_all_on, snapshot, name, incomplete))
-    return sorted(found, key=_place)
+        note_gaps(snapshot, name, incomplete)
+        found += snapshot.retry_on_rewrite(partial(all_on, snapshot, name, incomplete))
+    return sorted(found, key=lambda deployed: deployed.place)
 
 
-def _all_on(
+def all_on(
     snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
     """A target's deployments in the order they were recorded."""
@@ -304,7 +214,7 @@ def _all_on(
     return found
 
 
-def _note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
+def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
     """Raises or notes DamagedData if lost entries may have changed what was live on a target."""
     with noting(incomplete):
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
@@ -322,7 +232,7 @@ def of_commit(
 
     ``incomplete``: see ``list_deployments``.
     """
-    _note_gaps(snapshot, "any target", incomplete)
+    note_gaps(snapshot, "any target", incomplete)
 
     def look() -> tuple[Deployed, ...]:
         found: list[Deployed] = []
@@ -351,16 +261,84 @@ def on_target(
 
     ``incomplete``: see ``list_deployments``.
     """
-    _note_gaps(snapshot, target, incomplete)
+    note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
     return _down(snapshot, target, low, high, incomplete=incomplete)
 
 
-def _newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
+def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
     low = keys.TARGET + keys.text(target)
     return _down(snapshot, target, low, keys.after(low))
+
+
+def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]:
+    """The immediate ones of a target's ``count`` newest records, in reverse order of recording.
+
+    Dated ones are passed over in memory: a Recorder makes nothing else.
+    """
+
+    def look(size: int) -> tuple[list[int], DamagedData | None]:
+        offsets = snapshot.newest_deployments(target, size + 1)
+        found: list[int] = []
+        try:
+            for offset, before in zip(offsets[:size], [*offsets[1:], None], strict=False):
+                found.extend(_if_immediate(snapshot, target, offset, before))
+        except DamagedData as error:
+            return found, error
+        return found, None
+
+    yielded: set[int] = set()
+    for size in (min(_FEW, count), count):
+        found, damage = snapshot.retry_on_rewrite(partial(look, size))
+        for sequence in found:
+            if sequence not in yielded:
+                yielded.add(sequence)
+                yield snapshot.retry_on_rewrite(partial(_with_sequence, snapshot, target, sequence))
+        if damage is not None:
+            raise damage
+
+
+def _if_immediate(
+    snapshot: Snapshot, target: str, offset: int, before: int | None
+) -> Iterator[int]:
+    """The number of the entry at byte ``offset``, if its deployment is immediate."""
+    recorded = snapshot.entry(offset)
+    made = _in_entry(recorded, target)
+    if made.time_ns == recorded.entry.time_ns:
+        yield recorded.sequence
+    elif before is None or snapshot.entry(before).sequence != made.previous:
+        _deployed(snapshot, recorded, made, before)  # a look-up may have passed over one
+
+
+def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
+    recorded = snapshot.by_sequence(sequence)
+    assert recorded is not None  # it was just read, and deployments are never collected
+    before = snapshot.deployment_before(target, recorded.offset)
+    return _deployed(snapshot, recorded, _in_entry(recorded, target), before)
+
+
+def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
+    """A target's deployments by time, earliest first, from ``since`` (ns since 1970) on.
+
+    The iterator reads only what is taken.
+    """
+    low = keys.DEPLOYED + keys.text(target)
+    start, high = low + keys.moment(since), keys.after(low)
+    last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
+
+    def look() -> tuple[bytes, Deployed] | None:
+        there = None if last is None else snapshot.by_sequence(last[1])
+        bound = start
+        if last is not None:
+            bound = last[0] + (b"\xff" * 8 if there is None else keys.number(there.offset) + b"\0")
+        key = snapshot.first(bound, high)
+        return None if key is None else _at_key(snapshot, target, key)
+
+    while (found := snapshot.retry_on_rewrite(look)) is not None:
+        yield found[1]
+        last = (found[0], found[1].sequence)
 
 
 def _down(
@@ -380,12 +358,7 @@ def _down(
         return snapshot.last(low, bound)
 
     def look() -> tuple[bytes, Deployed] | None:
-        if (at := key()) is None:
-            return None
-        recorded = snapshot.entry(keys.offset_of(at))
-        before = snapshot.deployment_before(target, recorded.offset)
-        deployed = _deployed(snapshot, recorded, _in_entry(recorded, target), before)
-        return keys.without_offset(at), deployed
+        return None if (at := key()) is None else _at_key(snapshot, target, at)
 
     while True:
         try:
@@ -401,6 +374,14 @@ def _down(
             return
         yield found[1]
         last = (found[0], found[1].sequence)
+
+
+def _at_key(snapshot: Snapshot, target: str, key: bytes) -> tuple[bytes, Deployed]:
+    """The deployment that a key leads to, and the key up to its offset."""
+    recorded = snapshot.entry(keys.offset_of(key))
+    before = snapshot.deployment_before(target, recorded.offset)
+    deployed = _deployed(snapshot, recorded, _in_entry(recorded, target), before)
+    return keys.without_offset(key), deployed
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
@@ -470,19 +451,6 @@ def _bad_index(target: str) -> DamagedData:
     )
 
 
-def _only_target(context: Context) -> str:
-    names = targets(context)
-    if not names:
-        raise NoDeployment(
-            "nothing was deployed yet", hint="record it with 'mvc deploy REV TARGET'"
-        )
-    if len(names) > 1:
-        raise UnknownTarget(
-            f"there are several targets: {', '.join(names)}", hint="name one with --target"
-        )
-    return names[0]
-
-
 def check_target(context: Context, target: str) -> str:
     """Returns ``target`` if it has a deployment; raises UnknownTarget otherwise."""
     if context.store.snapshot.deployment_before(target) is not None:
@@ -495,25 +463,3 @@ def check_target(context: Context, target: str) -> str:
         f"nothing was ever deployed on {printable(target[:100])}",
         hint=f"there is: {', '.join(close)}" if close else "nothing was deployed anywhere yet",
     )
-
-
-def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
-    found = snapshot.retry_on_rewrite(partial(_all_on, snapshot, target))
-    first = min((each for each in found if not each.retracted), key=_place, default=None)
-    what = f"nothing is live on {target}: every deployment was retracted"
-    if first is not None:
-        what = (
-            f"nothing was live on {target} at {format_time(time_ns)}: its first "
-            f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
-        )
-    return NoDeployment(what, hint=f"'mvc deploy --list {target}' lists them")
-
-
-def live_now(context: Context) -> dict[CommitId, list[str]]:
-    """The live versions with their targets."""
-    live: dict[CommitId, list[str]] = {}
-    for target in targets(context):
-        with suppress(NoDeployment):
-            now = live_at(context, None, target)
-            live.setdefault(now.commit, []).append(target)
-    return live

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, overload
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mvc.repo.content.compare import FileDiff
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
+    from mvc.repo.live import Live
 
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -110,6 +111,33 @@ class Deployments(list["Deployed"]):
         return html_table(names, map(_deployed_row, self))
 
 
+class LiveVersions(tuple["Live", ...]):
+    """What was live; a notebook shows it as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        names = ("target", "version", "since", "until", "message", "metrics", "by", "why")
+        return html_table(names, map(_live_row, self))
+
+
+def _live_row(live: Live) -> Sequence[str]:
+    return (
+        live.target,
+        live.commit.short,
+        format_time(live.since_ns, precise=False),
+        "" if live.until_ns is None else format_time(live.until_ns, precise=False),
+        live.message.strip().partition("\n")[0],
+        _metrics(live.metrics),
+        live.who,
+        live.why,
+    )
+
+
+def _metrics(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name}={number(value)}" for name, value in sorted(metrics.items()))
+
+
 def deployed_html(deployed: Deployed) -> str:
     """One deployment as a table."""
     return Deployments([deployed])._repr_html_()
@@ -147,7 +175,7 @@ def _log_row(entry: LogEntry) -> Sequence[str]:
         ", ".join(_deployed_to(entry)),
         format_time(commit.time_ns, precise=False),
         commit.message.strip().partition("\n")[0],
-        "  ".join(f"{name}={number(value)}" for name, value in sorted(commit.metrics.items())),
+        _metrics(commit.metrics),
         "  ".join(f"{name}={value}" for name, value in sorted(commit.params.items())),
     )
 

@@ -18,7 +18,8 @@ from mvc.errors import MvcError, MvcWarning
 from mvc.model.names import printable
 from mvc.repo.config import own_config
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, live_at
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import live_at
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +24,8 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
-from mvc.repo.deployments import Deployed, live_at
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import live_at
 from mvc.repo.lookup import manifests
 from mvc.repo.opening import opened
 from mvc.serving.output import ServedOutput, TakenOver
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Follower", "NotFollowing", "TakenOver"]
 
 RETRY_SECONDS = 1.0
-"""How long ``run`` waits after an error before it tries again."""
+"""How long ``run`` waits after an error before it tries the same again."""
 
 _NEVER = 1 << 64  # ns, later than every time that can be recorded
 
@@ -186,19 +188,24 @@ class Follower:
     def run(self, interval: float = 0.1) -> None:
         """Polls every ``interval`` seconds, in this thread, until ``close`` is called.
 
-        Errors of mvc become warnings (``NotFollowing``), once until it goes on; then it tries
-        again every second. Errors of ``on_change`` are raised.
+        Errors of mvc become warnings (``NotFollowing``), once until it goes on. It tries again
+        every second, and at once if another version is live. Errors of ``on_change`` are raised.
         """
-        told = ""
+        told, failed, again = "", None, 0.0
         while not self._closing.is_set():
+            live = None
             try:
-                self.poll()
-                told = ""
+                live = self.live()
+                if not told or live != failed or time.monotonic() >= again:
+                    self.poll()
+                    told = ""
             except MvcError as error:
                 if error.message != told:
                     told = error.message
                     warnings.warn(self._cause(error), NotFollowing, stacklevel=2)
-            self._closing.wait(max(interval, RETRY_SECONDS) if told else interval)
+                failed, again = live, time.monotonic() + RETRY_SECONDS
+            # Without an answer from the record there is nothing to look at more often.
+            self._closing.wait(RETRY_SECONDS if told and live is None else interval)
 
     def _cause(self, error: MvcError) -> str:
         served = "nothing" if self.current is None else self.current.commit.short

@@ -194,6 +194,16 @@ class Snapshot:
 
         return self._guarded(look)
 
+    def first(self, low: bytes, high: bytes) -> bytes | None:
+        """The least key with low <= key < high."""
+
+        def look() -> bytes | None:
+            least = self._index.first(low, high)
+            self._check_first(low, high, least)
+            return least
+
+        return self._guarded(look)
+
     def scan(self, low: bytes, high: bytes) -> list[bytes]:
         """Keys with low <= key < high, ascending."""
 
@@ -407,14 +417,26 @@ class Snapshot:
     def next_deployment(self, target: str, time_ns: int) -> int | None:
         """When the first deployment on ``target`` after a moment takes effect, in ns since 1970."""
         low = keys.DEPLOYED + keys.text(target)
-        later = self.scan(keys.after(low + keys.moment(time_ns)), keys.after(low))
-        return keys.moment_of(later[0]) if later else None
+        later = self.first(keys.after(low + keys.moment(time_ns)), keys.after(low))
+        return None if later is None else keys.moment_of(later)
 
     def deployment_before(self, target: str, offset: int | None = None) -> int | None:
         """Offset of the last entry before ``offset`` with a deployment on ``target``."""
         low = keys.TARGET + keys.text(target)
         key = self.last(low, keys.after(low) if offset is None else low + keys.number(offset))
         return None if key is None else keys.offset_of(key)
+
+    def newest_deployments(self, target: str, count: int) -> list[int]:
+        """Offsets of the last ``count`` entries with deployments on ``target``, newest first."""
+        back = count
+        while True:
+            first = keys.OPERATION + keys.number(max(0, self.position.sequence - back))
+            key = self.first(first, keys.after(keys.OPERATION))
+            start = keys.offset_of(key) if key is not None and back < self.position.sequence else 0
+            found = self.deployments_on(target, start)
+            if len(found) >= count or not start:
+                return found[: -count - 1 : -1]
+            back *= 4
 
     def deployments_on(self, target: str, start: int = 0) -> list[int]:
         """Offsets, from ``start`` on, of the entries with deployments on ``target``; ascending."""
@@ -490,6 +512,13 @@ class Snapshot:
         """The same for the greatest key of a range."""
         at = bisect_left(self._own, high) - 1
         if at >= 0 and self._own[at] >= low and (found is None or found < self._own[at]):
+            raise DamagedData("the index lacks what this process has published")
+
+    def _check_first(self, low: bytes, high: bytes, found: bytes | None) -> None:
+        """The same for the least key of a range."""
+        at = bisect_left(self._own, low)
+        own = self._own[at] if at < len(self._own) else high
+        if own < high and (found is None or found > own):
             raise DamagedData("the index lacks what this process has published")
 
     # -- keeping up ------------------------------------------------------------------------

@@ -382,6 +382,38 @@ def environment(folder: Path, options: argparse.Namespace) -> None:
     say("later commits with model= (code, environment)", text, "20 ms")
 
 
+def following(folder: Path, options: argparse.Namespace) -> None:
+    """A Follower that finds no news, and one that goes over to another version of 1 MB."""
+    root, file, count = folder / "models", folder / "served.safetensors", 5000
+    with mvc.Repository.init(root) as repo:
+        made = [repo.commit(step(model(1), i)).id for i in range(2)]
+        for i in range(count):
+            repo.deploy(made[i % 2], "prod")
+        follower = mvc.Follower(root, "prod", to=file)
+        follower.poll()
+        polls, stats, swaps, saves = [], [], [], []
+        for _ in range(2000):
+            stats.append(seconds(os.stat, file))
+            polls.append(seconds(follower.poll))
+        state = repo.checkout(made[0])
+        for i in range(30):
+            repo.deploy(made[i % 2], "prod")
+            swaps.append(seconds(follower.poll))
+            saves.append(seconds(durable_save, state, folder / f"saved{i}"))
+        follower.close()
+    poll, stat, swap, save = (statistics.median(t) for t in (polls, stats, swaps, saves))
+    say(
+        f"a poll of a Follower without news, {count:,} deployments",
+        f"{poll * 1e6:.0f} us, {poll / stat:.1f} os.stat of {stat * 1e6:.1f} us",
+        "500 us",
+    )
+    say(
+        "a poll that goes over to another version of 1 MB, in a file",
+        f"{swap * 1e3:.1f} ms, {swap / save:.2f} torch.save + fsync of {save * 1e3:.1f} ms",
+        "-",
+    )
+
+
 ROWS = {
     "commit": commit_in_memory,
     "command": commit_on_disk,
@@ -394,6 +426,7 @@ ROWS = {
     "tensors": many_tensors,
     "sparse": sparse,
     "environment": environment,
+    "following": following,
 }
 
 

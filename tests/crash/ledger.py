@@ -234,7 +234,7 @@ def check_live(
     for at in moments:
         wanted = _live(expected, at)
         try:
-            found = repo.live(at, target).sequence
+            found = repo.live(target, at=at).deployment.sequence
         except NoDeployment:
             found = None
         if found != (None if wanted is None else wanted.sequence):

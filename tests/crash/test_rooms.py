@@ -123,7 +123,7 @@ def test_what_is_written_elsewhere_needs_no_room_in_the_repository(
     paths: list[str], rooms: Rooms
 ) -> None:
     world = make(rooms.repository.path / "repo")
-    out = rooms.output.path / "out"
+    out = rooms.output.path / ("out.bin" if paths else "out")
     rooms.repository.fill()
     fresh_process()
     with open_quietly(world.root, fs=rooms.fs) as repo:
@@ -143,7 +143,7 @@ def test_a_rollback_waits_for_room(rooms: Rooms) -> None:
     with Repository.open(world.root) as repo:
         deploy(repo)
         assert len(repo.deployments("prod")) == 1 + (failed is None)
-        assert repo.live(target="prod").commit == world.state.commits[0]
+        assert repo.live("prod").commit == world.state.commits[0]
         assert repo.storage.fsck(full=True).problems == ()
 
 

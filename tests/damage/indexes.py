@@ -79,7 +79,7 @@ def _answers(repo: Repository) -> list[Any]:
     for target in ("prod", "edge"):
         for at in range(_START, _START + 120 * _SECOND, 7 * _SECOND):
             try:
-                live.append(repo.live(at, target).commit)
+                live.append(repo.live(target, at=at).commit)
             except MvcError as error:
                 live.append(error.kind)
     graph = repo.context.store.graph
@@ -108,7 +108,7 @@ def _check(root: Path, mode: str, expected: list[Any]) -> int:
         if mode == "commit":
             with Repository.open(root, discover=False) as repo:
                 log = [entry.commit.id for entry in repo.log("main")]
-                if log != [made.id, *expected[2]] or repo.live(None, "prod").commit != made.id:
+                if log != [made.id, *expected[2]] or repo.live("prod").commit != made.id:
                     return _WRONG
                 if int(repo.checkout("main", path="model.safetensors")["step"]) != 77:
                     return _WRONG

@@ -76,7 +76,7 @@ def test_version_and_folder_have_the_same_content(tmp_path: Path, repo: mvc.Repo
         run.accelerator.save_state(str(tmp_path / "out"))
         assert attached.report is not None and attached.report.durable == 1
         run.train(attached, 6)
-    assert repo.live(target="prod").commit == repo.find("HEAD")
+    assert repo.live("prod").commit == repo.find("HEAD")
     assert repo.log()[0].commit.metrics == {"fold": 2}
     assert repo.log()[0].commit.params == {"lr": "0.1"}
     kept = repo.checkout(path="model.training.safetensors")

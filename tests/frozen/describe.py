@@ -114,7 +114,7 @@ def _live(repo: Repository) -> dict[str, list[list[Any]]]:
     for deployed in repo.deployments():
         for at in (deployed.time_ns - 1, deployed.time_ns):
             try:
-                found = str(repo.live(at, deployed.target).commit)
+                found = str(repo.find(at=at, target=deployed.target))
             except MvcError as error:
                 found = error.kind
             live.setdefault(deployed.target, []).append([at, found])

@@ -36,7 +36,7 @@ def answers(history: History, *, fsck: bool = True) -> bool:
     """Whether everything is there; ``fsck`` sees keys that a test has made up, too."""
     with history.open() as repo:
         assert [e.id for e in repo.log()] == history.ids[::-1]
-        assert repo.live(target="prod").commit == history.ids[-1]
+        assert repo.live("prod").commit == history.ids[-1]
         return history.wrong(repo) == [] and not (fsck and repo.storage.fsck().problems)
 
 

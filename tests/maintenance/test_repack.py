@@ -117,7 +117,7 @@ def test_ids_and_history_stay(series: Series) -> None:
     before = [entry.id for entry in series.repo.log()]
     series.repack(interval=3)
     assert [entry.id for entry in series.repo.log()] == before == series.ids[::-1]
-    assert series.repo.live(target="prod").commit == series.ids[3]
+    assert series.repo.live("prod").commit == series.ids[3]
     newest = next(iter(series.repo.context.store.snapshot.entries()))
     assert newest.sequence == 0
     operations = [r.entry.operation for r in series.repo.context.store.snapshot.entries()]

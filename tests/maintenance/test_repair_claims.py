@@ -10,7 +10,8 @@ import pytest
 
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
-from mvc.repo.deployments import list_deployments, live_at
+from mvc.repo.deployments import list_deployments
+from mvc.repo.live import live_at
 from mvc.store.format import read_features
 from mvc.store.journal.entries import Deployment, Entry, Relink
 from mvc.store.publishing.publish import publish

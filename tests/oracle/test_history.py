@@ -98,7 +98,7 @@ def test_deployments_in_any_order_with_retractions(
             assert [d.previous for d in made] == [0, *(d.sequence + 1 for d in made[:-1])]
             for at in (None, *(START + s * SECOND for s in range(-2, 60, 3))):
                 try:
-                    live = repo.live(at, target).commit
+                    live = repo.live(target, at=at).commit
                 except NoDeployment:
                     live = None
                 assert oracle.live(target, at, clock.time_ns) == live
@@ -115,7 +115,7 @@ def test_live_now_looks_at_the_newest_records_only(tmp_path: Path):
         for count in range(1, 260):
             if count in (1, 250, 255, 256, 259):
                 live = reader.Repository(tmp_path / ".mvc").live("prod", None, clock.now_ns())
-                assert live == repo.live(None, "prod").commit
+                assert live == repo.live("prod").commit
                 assert live == (second if count < 257 else first)
             repo.deploy(second, "prod", at=START - 100 * SECOND)
 

@@ -104,7 +104,7 @@ def test_restoring(tmp_path: Path, script: Path) -> None:
     shutil.copytree(tmp_path / "backup", restored)
     with Repository.open(restored) as repo:
         repo.checkout("HEAD", force=True, to=repo.root)
-        assert repo.live(target="prod").commit == made.id
+        assert repo.live("prod").commit == made.id
     found = tensors_of(restored / "m.safetensors")
     assert found["w"].tobytes() == np.arange(9000, dtype=np.float32).tobytes()
 

@@ -61,7 +61,7 @@ WRITES: dict[str, Act] = {
 READS: dict[str, Act] = {
     "checkout": lambda repo: repo.checkout()["w"].tolist(),
     "by time": lambda repo: repo.checkout(at=10**18 * 2, target="prod")["w"].tolist(),
-    "live": lambda repo: repo.live(target="prod").commit,
+    "live": lambda repo: repo.live("prod").commit,
     "log": lambda repo: [entry.id for entry in repo.log()],
     "deployments": lambda repo: len(repo.deployments()),
     "oplog": lambda repo: len(list(repo.oplog())),
@@ -147,7 +147,7 @@ def test_repair_writes_nothing_either(made: Path, tmp_path: Path, now: int) -> N
 def test_every_time_that_can_be_written_down_is_good(tmp_path: Path, now: int) -> None:
     with Repository.init(tmp_path, clock=FixedClock(now)) as repo:
         first = repo.commit({"w": np.ones(3)}, deploy="prod").id
-        assert repo.live(target="prod").commit == first
+        assert repo.live("prod").commit == first
         assert repo.log()[0].commit.time_ns == now
         repo.commit({"w": np.zeros(3)})
         repo.undo()

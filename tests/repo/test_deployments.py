@@ -20,7 +20,8 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.repo import deployments
 from mvc.repo.context import Context
-from mvc.repo.deployments import deploy, list_deployments, live_at, retract, targets
+from mvc.repo.deployments import deploy, list_deployments, retract, targets
+from mvc.repo.live import RECENT, live_at
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
@@ -102,7 +103,7 @@ def test_an_entry_and_its_deployment_have_one_time(tmp_path: Path) -> None:
 def test_behind_an_imported_history(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     """More dated ones than are looked through: each counts by its time, all the same."""
     before = commit(context, deploy="prod")
-    for i in range(deployments.RECENT + 5):
+    for i in range(RECENT + 5):
         commit(context, deploy="prod", deploy_time=START - 1 - i)
     read, entry = set[int](), Snapshot.entry
 
@@ -112,7 +113,7 @@ def test_behind_an_imported_history(context: Context, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Snapshot, "entry", counted)
     assert live_at(context).commit == before
-    assert len(read) <= deployments.RECENT + 2
+    assert len(read) <= RECENT + 2
     advance(context, 60)
     last = commit(context, deploy="prod", deploy_time=START + 1)
     assert live_at(context).commit == last

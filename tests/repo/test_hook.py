@@ -174,12 +174,12 @@ def test_the_deployment_stands_and_one_line_says_so(
     line = f"{made.id.short} on prod is recorded, but deploy.hook {problem}"
     assert [str(each.message) for each in caught] == [line]
     assert caught[0].filename == __file__
-    assert repo.live(target="prod") == deployed
+    assert repo.live("prod").deployment == deployed
     monkeypatch.chdir(repo.root)
     assert Mvc(repo.root, capsys)("deploy", "HEAD", "edge").err == (
         f"mvc: warning: {line}\n".replace("prod", "edge")
     )
-    assert repo.live(target="edge").commit == made.id
+    assert repo.live("edge").commit == made.id
 
 
 def test_what_it_started_ends_with_it(repo: mvc.Repository, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_hook_that_deploys_runs_no_hook(repo: mvc.Repository, tmp_path: Path) 
     program = f"{sys.executable} -m mvc -C {repo.root}"
     hook(f"echo >> {count}; {program} deploy $DEPLOY_VERSION mirror")
     repo.deploy(made.id, "prod")
-    assert count.read_text() == "\n" and repo.live(target="mirror").commit == made.id
+    assert count.read_text() == "\n" and repo.live("mirror").commit == made.id
 
 
 def test_an_import_runs_no_hook(repo: mvc.Repository, told: Path, tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_settings_that_cannot_be_read_do_not_stop_a_deployment(
     file.write_text("deploy:\n  hock: true\n")
     with pytest.warns(HookFailed, match="deploy.hook was not run: .*names deploy.hock"):
         made = repo.commit(VALUE, deploy="prod")
-    assert repo.live(target="prod").commit == made.id
+    assert repo.live("prod").commit == made.id
     file.write_text("deploy:\n  hook: exit 1\n")
     file.chmod(0o666)
     with pytest.warns(HookFailed, match="was not run: .* is not believed"):

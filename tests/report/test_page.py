@@ -115,7 +115,7 @@ def test_the_page_says_what_the_repository_holds(repo: mvc.Repository) -> None:
         assert page.ids[f"v{entry.id.short}"] == 1
     for expected in ("12 versions, 1 of them forgotten", "tag: v1", "forgotten", "in full", "now"):
         assert expected in page.text
-    live = repo.live(target="prod")
+    live = repo.live("prod")
     assert f"prod: {live.commit.short}" in page.text
     assert "nightly 11" in page.text
     assert "block.0.weight" in page.texts and "head.weight" in page.texts

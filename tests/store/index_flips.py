@@ -46,7 +46,7 @@ def _ask(history: History, expected: object) -> int:
         with history.open() as repo:
             if state_of(repo.context) != expected or history.wrong(repo):
                 return 2
-            if repo.live(target="prod").commit != history.ids[-1]:
+            if repo.live("prod").commit != history.ids[-1]:
                 return 2
     except MvcError:
         return 1

@@ -229,7 +229,7 @@ def test_a_read_only_view_works_with_any_index(history: History, index: str) -> 
     with history.open() as repo:
         assert not repo.context.store.writable
         assert history.wrong(repo) == []
-        assert repo.live(target="prod").commit == history.ids[-1]
+        assert repo.live("prod").commit == history.ids[-1]
         assert len(state_of(repo.context).commits) == len(history.ids)
     after = {p: p.read_bytes() for p in (history.root / ".mvc").rglob("*") if p.is_file()}
     assert {p: d for p, d in after.items() if p.name != "lock.mdb"} == {

@@ -36,4 +36,4 @@ def test_what_was_served_is_stored(tmp_path: Path, after: int) -> None:
         )
         steps = [int(e.commit.message.split()[1]) for e in repo.log()][::-1]
         assert all(step % 3 for step in steps)  # every third was skipped, and left no trace
-        assert repo.live(target="prod").commit == repo.find("HEAD")
+        assert repo.live("prod").commit == repo.find("HEAD")

@@ -142,8 +142,8 @@ def test_step_gives_what_is_to_be_live(tmp_path: Path) -> None:
         third = recorder.step(wait=True)
         assert third is recorder.production and third is not None
         assert third.state["weight"][0, 0] == 1.25
-        assert third.commit == repo.find("HEAD") == repo.live(target="prod").commit
-        assert third.time_ns == repo.live(target="prod").time_ns
+        assert third.commit == repo.find("HEAD") == repo.live("prod").commit
+        assert third.time_ns == repo.live("prod").since_ns
         assert recorder.step() is True
         third.state["weight"].zero_()  # belongs to who got it
         with torch.no_grad():

@@ -68,7 +68,7 @@ def test_every_version_is_the_state_at_its_call(tmp_path: Path) -> None:
         assert [e.commit.metrics for e in log] == [
             {"seed": 1, "acc": i, "loss": i / 4} for i in range(6)
         ]
-        assert repo.live(target="prod").commit == log[-1].id
+        assert repo.live("prod").commit == log[-1].id
         assert tensor_bits(repo.checkout(target="prod")) == expected[-1]  # weights by themselves
 
 
@@ -166,7 +166,7 @@ def test_deployed_as_of_the_call(tmp_path: Path) -> None:
             assert before <= deployed.time_ns <= after < written_after <= deployed.recorded_ns
             assert tensor_bits(repo.checkout(at=after, target="prod")) == bits
         assert [e.commit.time_ns for e in repo.log()][::-1] == [d.time_ns for d in found]
-        assert repo.live(target="prod").commit == repo.find("HEAD")
+        assert repo.live("prod").commit == repo.find("HEAD")
 
 
 def test_block_waits_for_room_and_then_takes_the_state_as_it_is(tmp_path: Path) -> None:

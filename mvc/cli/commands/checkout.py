@@ -7,9 +7,8 @@ verified before the first one is replaced.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from mvc.cli.moments import AT, TARGET, moment_or_rev
 from mvc.cli.options import FORCE_WORK, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
-from mvc.cli.restored import tell, tell_of_training, warn_of_unreached
+from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, write_model
 from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownRevision
@@ -63,7 +62,14 @@ def command(session: Session, args: _CheckoutOptions) -> None:
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")
         retrain = args.retrain
         retrain = replace(retrain, trust_code=retrain.trust_code and retrain.asked)
-        with_weights(session, [rev], lambda: _write_model(session, rev, args), retrain)
+        build = args.retrain.trust_code
+
+        def act() -> dict[str, Any]:
+            return write_model(session, rev, args.output, force=args.force, build=build)
+
+        written = with_weights(session, [rev], act, retrain)
+        if session.as_json:
+            out.json("mvc.checkout/1", written)
         return
     before = repository.head(if_known=True).branch
     done = _restore(session, rev, names, args)
@@ -88,7 +94,7 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
             return session.repository.checkout(
                 rev,
                 path=names,
-                to=_stdout(session)
+                to=stdout(session)
                 if args.output == "-"
                 else args.output or session.repository.root,
                 progress=progress,
@@ -101,35 +107,3 @@ def _restore(session: Session, rev: str, names: Sequence[str], args: _CheckoutOp
         to_path = f"to restore a path: mvc checkout HEAD -- {rev}"
         hint = to_path if session.tracks(rev) else error.hint
         raise UnknownRevision(error.message, hint=hint) from error
-
-
-def _write_model(session: Session, rev: str, args: _CheckoutOptions) -> None:
-    """Writes code and weights into a folder; with ``--trust-code`` builds the model, too."""
-    repository, out = session.repository, session.out
-    commit = repository.find(rev)
-    folder = args.output or f"model-{commit.short}"
-    with session.progress("restoring") as progress:
-        done = repository.checkout(
-            commit, to=folder, model=True, force=args.force, progress=progress
-        )
-    built = repository.load_model(commit, trust=True) if args.retrain.trust_code else None
-    if session.as_json:
-        call = repository.recipes.model(commit).call
-        built_json = {"model": call, "folder": folder, "built": built is not None}
-        out.json("mvc.checkout/1", fields(done) | built_json)
-        return
-    tell(session, done)
-    name = printable(folder)
-    out.note(f"{name}/code holds what builds the model, {name}/load.py loads it: read them first")
-    if built is not None:
-        parameters = sum(parameter.numel() for parameter in built.parameters())
-        out.note(f"the code builds a {type(built).__name__} of {parameters:,} parameters")
-
-
-def _stdout(session: Session) -> BinaryIO:
-    """Where ``-o -`` writes a file. Raises UsageError where it would do no good."""
-    if session.as_json:
-        raise click.UsageError("-o - and --json both write to stdout")
-    if sys.stdout.isatty():
-        raise click.UsageError("stdout is a terminal: send it to a file or a program")
-    return sys.stdout.buffer

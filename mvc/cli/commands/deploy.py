@@ -15,18 +15,19 @@ from mvc.cli.commits import (
     warn_of_clock,
     warn_of_time,
 )
-from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option, reason
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
+from mvc.cli.text import one_line
 from mvc.errors import DamagedData, WrongUsage
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.times import format_time
 
-_COLUMNS = columns("time, target, commit, state, message")
+_COLUMNS = columns("time, target, commit, state, who, why, message")
 
 
 class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
@@ -34,6 +35,7 @@ class _DeployOptions(CommandOptions, frozen=True, kw_only=True):
     target: str | None = argument("[TARGET]")
     at: str | None = option("TIME", "When it went live, if not now.", needs="rev")
     retract: bool = flag("Record that this deployment did not happen.", needs="rev")
+    reason: str | None = reason("rev")
     listed: str | None = option(
         "[TARGET]", "List the deployments, of one TARGET or all.", "--list", "-l",
         is_flag=False, flag_value="",
@@ -54,7 +56,7 @@ def command(session: Session, args: _DeployOptions) -> None:
         )
     repository, out = session.repository, session.out
     done = (repository.retract if args.retract else repository.deploy)(
-        args.rev, args.target, at=args.at
+        args.rev, args.target, at=args.at, reason=args.reason or ""
     )
     tell_of_training(session)
     if not args.retract:
@@ -94,6 +96,8 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
         printable(deployed.target),
         deployed.commit.short,
         ", ".join(filter(None, states)),
+        printable(deployed.retracted_by or deployed.author),
+        one_line(deployed.retracted_reason or deployed.reason),
         message,
     )
 

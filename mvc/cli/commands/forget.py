@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, flag, option
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, flag, option, reason
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -51,6 +51,7 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
         "METRIC:N", "Keep the N with the highest METRIC; -METRIC:N: the lowest."
     )
     dry_run: bool = DRY_RUN
+    reason: str | None = reason()
     force: bool = flag("Do not ask; needed without a terminal.", "-f")
 
 
@@ -78,7 +79,7 @@ def command(session: Session, args: _ForgetOptions) -> int:
     question = f"Forget {count(len(chosen.commits), 'state')} for good?"
     if asks and not click.confirm(question, err=True):
         return 1
-    done = None if args.dry_run else forget.forget(context, chosen)
+    done = None if args.dry_run else forget.forget(context, chosen, reason=args.reason or "")
     if as_json:
         told = {"dry_run": args.dry_run, "number": done.sequence if done else None}
         session.out.json("mvc.forget/1", told | _json(chosen, cost))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DRY_RUN, CommandOptions, option
+from mvc.cli.options import DRY_RUN, CommandOptions, option, reason
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 class _GcOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
+    reason: str | None = reason()
     grace: str | None = option(
         "DURATION", "Keep what operations of the last DURATION left behind (14d, 36h, 0)."
     )
@@ -37,7 +38,9 @@ def command(session: Session, args: _GcOptions) -> None:
             raise
         raise WrongUsage(error.message, hint=error.hint) from None
     with session.progress("collecting", counted=True) as progress:
-        done = session.repository.storage.gc(grace=span, dry_run=args.dry_run, progress=progress)
+        done = session.repository.storage.gc(
+            grace=span, dry_run=args.dry_run, reason=args.reason or "", progress=progress
+        )
     if session.as_json:
         told = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
         session.out.json("mvc.gc/1", told | fields(done))

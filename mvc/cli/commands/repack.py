@@ -23,6 +23,7 @@ from mvc.cli.options import (
     flag,
     given,
     option,
+    reason,
     timeout,
     trust,
 )
@@ -49,6 +50,7 @@ _NAMED = 8  # versions listed by id, unless -v
 class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
     rev: tuple[str, ...] = argument("[REV...]")
     dry_run: bool = flag("Only print the plan with its price.", "-n")
+    reason: str | None = reason()
     interval: int | None = option("R", "A reset point every R commits.")
     max_recovery: float | None = option(
         "SECONDS", "The least storage that recovers every version in SECONDS."
@@ -93,6 +95,7 @@ def command(session: Session, args: _RepackOptions) -> None:
             add=add or None,
             remove=remove or None,
             drop_weights=dropped or None,
+            reason=args.reason or "",
             trust=(*args.trust, *(*add, *dropped) * args.trust_code),
             progress=progress,
             **fields(args, f"{_AIMS} outside_data timeout dry_run"),
@@ -224,9 +227,14 @@ def _print_curve(session: Session, curve: RepackCurve) -> None:
     if not curve.points:
         out.line("There is no version yet")
         return
+    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
+    shown = {(size(amount), seconds(time)) for amount, time in points}
+    if len(shown) == 1:
+        ((packs, worst),) = shown
+        out.line(f"No other layout makes a difference: {packs} stored, worst recovery {worst}")
+        return
     out.line("Worst recovery against bytes of packs: * possible, @ stored now")
     out.line()
-    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
     for line in chart(points[:-1], points[-1], width=min(80, out.width or 80)):
         out.line(line)
     out.line()

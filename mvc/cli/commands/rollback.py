@@ -1,27 +1,51 @@
 """``mvc rollback``.
 
-Records that the last version other than the live one went live again. Branches, HEAD
-and files stay as they are.
+Records that the version before the live one went live again. Another rollback goes one
+further back, never to a version that was just left. Branches, HEAD and files stay as they
+are.
 """
 
 from __future__ import annotations
 
-from mvc.cli.commits import tell_deployed, warn_of_clock
-from mvc.cli.options import CommandOptions, argument, option
+import click
+
+from mvc.cli.commits import warn_of_clock
+from mvc.cli.options import CommandOptions, argument, option, reason
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
+from mvc.ids import CommitId
+from mvc.model.names import printable
+from mvc.repo.times import format_time
 
 
 class _RollbackOptions(CommandOptions, frozen=True, kw_only=True):
     target: str = argument("TARGET")
     rev: str | None = option("REV", "Go back to REV, which was live there.", "--to")
+    reason: str | None = reason()
+    steps: int | None = option("N", "Go N versions back.", type=click.IntRange(min=1))
 
 
 @verb("mvc rollback prod", _RollbackOptions)
 def command(session: Session, args: _RollbackOptions) -> None:
-    done = session.repository.rollback(args.target, args.rev)
+    if args.rev is not None and args.steps is not None:
+        raise click.UsageError("--to and --steps: one of the two")
+    done = session.repository.rollback(
+        args.target, args.rev, steps=args.steps or 1, reason=args.reason or ""
+    )
     warn_of_clock(session.out, done)
     tell_of_training(session)
-    title = session.title(done.commit)
-    tell_deployed(session, done, "Rolled back {target} to {commit}", title=title)
+    if session.as_json:
+        session.out.json("mvc.rollback/1", {"deployment": done})
+    elif session.verbosity >= 0:
+        out, now_live = session.out, _titled(session, done.commit)
+        out.line(
+            f"Rolled back {out.paint(printable(done.target), 'target')} from "
+            f"{_titled(session, done.left)} to {now_live} at {format_time(done.time_ns)}"
+        )
+
+
+def _titled(session: Session, commit: CommitId) -> str:
+    """``1a2b3c4d5e (nightly)``."""
+    title = session.title(commit)
+    return session.out.paint(commit.short, "id") + (f" ({title})" if title else "")

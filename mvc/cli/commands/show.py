@@ -86,7 +86,7 @@ def _print_ids(session: Session, args: _ShowOptions) -> None:
         if args.words:
             raise WrongUsage("name a REV, or a moment with --at (and its --target)")
         rev = args.at or args.target
-        ids = [(rev, repository.live(args.at, args.target).commit)]
+        ids = [(rev, repository.find(at=args.at, target=args.target))]
     else:
         if command == "rev-parse" and not args.words:  # in scripts, an empty variable is no HEAD
             raise WrongUsage("name a REV, or a moment with --at (and its --target)")

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from mvc.cli.commits import live_now
 from mvc.cli.operations import moves, operation_json, print_operations
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option, reason
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -25,6 +26,7 @@ from mvc.repo.times import format_time
 class _UndoOptions(CommandOptions, frozen=True, kw_only=True):
     number: int | None = argument("[NUMBER]", type=click.IntRange(min=0))
     dry_run: bool = DRY_RUN
+    reason: str | None = reason()
     listed: bool = flag("List the operations, newest first, and take back none.", "--list")
     limit: int | None = option(
         "N", "With --list: stop after N.", "--max-count", type=click.IntRange(min=0), needs="listed"
@@ -43,7 +45,9 @@ def command(session: Session, args: _UndoOptions) -> None:
             "the interrupted checkout is taken back, and nothing else was undone",
             hint="'mvc undo' takes back the newest operation of 'mvc undo --list', too",
         )
-    done = session.repository.undo(args.number, dry_run=args.dry_run)
+    done = session.repository.undo(args.number, dry_run=args.dry_run, reason=args.reason or "")
+    for deployed in done.deployments:
+        _tell_of_deployment(session, done, deployed)
     if session.as_json:
         out.json("mvc.undo/1", _json(done))
     elif args.dry_run or session.verbosity >= 0:
@@ -55,8 +59,6 @@ def command(session: Session, args: _UndoOptions) -> None:
     if done.after != done.before:
         tell_of_training(session, done.before.branch, done.after.branch)
     _tell_of_deleted(session, done)
-    for deployed in done.deployments:
-        _tell_of_deployment(session, deployed)
 
 
 def _tell_of_head(session: Session, done: Undoing) -> None:
@@ -83,8 +85,14 @@ def _tell_of_deleted(session: Session, done: Undoing) -> None:
             session.out.note(f"{name} is not there: 'mvc checkout HEAD {name}' writes it")
 
 
-def _tell_of_deployment(session: Session, deployed: Deployed) -> None:
+def _tell_of_deployment(session: Session, done: Undoing, deployed: Deployed) -> None:
+    """A deployment is not undone with its commit: the target goes on with what was undone."""
     short, target = deployed.commit.short, printable(deployed.target)
+    ways = ""
+    if live_now(session)(deployed):
+        stays = "would stay" if done.number is None else "stays"
+        session.out.warn(f"{target} {stays} on {short}, the version that is undone")
+        ways = f"'mvc rollback {target}' deploys what was live before; "
     others = session.repository.deployments_of(deployed.commit)
     later = any(
         each.target == deployed.target and each.sequence > deployed.sequence and not each.retracted
@@ -92,8 +100,7 @@ def _tell_of_deployment(session: Session, deployed: Deployed) -> None:
     )
     exact = f" --at {format_time(deployed.time_ns)}" if later else ""
     session.out.note(
-        f"Its deployment of {short} to {target} stays on record; to retract it: "
-        f"mvc deploy {short} {target} --retract{exact}"
+        f"{ways}'mvc deploy {short} {target} --retract{exact}' says that {short} was not live there"
     )
 
 

@@ -123,7 +123,7 @@ class GlobalModels:
         Raises CannotDistribute if it does not fit the layout or is no round of a training.
         """
         try:
-            commit = self._repo.live(target=self.target).commit
+            commit = self._repo.live(self.target).commit
         except (NoDeployment, UnknownTarget):
             return None
         if _OWN not in self._repo.manifest(commit).by_path:

@@ -25,7 +25,8 @@ class Candidate(Struct, frozen=True):
     which ``stored`` is their share. ``place``: where it is stored, None if it is not; then
     ``sure`` says whether a trial has confirmed its form. ``reversible``: the base can be
     recovered from it. ``forward_only``: a coding whose stages drop bytes of the base, so that
-    it cannot be reversed whichever of the two is published first.
+    it cannot be reversed whichever of the two is published first. ``span``: generations between
+    the blob and ``base``, as far as a delta that is not stored was asked for between two versions.
     """
 
     id: bytes
@@ -39,10 +40,19 @@ class Candidate(Struct, frozen=True):
     grouped: bool = False
     sure: bool = True
     forward_only: bool = False
+    span: int = 1
 
     @property
     def node(self) -> Node:
         return self.id, self.start
+
+    @property
+    def is_one_way(self) -> bool:
+        """Whether the base cannot be recovered from it, but a delta of its kind could be reversed.
+
+        Then the delta turned round can be stored in its place.
+        """
+        return not self.reversible and not self.forward_only
 
 
 def starts_of(nbytes: int) -> range:

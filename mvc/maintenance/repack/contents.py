@@ -7,10 +7,13 @@ decoding count as the share that passes where a version is decoded by several th
 from __future__ import annotations
 
 from mvc.maintenance.repack.candidates import Candidate
-from mvc.maintenance.repack.problem import RepackProblem, try_missing
-from mvc.maintenance.repack.selection import Selection, directions
+from mvc.maintenance.repack.completion import completed
+from mvc.maintenance.repack.layout_codings import add_delta, directions, of_others
+from mvc.maintenance.repack.problem import RepackProblem
+from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
 from mvc.maintenance.repack.solve.priced import Priced, Training
+from mvc.maintenance.repack.trials import try_missing
 
 
 class ContentGraph:
@@ -20,7 +23,7 @@ class ContentGraph:
         """``weight``: seconds that a gigabyte is worth. ``bound``: seconds of a recovery."""
         self._problem, self._costs = problem, problem.costs
         try_missing(self._costs, (), problem.progress, full=True)
-        self._ids = list(self._costs.first)
+        self._ids = list(problem.survey.first)
         self._numbers = {id_: i for i, id_ in enumerate(self._ids)}
         self._deltas: list[list[Candidate]] = []
         versions, timing = problem.survey.versions, self._costs.timing
@@ -58,9 +61,13 @@ class ContentGraph:
             for id_, candidates in self._costs.between(version.parent, i, 1).items():
                 ends = {o.id for o in candidates} | {o.base for o in candidates if o.base}
                 other = next(iter(ends - {id_}), None)
-                if self._costs.first[id_] != i or len(ends) != 2 or other not in self._numbers:
+                if (
+                    self._problem.survey.first[id_] != i
+                    or len(ends) != 2
+                    or other not in self._numbers
+                ):
                     continue
-                if self._costs.first[other] >= i:
+                if self._problem.survey.first[other] >= i:
                     continue
                 a, b = self._numbers[other], self._numbers[id_]
                 forward = any(o.forward_only for o in candidates)
@@ -90,15 +97,12 @@ class ContentGraph:
 
     def selection(self, layout: Selected) -> Selection:
         """The codings that a layout of the contents needs."""
-        chosen, specs = Selection(self._costs), self._problem.survey.specs
-        chosen.add(o for o in self._costs.candidates if o.id not in specs)
+        chosen = of_others(self._costs)
         for number in sorted(layout.sources):
             chosen.add(self._costs.alone(self._ids[number]))
         times = self.priced.contents.recovery(layout)
         for number in sorted(layout.edges):
             edge = self.priced.contents.edges[number]
-            forward, backward = directions(edge, times)
-            id_ = self._ids[edge.b]
-            chosen.add_delta(id_, self._deltas[number], forward=forward, backward=backward)
-        chosen.complete()
-        return chosen
+            used, id_ = directions(edge, times), self._ids[edge.b]
+            add_delta(chosen, self._costs, id_, self._deltas[number], used)
+        return completed(chosen, self._costs)

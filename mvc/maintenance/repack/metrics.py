@@ -131,7 +131,7 @@ class _Shared:
 def _packed(costs: Costs, selection: Selection) -> int:
     """Bytes of all records after codings that are not chosen are dropped and new ones added."""
     gone = defaultdict(set)
-    for candidate in selection.left_out():
+    for candidate in selection.lacking(costs.candidates):
         assert candidate.place is not None
         gone[candidate.place[:2]].add(candidate.place[2])
     found = costs.survey.found

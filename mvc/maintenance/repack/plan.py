@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from mvc.ids import CommitId
-from mvc.maintenance.repack.costs import Costs
+from mvc.maintenance.inventory import Inventory
 from mvc.maintenance.repack.goal import Goal
 from mvc.maintenance.repack.metrics import LayoutMetrics
 from mvc.maintenance.rewrite_plan import RewritePlan
@@ -14,7 +14,7 @@ from mvc.maintenance.rewrite_plan import RewritePlan
 class RepackPlan(Struct, frozen=True):
     """``rewrite``: what to do; a plan with nothing to do is false.
 
-    ``full_*`` and ``deltas_*`` count codings of tensors. ``costs``: what the plan was made from.
+    ``full_*`` and ``deltas_*`` count codings of tensors. ``found``: what was stored.
     ``given_up``: versions that a recipe makes from then on, in place of their weights. ``prices``:
     before and after in seconds, if the goal is the lowest price. ``joined``: approximate steps of
     tensors that go into super-steps.
@@ -28,7 +28,7 @@ class RepackPlan(Struct, frozen=True):
     deltas_added: int
     deltas_removed: int
     rewrite: RewritePlan
-    costs: Costs
+    found: Inventory
     given_up: tuple[CommitId, ...] = ()
     prices: tuple[float, float] | None = None
     joined: int = 0

@@ -7,6 +7,7 @@ the new ones, in one step (``mvc.maintenance.rewrite_plan``). Ids do not change.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,10 +16,11 @@ from mvc.errors import Unattainable
 from mvc.ids import CommitId
 from mvc.maintenance.repack.contents import ContentGraph
 from mvc.maintenance.repack.goal import Goal, goal_of, plain
+from mvc.maintenance.repack.layout_codings import drop_full, of_layout, of_store
 from mvc.maintenance.repack.metrics import LayoutMetrics, layout_metrics
 from mvc.maintenance.repack.plan import CurvePoint, RepackCurve, RepackPlan
 from mvc.maintenance.repack.problem import RepackProblem
-from mvc.maintenance.repack.selection import Selection, of_layout, of_store
+from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.repack.solve import layouts
 from mvc.maintenance.repack.solve.bounded import fastest, smallest, within_bytes, within_time
 from mvc.maintenance.repack.solve.model import Selected, Versions
@@ -84,7 +86,7 @@ def repack(
             return None
         return execute(
             context,
-            plan.costs.survey.found,
+            plan.found,
             plan.rewrite,
             lambda: Entry(
                 "repack",
@@ -148,16 +150,16 @@ def _chosen(problem: RepackProblem) -> RepackPlan:
     if goal.remove:
         return problem.plan_of(removed(problem))
     if goal.super_step is not None:
-        pairs = [(a, b) for a, b, _ in problem.steps()]
+        pairs = [(each.start, each.end) for each in problem.steps()]
         if not pairs:
             return problem.unchanged()
         versions, today = problem.versions(full=False)
         layout = layouts.with_steps(versions, today, pairs)
-        return problem.plan_of(problem.with_edges(versions, layout))
+        return problem.plan_of(problem.completed(problem.with_edges(versions, layout)))
     if goal.interval is not None:
         versions, _ = problem.versions(full=True)
         return problem.plan_of(
-            problem.mapped(versions, layouts.at_interval(versions, goal.interval))
+            problem.of_layout(versions, layouts.at_interval(versions, goal.interval))
         )
     if goal.layout is not None:
         plan = problem.plan_of(problem.skipping(goal.layout))
@@ -179,7 +181,7 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
         layout = within_time(versions, least if last else allowed, today)
         if layout is None:
             break
-        plan = problem.plan_of(problem.mapped(versions, layout))
+        plan = problem.plan_of(problem.of_layout(versions, layout))
         if plan.after.worst_seconds <= bound:
             best = plan if best is None or plan.after.bytes <= best.after.bytes else best
             break
@@ -224,8 +226,7 @@ def _cheapest_layout(problem: RepackProblem, weight: float) -> RepackPlan:
         best = cheapest(graph.priced)
         if best is None:
             break
-        problem.attempt(graph.selection(best.layout))
-        plan = problem.plan_of(graph.selection(best.layout))
+        plan = problem.plan_of(problem.selected(partial(graph.selection, best.layout)))
         plans.append(plan)
         if bound is None or allowed is None or plan.after.worst_seconds <= bound:
             break
@@ -251,7 +252,7 @@ def _skipping(problem: RepackProblem) -> Iterator[RepackPlan]:
 def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
     """As ``_within_time`` for bytes, including manifests and headers, which no layout changes."""
     (versions, today), before = problem.versions(full=True), problem.before
-    least = problem.plan_of(problem.mapped(versions, smallest(versions, today)))
+    least = problem.plan_of(problem.of_layout(versions, smallest(versions, today)))
     if min(least.after.bytes, before.bytes) > size:
         raise Unattainable(
             f"no layout fits into {size} bytes",
@@ -266,7 +267,7 @@ def _within_bytes(problem: RepackProblem, size: int) -> RepackPlan:
         except Unattainable:
             break
         layout = _cheaper(versions, layout, today)
-        plan = problem.plan_of(problem.mapped(versions, layout))
+        plan = problem.plan_of(problem.of_layout(versions, layout))
         if plan.after.bytes <= size:
             if best is None or plan.after.worst_seconds < best.after.worst_seconds:
                 best = plan
@@ -376,8 +377,7 @@ def added(problem: RepackProblem) -> Selection:
                 chosen.add(costs.full(i, id_))
         return chosen
 
-    problem.attempt(build())
-    return build()
+    return problem.selected(build)
 
 
 def removed(problem: RepackProblem) -> Selection:
@@ -407,8 +407,8 @@ def removed(problem: RepackProblem) -> Selection:
     asked, bound = {problem.survey.versions[i].commit for i in numbers}, problem.goal.bound
 
     def rest(chosen: Selection) -> tuple[LayoutMetrics, Selection]:
-        chosen.drop_full(gone)
-        chosen.complete()
+        drop_full(chosen, problem.costs, gone)
+        chosen = problem.completed(chosen)
         return layout_metrics(problem.costs, chosen), chosen
 
     def fails(after: LayoutMetrics) -> tuple[bool, int]:
@@ -419,7 +419,7 @@ def removed(problem: RepackProblem) -> Selection:
     # (skips, groups), the stored ones may lead everywhere though no edge is stored as a whole.
     after, chosen = rest(of_store(problem.costs))
     if any(fails(after)):
-        edged = rest(problem.with_edges(versions, layout, complete=False))
+        edged = rest(problem.with_edges(versions, layout))
         if fails(edged[0]) < fails(after):
             after, chosen = edged
     _check_bound(problem, after)

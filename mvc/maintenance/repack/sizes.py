@@ -36,7 +36,10 @@ class _Trial(Struct, frozen=True):
 
 
 class Sizes:
-    """Estimates sizes of blobs. ``span``: generations between blob and base, 0 for full."""
+    """Estimates of sizes, which get better with what is learned and measured.
+
+    ``span``: generations between a blob and its base, 0 for a full record.
+    """
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
@@ -46,31 +49,46 @@ class Sizes:
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
         self._tried: dict[tuple[bytes, bytes | None], _Trial] = {}
 
-    def learn(self, line: str, at: int, span: int, share: float) -> None:
-        """Records the share of raw bytes that a blob of ``line`` takes in version ``at``."""
-        insort(self._known[line, span], (at, share))
+    def learn(self, id_: bytes, span: int, share: float) -> None:
+        """Records the share of its raw bytes that a blob takes."""
+        at = self._survey.first[id_]
+        insort(self._known[self._line(id_, at), span], (at, share))
         total = self._all[span]
         total[0] += share
         total[1] += 1
 
-    def full(self, id_: bytes, line: str, at: int) -> list[Candidate]:
-        """The full record of a blob."""
-        tried = self._tried.get((id_, None))
-        share = tried.share if tried else self._share(line, at, 0)
-        return self._pieces(id_, None, share, reversible=False, sure=tried is not None)
+    def _line(self, id_: bytes, at: int) -> str:
+        """The line of tensors that a blob belongs to in version ``at``."""
+        return self._survey.versions[at].blobs[id_]
 
-    def delta(self, id_: bytes, base: bytes, line: str, at: int, span: int) -> list[Candidate]:
+    def full(self, id_: bytes, at: int) -> list[Candidate]:
+        """The full record of a blob of version ``at``."""
+        tried = self._tried.get((id_, None))
+        share = tried.share if tried else self._share(self._line(id_, at), at, 0)
+        return self._pieces(id_, None, share, span=0, sure=tried is not None)
+
+    def delta(self, id_: bytes, base: bytes, span: int) -> list[Candidate]:
         """The delta of a blob from a base; full if a trial showed that a delta is not worth it."""
         tried = self._tried.get((id_, base))
         if tried is None:
             alike = self._survey.size(id_) == self._survey.size(base)
-            share = self._share(line, at, span)
-            return self._pieces(id_, base, share, reversible=alike, sure=False)
+            at = self._survey.first[id_]
+            share = self._share(self._line(id_, at), at, span)
+            return self._pieces(id_, base, share, span=span, reversible=alike)
         known = base if tried.delta else None
-        return self._pieces(id_, known, tried.share, reversible=tried.reversible, sure=True)
+        return self._pieces(
+            id_, known, tried.share, span=span, reversible=tried.reversible, sure=True
+        )
 
     def _pieces(
-        self, id_: bytes, base: bytes | None, share: float, *, reversible: bool, sure: bool
+        self,
+        id_: bytes,
+        base: bytes | None,
+        share: float,
+        *,
+        span: int,
+        reversible: bool = False,
+        sure: bool = False,
     ) -> list[Candidate]:
         nbytes, spec = self._survey.size(id_), self._survey.specs[id_]
         pipeline = self._policy.pipeline if base else self._policy.pipeline.full()
@@ -91,6 +109,7 @@ class Sizes:
                     reversible=reversible,
                     sure=sure,
                     forward_only=forward_only,
+                    span=span,
                 )
             )
         return found
@@ -116,16 +135,13 @@ class Sizes:
 
     # -- trials ------------------------------------------------------------------------
 
-    def tried(self, id_: bytes, base: bytes | None) -> bool:
-        return (id_, base) in self._tried
-
-    def attempt(self, id_: bytes, base: bytes | None, line: str, at: int, span: int) -> None:
+    def measure(self, id_: bytes, base: bytes | None, span: int) -> None:
         """A trial: recovers a blob and its base and encodes it as a commit would."""
         if (id_, base) in self._tried:
             return
         trial = self._try(id_, base)
         self._tried[id_, base] = trial
-        self.learn(line, at, span if trial.delta else 0, trial.share)
+        self.learn(id_, span if trial.delta else 0, trial.share)
 
     def _try(self, id_: bytes, base: bytes | None) -> _Trial:
         spec = self._survey.specs[id_]

@@ -34,13 +34,18 @@ class Version(Struct, frozen=True):
 
 
 class Survey(Struct):
-    """Versions in the order of publication; parents before children."""
+    """Versions in the order of publication; parents before children.
+
+    ``specs``: of their blobs. ``numbers``: the place of each version. ``first``: by blob the place
+    of the first version that has it.
+    """
 
     context: Context
     found: Inventory
     versions: list[Version] = field(default_factory=list)
     specs: dict[bytes, TensorSpec] = field(default_factory=dict)
     numbers: dict[CommitId, int] = field(default_factory=dict)
+    first: dict[bytes, int] = field(default_factory=dict)
     _generations: list[int] = field(default_factory=list)
 
     def size(self, id_: bytes) -> int:
@@ -113,6 +118,8 @@ def survey(context: Context, found: Inventory, progress: Progress | None = None)
                 blobs.setdefault(content.id, f"{entry.path}\0{name}")
                 made.specs[content.id] = content.spec
         made.numbers[id_] = len(made.versions)
+        for blob in blobs:
+            made.first.setdefault(blob, len(made.versions))
         number = None if parent is None else made.numbers[parent]
         nbytes = sum(entry.size for entry in entries)
         made.versions.append(

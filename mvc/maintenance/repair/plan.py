@@ -109,40 +109,55 @@ def _healed(id_: bytes, source: str, needs: dict[bytes, Need]) -> Healed:
 def _settle(stored: _SoundRecords, sources: ObjectSources) -> tuple[dict[bytes, str], set[bytes]]:
     """The source of every object to store anew, and the objects that are lost.
 
-    Repeats while objects are lost, because what they lead to may then be lost as well. One of
-    ``encoded_again`` must be readable as things are: that a restored object leads to it is not
-    enough. It may count as lost until the next round, which finds its record in the quarantine.
+    What led through a lost object may be lost as well, so rounds are repeated until one loses
+    nothing more.
     """
     restored: dict[bytes, str] = {}
     lost: set[bytes] = set()
-    oldest_first = sorted(stored.pieces, key=stored.entry_for)
     while True:
-        known_lost = len(lost)
-        readable = stored.readable(lost)
-        reached = readable.copy()
-        reached.reach(stored.all_pieces(restored))
-        for id_ in oldest_first:
-            own = stored.all_pieces([id_])
-            ways = readable if id_ in stored.encoded_again else reached
-            if id_ in lost or id_ in restored or ways.has_all(own):
-                continue
-            need = stored.needs.get(id_)
-            source = None if need is None else sources.find(id_, need.spec)
-            if source is None:
-                lost.add(id_)
-            else:
-                restored[id_] = source
-                reached.reach(own)
-        lost |= stored.stranded(lost)
-        if len(lost) == known_lost:
+        found, missing = _restore_round(stored, sources, restored, lost)
+        restored |= found
+        missing |= stored.stranded(lost | missing)
+        if missing <= lost:
             return restored, lost
+        lost |= missing
+
+
+def _restore_round(
+    stored: _SoundRecords, sources: ObjectSources, restored: dict[bytes, str], lost: set[bytes]
+) -> tuple[dict[bytes, str], set[bytes]]:
+    """Of the objects that cannot be recovered: those that a source has, and those that none has.
+
+    Oldest first: what is restored may lead to later ones. One of ``encoded_again`` must be readable
+    as things are; that a restored object leads to it is not enough. It may count as missing until
+    the next round, which finds its record in the quarantine.
+    """
+    found: dict[bytes, str] = {}
+    missing: set[bytes] = set()
+    by_records = stored.readable(lost)
+    by_restored = by_records.copy()
+    by_restored.reach(stored.all_pieces(restored))
+    for id_ in stored.oldest_first:
+        own = stored.all_pieces([id_])
+        ways = by_records if id_ in stored.encoded_again else by_restored
+        if id_ in lost or id_ in restored or ways.has_all(own):
+            continue
+        need = stored.needs.get(id_)
+        source = None if need is None else sources.find(id_, need.spec)
+        if source is None:
+            missing.add(id_)
+        else:
+            found[id_] = source
+            by_restored.reach(own)
+    return found, missing
 
 
 class _SoundRecords:
     """What sound records hold, and the objects that versions need.
 
     ``pieces``: by object the first bytes of its pieces. ``encoded_again``: objects whose record
-    cannot be copied in part, in groups or a manifest beside blobs.
+    cannot be copied in part, in groups or a manifest beside blobs. ``oldest_first``: all objects
+    by the entry that a new record of them belongs to.
     """
 
     def __init__(self, survey: DamageSurvey, graph: SoundGraph, needs: dict[bytes, Need]) -> None:
@@ -167,6 +182,7 @@ class _SoundRecords:
         for id_, need in needs.items():
             starts = [0] if need.spec is None else [start for start, _ in pieces(need.spec)]
             self.pieces.setdefault(id_, set()).update(starts)
+        self.oldest_first = sorted(self.pieces, key=self.entry_for)
 
     def all_pieces(self, ids: Iterable[bytes]) -> list[Piece]:
         return [(id_, start) for id_ in ids for start in self.pieces[id_]]

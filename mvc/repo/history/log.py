@@ -237,16 +237,20 @@ def _by_deployment(
     until: int | None,
     incomplete: list[DamagedData] | None,
 ) -> Iterator[Commit]:
+    if since is not None and until is not None and until < since:
+        return
     ancestors = Ancestors(snapshot, starts)
     seen: set[CommitId] = set()
     with noting(incomplete):  # after an error the ancestors of ``starts`` are not known further
         for deployed in deployments.on_target(snapshot, target, until=until, incomplete=incomplete):
-            if since is not None and deployed.time_ns < since:
-                return
+            if deployed.retracted:
+                continue
             id_ = deployed.commit
-            if not deployed.retracted and id_ not in seen and id_ in ancestors:
+            if id_ not in seen and id_ in ancestors:
                 seen.add(id_)
                 yield commits.placed(snapshot, id_)[1]
+            if since is not None and deployed.time_ns <= since:
+                return  # what was live at ``since`` already
 
 
 def names_by_commit(context: Context) -> dict[CommitId, list[str]]:

@@ -95,6 +95,18 @@ class IndexReader:
             found.append(self._tail[at])
         return max(found, default=None)
 
+    def first(self, low: bytes, high: bytes) -> bytes | None:
+        """The least key with low <= key < high; DamagedData if the index is damaged."""
+        self._read_tail(low)
+        return self._least(low, high)
+
+    def _least(self, low: bytes, high: bytes) -> bytes | None:
+        found = [key for run in self._runs if (key := next(run.scan(low, high), None)) is not None]
+        at = bisect_left(self._tail, low)
+        if at < len(self._tail) and self._tail[at] < high:
+            found.append(self._tail[at])
+        return min(found, default=None)
+
     def scan(self, low: bytes, high: bytes) -> dict[bytes, None]:
         """Keys with low <= key < high, ascending; DamagedData if the index is damaged."""
         self._read_tail(low)
@@ -105,11 +117,8 @@ class IndexReader:
     def _first_entry(self, base: bytes) -> int | None:
         """Offset of the first entry that holds an object whose id begins with ``base``."""
         low = keys.BLOB + base
-        high = keys.after(low)
-        places = [next(run.scan(low, high), None) for run in self._runs]
-        at = bisect_left(self._tail, low)
-        places.append(self._tail[at] if at < len(self._tail) and self._tail[at] < high else None)
-        return min((keys.offset_of(key) for key in places if key is not None), default=None)
+        key = self._least(low, keys.after(low))
+        return None if key is None else keys.offset_of(key)
 
     # -- the tail ----------------------------------------------------------------------
 

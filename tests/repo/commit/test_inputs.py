@@ -43,7 +43,10 @@ def test_a_module_is_answered_with_its_state(repo: Repository, model: object) ->
 def test_a_datetime_is_a_moment(repo: Repository) -> None:
     moment = datetime(2026, 11, 20, 10, tzinfo=UTC)
     repo.commit({"w": torch.ones(2)}, deploy="prod", at=moment)
-    assert repo.live(moment + timedelta(seconds=1)).time_ns == int(moment.timestamp()) * 10**9
+    assert (
+        repo.live("prod", at=moment + timedelta(seconds=1)).since_ns
+        == int(moment.timestamp()) * 10**9
+    )
     local = moment.astimezone().replace(tzinfo=None)
     assert torch.equal(repo.checkout(at=local, target="prod")["w"], torch.ones(2))
     with pytest.raises(WrongUsage, match="a moment is a text, a datetime"):

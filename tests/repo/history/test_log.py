@@ -92,7 +92,10 @@ def test_the_history_of_a_target(context: Context) -> None:
     assert ids(context, "side", target="prod") == [side, a]
     assert ids(context, target="prod", since=20) == [a, b]
     assert ids(context, target="prod", until=20) == [b, c]
-    assert ids(context, target="prod", since=15, until=25) == [b]
+    assert ids(context, target="prod", since=15, until=25) == [b, c]  # c was live at 15 already
+    assert ids(context, target="prod", since=21, until=29) == [b]
+    assert ids(context, target="prod", since=9, until=9) == []
+    assert ids(context, target="prod", since=25, until=15) == []
     assert ids(context, target="prod", limit=1) == [a]
     with pytest.raises(UnknownTarget):
         log(context, target="test")

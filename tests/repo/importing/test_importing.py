@@ -63,7 +63,7 @@ def test_files_become_versions_in_the_order_of_their_times(repo: Repository, run
     assert entries[0].commit.message == "import epoch0.safetensors"
     assert set(repo.manifest().by_path) == {"model.safetensors"}
     moment = 1_700_000_250 * SECOND
-    assert repo.live(moment, "prod").commit == found[1].commit
+    assert repo.live("prod", at=moment).commit == found[1].commit
     for imported in found:
         out = run.parent / "out.safetensors"
         repo.checkout(str(imported.commit), to=out, force=True)

@@ -143,7 +143,7 @@ def test_what_has_an_id_means_its_version(tmp_path: Path, use: Use) -> None:
     (by_id, first), (by_entry, _), (by_deployment, _) = (versions(tmp_path / n) for n in "abc")
     by_both = [
         use(by_entry, by_entry.log()[1]),
-        use(by_deployment, by_deployment.live(target="prod")),
+        use(by_deployment, by_deployment.live("prod")),
     ]
     assert by_both == [use(by_id, first)] * 2
 

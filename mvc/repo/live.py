@@ -1,0 +1,287 @@
+"""What was live on a target, and from when until when.
+
+Retracted deployments are skipped (``deployments`` says what *dated* and *immediate* mean).
+
+- Live at T: the last deployment at or before T by (time, sequence). Recorded times are taken as
+  they stand: deployments that were recorded while a clock was set back stand where it said.
+- Live now: the immediate deployment with the highest sequence, so that a clock set back does no
+  harm. But if dated deployments that are not in the future come after it by (time, sequence),
+  the last of those. So a dated deployment of an earlier time does not take over, and one of a
+  future time takes over at that time.
+
+The immediate deployment is searched among the ``RECENT`` newest records of the target. If there
+is none, as after the import of a long history, live now is live at the current time.
+
+A *stretch* is the time from a deployment to the next one by these rules, whose beginning is the
+first moment that no longer belongs to it. Of deployments of one time the last has it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from itertools import chain
+
+from msgspec import Struct
+
+from mvc.errors import DamagedData, NoDeployment, UnknownTarget, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.names import printable
+from mvc.repo.context import Context
+from mvc.repo.deployments import (
+    Deployed,
+    all_on,
+    check_target,
+    immediate,
+    note_gaps,
+    on_target,
+    targets,
+    upwards,
+)
+from mvc.repo.lookup import commits
+from mvc.repo.times import check_moment, datetime_of, format_time, nearest
+from mvc.store.snapshot import Snapshot
+
+RECENT = 256
+"""How many of a target's newest records are searched for an immediate one."""
+
+
+class Live(Struct, frozen=True):
+    """A stretch of time in which a version was live on a target.
+
+    It begins with ``deployment`` and ends before ``until_ns`` (ns since 1970), when the next
+    deployment on record begins; None if none does.
+    """
+
+    deployment: Deployed
+    version: Commit
+    until_ns: int | None
+
+    @property
+    def target(self) -> str:
+        return self.deployment.target
+
+    @property
+    def commit(self) -> CommitId:
+        return self.deployment.commit
+
+    @property
+    def since_ns(self) -> int:
+        return self.deployment.time_ns
+
+    @property
+    def since(self) -> datetime:
+        return datetime_of(self.since_ns)
+
+    @property
+    def until(self) -> datetime | None:
+        return None if self.until_ns is None else datetime_of(self.until_ns)
+
+    @property
+    def message(self) -> str:
+        return self.version.message
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.version.metrics
+
+    @property
+    def who(self) -> str:
+        """Who deployed it; empty where that is not on record."""
+        return self.deployment.author
+
+    @property
+    def why(self) -> str:
+        return self.deployment.reason
+
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import LiveVersions
+
+        return LiveVersions([self])._repr_html_()
+
+
+# -- stretches ---------------------------------------------------------------------------
+
+
+def live(context: Context, target: str, time_ns: int | None = None) -> Live:
+    """The stretch that holds a moment, by default now, in a few look-ups.
+
+    Raises UnknownTarget, NoDeployment, InvalidTime, and DamagedData if a lost entry of the
+    journal may change the answer, or the version's commit is lost.
+    """
+    snapshot, now = context.fresh(), nearest(context.store.clock.now_ns())
+    name = check_target(context, target)
+    found = _deployed_at(snapshot, name, time_ns, now)
+    if time_ns is None:
+        return _stretch(context, found, _until_from_now(snapshot, found, now))
+    return _stretch(context, found, _next_time(snapshot, name, found.time_ns))
+
+
+def all_live(context: Context, time_ns: int | None = None) -> tuple[Live, ...]:
+    """The stretch of every target that has one at a moment, by the names of the targets."""
+    found = []
+    for target in targets(context):
+        with suppress(NoDeployment):
+            found.append(live(context, target, time_ns))
+    return tuple(found)
+
+
+def live_between(
+    context: Context, since: int, until: int, target: str | None = None
+) -> tuple[Live, ...]:
+    """Every stretch that shares a moment with an interval, both of whose ends belong to it.
+
+    By target, then by time. Reads the deployments of the interval, and one before and after it.
+    Raises UnknownTarget, InvalidTime, and WrongUsage if the interval ends before it begins.
+    """
+    check_moment(since), check_moment(until)
+    if until < since:
+        raise WrongUsage(
+            f"the time ends before it begins: {format_time(until)} is before {format_time(since)}",
+            hint="name the earlier moment first",
+        )
+    context.fresh()
+    names = targets(context) if target is None else [check_target(context, target)]
+    return tuple(each for name in names for each in _between(context, name, since, until))
+
+
+def _between(context: Context, target: str, since: int, until: int) -> list[Live]:
+    snapshot = context.store.snapshot
+    found: list[Live] = []
+    end = _next_time(snapshot, target, until)
+    for deployed in on_target(snapshot, target, until=until):
+        if not deployed.retracted and deployed.time_ns != end:
+            found.append(_stretch(context, deployed, end))
+            end = deployed.time_ns
+            if end <= since:
+                break
+    return found[::-1]
+
+
+def _stretch(context: Context, deployed: Deployed, until: int | None) -> Live:
+    try:
+        return Live(deployed, commits.get(context, deployed.commit), until)
+    except DamagedData as error:
+        since = format_time(deployed.time_ns)
+        what = f"{deployed.commit.short} is live on {printable(deployed.target)} from {since}"
+        raise DamagedData(f"{what}, but {error.message}", hint=error.hint) from error
+
+
+def _next_time(snapshot: Snapshot, target: str, after: int) -> int | None:
+    """When the first deployment that is later than a moment begins."""
+    later = upwards(snapshot, target, after)
+    return next((d.time_ns for d in later if not d.retracted and d.time_ns > after), None)
+
+
+def _until_from_now(snapshot: Snapshot, deployed: Deployed, now: int) -> int | None:
+    """When what is live now will be replaced, as far as that is on record."""
+    overtaken = next(_immediate(snapshot, deployed.target), None) is not None
+    for later in upwards(snapshot, deployed.target, max(now, deployed.time_ns)):
+        counts = later.dated or not overtaken
+        if counts and not later.retracted and later.time_ns > now and later.place > deployed.place:
+            return later.time_ns
+    return None
+
+
+# -- which deployment --------------------------------------------------------------------
+
+
+def live_at(context: Context, time_ns: int | None = None, target: str | None = None) -> Deployed:
+    """The deployment that was live on a target at a moment, by default now.
+
+    ``target`` may be None if there is only one. Takes a few look-ups, whatever the length of the
+    history. Raises as ``live``.
+    """
+    snapshot = context.fresh()
+    name = _only_target(context) if target is None else check_target(context, target)
+    return _deployed_at(snapshot, name, time_ns, nearest(context.store.clock.now_ns()))
+
+
+def _deployed_at(snapshot: Snapshot, target: str, time_ns: int | None, now: int) -> Deployed:
+    note_gaps(snapshot, target, None)
+    if time_ns is None:
+        found = succession(snapshot, target, now)
+    else:
+        found = (d for d in on_target(snapshot, target, until=time_ns) if not d.retracted)
+    if (deployed := next(found, None)) is None:
+        raise _none_live(snapshot, target, now if time_ns is None else time_ns)
+    return deployed
+
+
+def live_now(context: Context) -> dict[CommitId, list[str]]:
+    """The live versions with their targets."""
+    found: dict[CommitId, list[str]] = {}
+    for target in targets(context):
+        with suppress(NoDeployment):
+            now = live_at(context, None, target)
+            found.setdefault(now.commit, []).append(target)
+    return found
+
+
+def succession(
+    snapshot: Snapshot, target: str, now_ns: int, counting: Collection[int] = ()
+) -> Iterator[Deployed]:
+    """What is live now, then what would be if that had never been deployed, and so on.
+
+    Deployments with the sequences ``counting`` are among them even if they are retracted. The
+    iterator reads only what is taken.
+    """
+
+    def counts(deployed: Deployed) -> bool:
+        return not deployed.retracted or deployed.sequence in counting
+
+    by_time = filter(counts, on_target(snapshot, target, until=now_ns))
+    taken: set[int] = set()
+    passed: list[Deployed] = []
+    later: Deployed | None = None
+    for recorded in _immediate(snapshot, target, counting):
+        later = later or next(by_time, None)
+        while later is not None and later.place > recorded.place:
+            if later.dated:
+                yield later
+            else:
+                passed.append(later)
+            later = next(by_time, None)
+        yield recorded
+        taken.add(recorded.sequence)
+    rest = chain(passed, () if later is None else (later,), by_time)
+    yield from (deployed for deployed in rest if deployed.sequence not in taken)
+
+
+def _immediate(
+    snapshot: Snapshot, target: str, counting: Collection[int] = ()
+) -> Iterator[Deployed]:
+    """The immediate ones among the newest records, in reverse order of recording."""
+    for deployed in immediate(snapshot, target, RECENT):
+        if not deployed.retracted or deployed.sequence in counting:
+            yield deployed
+
+
+def _only_target(context: Context) -> str:
+    names = targets(context)
+    if not names:
+        raise NoDeployment(
+            "nothing was deployed yet", hint="record it with 'mvc deploy REV TARGET'"
+        )
+    if len(names) > 1:
+        raise UnknownTarget(
+            f"there are several targets: {', '.join(names)}", hint="name one with --target"
+        )
+    return names[0]
+
+
+def _none_live(snapshot: Snapshot, target: str, time_ns: int) -> NoDeployment:
+    found = snapshot.retry_on_rewrite(partial(all_on, snapshot, target))
+    first = min(
+        (each for each in found if not each.retracted), key=lambda each: each.place, default=None
+    )
+    what = f"nothing is live on {target}: every deployment was retracted"
+    if first is not None:
+        what = (
+            f"nothing was live on {target} at {format_time(time_ns)}: its first "
+            f"deployment is {first.commit.short} at {format_time(first.time_ns)}"
+        )
+    return NoDeployment(what, hint=f"'mvc deploy --list {target}' lists them")

@@ -1,0 +1,162 @@
+"""Rollback: deploys again what was live on a target before.
+
+The deployments of a target lie behind each other (``live.succession``). A rollback goes to the
+one before the present one, and the next rollback to the one before *that*: it counts from the
+deployment that the first went back to, not from the one that it recorded. A rollback passes over
+every version that the rollbacks directly before it have left on their way back; a deployment, or a
+rollback to a version that came later, begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import dropwhile, islice, pairwise
+
+from msgspec.structs import asdict, replace
+
+from mvc.errors import NoDeployment, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.names import printable
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed, deployment_for, of_commit, recorded_as
+from mvc.repo.live import live_at, succession
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.store.journal.entries import Entry
+from mvc.store.snapshot import Snapshot
+
+
+class RolledBack(Deployed, frozen=True, kw_only=True):
+    """The deployment that a rollback recorded, and the version that it replaced."""
+
+    left: CommitId
+
+
+def rollback(
+    context: Context, target: str, *, steps: int = 1, to: Rev | None = None, reason: str = ""
+) -> RolledBack:
+    """Records that a version that was live before went live again; durable on return.
+
+    It is as many ``steps`` back as given, or the version ``to``, which was live on the target
+    before. Raises UnknownTarget, UnknownRevision, StateForgotten, WrongUsage, and NoDeployment if
+    nothing else was live.
+    """
+    if steps < 1:
+        raise WrongUsage(f"a rollback of {steps} steps makes no sense")
+    if steps > 1 and to is not None:
+        raise WrongUsage("name a version or a number of steps, not both")
+    snapshot = context.fresh()
+    wanted = None if to is None else resolve(context, to)
+    left: list[CommitId] = []
+
+    def make() -> Entry:
+        now, live = context.store.now_ns(), live_at(context, None, target)
+        past = _Past(snapshot, target, now)
+        back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
+        manifests.check_kept(context, back.commit)
+        left[:] = [live.commit]
+        made = replace(deployment_for(snapshot, target, now, back.commit), returns_to=back.sequence)
+        author = context.author
+        return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
+
+    done = recorded_as(snapshot, target, context.store.publish(make).sequence)
+    return RolledBack(**asdict(done), left=left[0])
+
+
+class _Past:
+    """What was live on a target up to a moment, read as far as it is asked for."""
+
+    def __init__(self, snapshot: Snapshot, target: str, now_ns: int) -> None:
+        self._snapshot = snapshot
+        self._target = target
+        self._now_ns = now_ns
+
+    def steps_back(self, live: Deployed, steps: int) -> Deployed:
+        """What so many rollbacks go back to. Raises NoDeployment."""
+        here, passed = live, {live.commit, *self._left_before()}
+        for _ in range(steps):
+            before = list(islice(self._before(self._origin(here), passed), 1))
+            if not before:
+                raise self._nothing_before(here, passed)
+            here = before[0]
+            passed.add(here.commit)
+        return here
+
+    def newest(self, live: Deployed, commit: CommitId) -> Deployed:
+        """The last deployment of a version. Raises NoDeployment."""
+        name = printable(self._target)
+        if commit == live.commit:
+            raise NoDeployment(f"{commit.short} is live on {name} already")
+        for deployed in self._succession() if self._earlier(commit) else ():
+            if deployed.commit == commit:
+                return deployed
+        raise NoDeployment(
+            f"{commit.short} was never live on {name}",
+            hint=f"'mvc deploy {commit.short} {name}' makes it live",
+        )
+
+    def _succession(self, *counting: Deployed) -> Iterator[Deployed]:
+        also = [deployed.sequence for deployed in counting]
+        return succession(self._snapshot, self._target, self._now_ns, also)
+
+    def _before(self, origin: Deployed, besides: set[CommitId]) -> Iterator[Deployed]:
+        """What was live before a deployment, which may be retracted by now."""
+        line = self._succession(origin)
+        there = dropwhile(lambda deployed: deployed.sequence != origin.sequence, line)
+        return (each for each in islice(there, 1, None) if each.commit not in besides)
+
+    def _left_before(self) -> Iterator[CommitId]:
+        """The versions that the rollbacks up to now have left on their way back."""
+        for deployed, before in pairwise(self._succession()):
+            origin = self._origin(deployed)
+            if origin is deployed or self._is_later(origin, self._origin(before)):
+                return
+            yield before.commit
+
+    def _is_later(self, a: Deployed, b: Deployed) -> bool:
+        numbers = {a.sequence, b.sequence}
+        line = (d.sequence for d in self._succession(a, b) if d.sequence in numbers)
+        return next(line, None) == a.sequence
+
+    def _origin(self, deployed: Deployed) -> Deployed:
+        """The deployment that this one, by way of others, went back to; else itself."""
+        seen = {deployed.sequence}
+        while (earlier := self._returned_to(deployed)) and earlier.sequence not in seen:
+            deployed = earlier
+            seen.add(deployed.sequence)
+        return deployed
+
+    def _returned_to(self, deployed: Deployed) -> Deployed | None:
+        """The earlier deployment of the same version that this one, a rollback, went back to.
+
+        Rollbacks of earlier versions of mvc do not say so, nor who did them: a deployment without
+        an author counts as one if its version was live there before.
+        """
+        if deployed.author and deployed.returns_to is None:
+            return None
+        for earlier in self._earlier(deployed.commit):
+            if earlier.sequence < deployed.sequence:
+                if earlier.sequence == deployed.returns_to:
+                    return earlier
+                if deployed.returns_to is None and not earlier.retracted:
+                    return earlier
+        return None
+
+    def _earlier(self, commit: CommitId) -> list[Deployed]:
+        """The deployments of a version up to the moment, latest record first, retracted too."""
+        return [
+            each
+            for each in reversed(of_commit(self._snapshot, commit))
+            if each.target == self._target and not (each.dated and each.time_ns > self._now_ns)
+        ]
+
+    def _nothing_before(self, here: Deployed, passed: set[CommitId]) -> NoDeployment:
+        name = printable(self._target)
+        what = f"nothing was live on {name} before {here.commit.short}"
+        left = next(self._before(self._origin(here), {here.commit}), None)
+        if left is None or left.commit not in passed:
+            return NoDeployment(what, hint=f"'mvc deploy REV {name}' deploys another version")
+        return NoDeployment(
+            f"{what} but versions that rollbacks have left",
+            hint=f"'mvc rollback {name} --to {left.commit.short}' deploys one again",
+        )
