@@ -91,14 +91,13 @@ class Log(Sequence["LogEntry"]):
             "refs": [list(entry.refs) for entry in entries],
             "deployed": [_deployed_to(entry) for entry in entries],
         })  # fmt: skip
-        commits = [entry.commit for entry in entries]
-        metrics = {name: None for commit in commits for name in sorted(commit.metrics)}
-        params = {name: None for commit in commits for name in sorted(commit.params)}
+        metrics = {name: None for entry in entries for name in sorted(entry.metrics)}
+        params = {name: None for entry in entries for name in sorted(entry.params)}
         for name in metrics:
-            column = [commit.metrics.get(name, math.nan) for commit in commits]
+            column = [entry.metrics.get(name, math.nan) for entry in entries]
             table[f"metrics.{name}"] = pandas.Series(column, dtype=float)
         for name in params:
-            texts = [commit.params.get(name) for commit in commits]
+            texts = [entry.params.get(name) for entry in entries]
             table[f"params.{name}"] = pandas.Series(_numbers(texts) or texts)
         return table
 
@@ -175,8 +174,8 @@ def _log_row(entry: LogEntry) -> Sequence[str]:
         ", ".join(_deployed_to(entry)),
         format_time(commit.time_ns, precise=False),
         commit.message.strip().partition("\n")[0],
-        _metrics(commit.metrics),
-        "  ".join(f"{name}={value}" for name, value in sorted(commit.params.items())),
+        _metrics(entry.metrics),
+        "  ".join(f"{name}={value}" for name, value in sorted(entry.params.items())),
     )
 
 

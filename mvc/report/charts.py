@@ -6,7 +6,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.display import number, size
 from mvc.repo.version_stats import VersionStats
-from mvc.report.axis import Axis, Point
+from mvc.report.axis import Axis, By, Point
 from mvc.report.figure import NAMED, Bars, BestVersion, Curve, Lane, Lanes, Legend, Line
 from mvc.report.overview import Overview, Span
 
@@ -25,7 +25,7 @@ _LESS_IS_BETTER = {
     "cer", "err", "error", "errors", "fid", "loss", "losses", "mae", "mse", "nll", "perplexity",
     "ppl", "rmse", "wer",
 }  # fmt: skip
-_CROWDED = 50  # a gap that is so many times longer than all that is drawn beside it
+_PLACES, _FEW, _CROWDED = 400, 10, 4  # so many versions at each taken place are a crowd
 
 
 class Charts(Struct, frozen=True, dict=True):
@@ -35,15 +35,22 @@ class Charts(Struct, frozen=True, dict=True):
     links: Collection[CommitId] = ()
 
     @cached_property
+    def by(self) -> By:
+        """What the axis shows: if that was not chosen, time unless versions crowd on it."""
+        return self.found.view.by or ("version" if self._crowded() else "time")
+
+    @cached_property
     def axis(self) -> Axis:
         """From the first to the last version or deployment of the time that is looked at."""
         places = [self._place(commit) for commit in self.found.versions]
-        view = self.found.view
-        starts = (span.start_ns for spans in self.found.spans.values() for span in spans)
-        places += [
-            self._moment(start) for start in starts if view.since is None or start >= view.since
-        ]
-        return Axis.of(places, view.by)
+        return Axis.of([*places, *map(self._moment, self._starts())], self.by)
+
+    @property
+    def note(self) -> str | None:
+        """Which axis was taken, where that was not chosen and is not time."""
+        if self.by == "time" or self.found.view.by is not None:
+            return None
+        return "versions lie close together in time: they are placed by number (--by time: by time)"
 
     @cached_property
     def legend(self) -> list[Legend]:
@@ -68,7 +75,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     def metric(self, name: str) -> Line:
         """A metric of all versions that have it, and which has the best."""
-        curves = self._curves(lambda commit: commit.metrics.get(name))
+        curves = self._curves(lambda commit: self.found.metrics[commit.id].get(name))
         return Line(printable(name), curves, best=self._best(name), links=self.links)
 
     def count(self, title: str) -> Line:
@@ -90,23 +97,30 @@ class Charts(Struct, frozen=True, dict=True):
         }
         return Lanes("live on", lanes, self.links)
 
-    def crowded(self) -> str | None:
-        """A hint where most versions lie in a small part of the time, so that none is seen."""
+    def _crowded(self) -> bool:
+        """Whether far more versions than places of the time axis are taken."""
         times = [commit.time_ns for commit in self.found.versions]
-        if self.found.view.by != "time" or len(times) < 10:
-            return None
-        middle = times[len(times) * 9 // 10] - times[len(times) // 10]
-        if middle * _CROWDED > self.axis.high - self.axis.low:
-            return None
-        return "most versions lie close together in time: --by version spreads them evenly"
+        axis = Axis.of([*times, *self._starts()])
+        taken = len(axis.bins([(time, 0.0) for time in times], _PLACES))
+        return len(times) >= _FEW and taken * _CROWDED < min(len(times), _PLACES)
+
+    def _starts(self) -> list[int]:
+        """When deployments began in the time that is looked at."""
+        since = self.found.view.since
+        starts = [span.start_ns for spans in self.found.spans.values() for span in spans]
+        return [start for start in starts if since is None or start >= since]
 
     def _place(self, commit: Commit) -> int:
-        return commit.time_ns if self.found.view.by == "time" else self._numbers[commit.id]
+        return commit.time_ns if self.by == "time" else self._numbers[commit.id]
 
     def _moment(self, time_ns: int) -> int:
-        """The place of a moment: with version numbers, of the last version made until then."""
-        if self.found.view.by == "time":
+        """The place of a moment: with version numbers, of the last version made until then; now is
+        after the last one.
+        """
+        if self.by == "time":
             return time_ns
+        if time_ns == self.found.now_ns:
+            return 2 * len(self._times)  # beyond the axis, which cuts it off
         return max(1, bisect_right(self._times, time_ns))
 
     @cached_property
@@ -148,14 +162,16 @@ class Charts(Struct, frozen=True, dict=True):
         return [] if before is None else [(self._place(parent), before)]
 
     def _best(self, name: str) -> BestVersion | None:
-        having = [c for c in self.found.versions if math.isfinite(c.metrics.get(name, math.nan))]
+        metrics = self.found.metrics
+        values = {c.id: metrics[c.id].get(name, math.nan) for c in self.found.versions}
+        having = [c for c in self.found.versions if math.isfinite(values[c.id])]
         if len(having) < 2:
             return None
         lowest = less_is_better(name)
         choose = min if lowest else max
-        best = choose(reversed(having), key=lambda c: c.metrics[name])  # of equals the newest
+        best = choose(reversed(having), key=lambda c: values[c.id])  # of equals the newest
         kind = "lowest" if lowest else "highest"
-        return BestVersion(kind, self._place(best), best.metrics[name], best.id)
+        return BestVersion(kind, self._place(best), values[best.id], best.id)
 
 
 def less_is_better(name: str) -> bool:
@@ -164,9 +180,9 @@ def less_is_better(name: str) -> bool:
     return not _LESS_IS_BETTER.isdisjoint(words)
 
 
-def metrics_of(versions: Iterable[Commit]) -> list[str]:
+def metrics_of(found: Overview) -> list[str]:
     """The names of metrics, those that most versions have first."""
-    counts = Counter(name for commit in versions for name in commit.metrics)
+    counts = Counter(name for commit in found.versions for name in found.metrics[commit.id])
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
