@@ -4,8 +4,9 @@
     cd tests/frozen && PYTHONPATH=/tmp/old python make_tails.py OUT
 
 As ``make.py``, whose helpers it uses, with the optional features ``entry-5`` and ``commit-4``: who
-did what and why, rollbacks that say what they went back to, annotations, runs, code that differs
-from its git commit; and fields of a later program, which this one ignores.
+did what and why, rollbacks that say what they went back to, annotations, receipts of what was
+forgotten, runs, code that differs from its git commit; and fields of a later program, which this
+one ignores.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def test_what_the_frozen_tails_say(tmp_path: Path) -> None:
         repo.storage.repack(interval=1)
         repo.storage.gc(grace="0")
     now = describe(root)
-    for what in ("returns", "annotations", "code", "unknown"):
+    for what in ("returns", "annotations", "code", "forgotten", "gone", "unknown"):
         found = now[what]
         if what == "code":
             found = {id_: each for id_, each in found.items() if id_ in then["code"]}
