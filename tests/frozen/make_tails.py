@@ -1,6 +1,6 @@
 """How the frozen repository with tails was made. It is never made again.
 
-    git worktree add /tmp/old 00b03cc5         # the program of the time
+    git worktree add /tmp/old a314218e         # the program of the time
     cd tests/frozen && PYTHONPATH=/tmp/old python make_tails.py OUT
 
 As ``make.py``, whose helpers it uses, with the optional features ``entry-5`` and ``commit-4``: who
