@@ -592,7 +592,6 @@ class Repository:
         and Busy if another checkout into the same place takes longer than a minute.
         """
         from mvc.repo import queries
-        from mvc.repo.checkout import states
 
         check_keywords("checkout", WriteOptions, options)
         commit_id = self.find(rev, at=at, target=target)
@@ -605,6 +604,8 @@ class Repository:
         elif not isinstance(path, str | None):
             raise WrongUsage("a state has one path", hint="name one file, or one folder of shards")
         else:
+            from mvc.repo.checkout import states
+
             done = states.load_state(self.context, commit_id, path)
         queries.note(self.context, [commit_id])
         return done
