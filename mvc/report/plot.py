@@ -15,6 +15,7 @@ from mvc.repo import deployments
 from mvc.repo.arguments import check_seconds, checked
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import unknown_metric
+from mvc.repo.times import datetime_of
 from mvc.report import figure
 from mvc.report.axis import Axis
 from mvc.report.charts import Charts, metrics_of
@@ -103,11 +104,12 @@ def _png(drawn: Plot) -> bytes:
     made = Figure(figsize=(9, 1.8 * len(panels)), layout="constrained")
     every = made.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     axis = drawn.axis
+    zone = datetime_of(axis.low).tzinfo  # of the other charts, too
     scale = 86_400 * 10**9 if axis.by == "time" else 1  # matplotlib counts days
     for axes, panel in zip(every, panels, strict=True):
         axes.set_xlim(axis.low / scale, axis.high / scale)
         if axis.by == "time":
-            axes.xaxis.axis_date()
+            axes.xaxis.axis_date(zone)
         if isinstance(panel, Line):
             unit = _unit(panel)
             for curve in panel.curves:
