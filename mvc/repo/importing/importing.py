@@ -131,7 +131,7 @@ class _Line:
 
     def _commit(self, checkpoint: Checkpoint) -> Imported:
         from mvc.repo.commit.commit import commit
-        from mvc.repo.commit.request import Change, CommitRequest
+        from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
         from mvc.repo.content.sources import open_file
 
         fs, deploy = self._context.store.fs, self._options.deploy
@@ -147,9 +147,9 @@ class _Line:
             deploy=deploy,
             deploy_time_ns=None if deploy is None else checkpoint.time_ns,
             time_ns=checkpoint.time_ns,
-            run=self._history.run,
             apart=True,
             onto=self.end,
+            options=CommitOptions(run=self._history.run),
         )
         try:
             made = commit(self._context, request, self._report)
