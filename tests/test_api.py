@@ -256,14 +256,16 @@ def test_notebooks_show_everything_and_escape_it(repo: mvc.Repository) -> None:
         "status": repo.status()._repr_html_(),
         "stats": repo.storage.stats()._repr_html_(),
         "plot": repo.plot()._repr_html_(),
-        "live": repo.live(target="prod")._repr_html_(),
+        "live": repo.live("prod")._repr_html_(),
+        "all live": repo.live()._repr_html_(),
+        "live between": repo.live_between("1 hour ago", "now")._repr_html_(),
         "deployments": repo.deployments()._repr_html_(),
     }
     for name, page in shown.items():
         assert "<script" not in page, name
         assert "<table" in page or "<svg" in page, name
     assert str(repo.root) in shown["repository"] and "&lt;script&gt;" in shown["repository"]
-    assert "live now" in shown["repository"] and "untracked" in shown["status"]
+    assert "<td>prod</td>" in shown["repository"] and "untracked" in shown["status"]
     assert "stored in full" in shown["stats"]
     assert repo.deployments()[0].commit.short in shown["live"]
     repo.close()

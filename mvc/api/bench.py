@@ -361,11 +361,10 @@ class _Series:
             for version, id_ in zip(versions, ids, strict=True):
                 with opened() as repository:
                     began = time.perf_counter()
-                    export(repository.context, id_, ["."], out, force=True)
+                    export(repository.context, id_, ["."], out, as_folder=True, force=True)
                     trial.checkouts.append(time.perf_counter() - began)
                 for name, path in version.files.items():
-                    whole = len(version.files) == 1 and out.is_file()
-                    if not self._same(name, path, out if whole else out / name):
+                    if not self._same(name, path, out / name):
                         raise DamagedData(f"{pipeline.text} does not give back {_label(version)}")
             with opened() as repository:
                 trial.deltas = repository.storage.stats().bytes["delta"]
@@ -534,6 +533,6 @@ def _from_head(context: Context, version: Checkpoint, folder: Path) -> list[Chec
             tracked = tracked_name(context.root, place, fs.cwd(), fs=fs)
             if there is not None and tracked in by_path:
                 fs.make_dirs((folder / name).parent)
-                export(context, there, [tracked], folder / name)
+                export(context, there, [tracked], folder / name, as_folder=False)
                 files[name] = folder / name
     return [Checkpoint(Path("HEAD"), 0, files, 0)] if files else []

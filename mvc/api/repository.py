@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+    from mvc.repo.annotations import Annotation
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
     from mvc.repo.commit.lossy_commit import LossyCommit
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from mvc.repo.commit.result import CommitResult
     from mvc.repo.diff.diff import Diff
     from mvc.repo.diff.nearest import Nearest
-    from mvc.repo.display import Deployments, Log
+    from mvc.repo.display import Deployments, LiveVersions, Log
     from mvc.repo.history.change import FirstChange, Predict
     from mvc.repo.importing.importing import Imported
     from mvc.repo.lookup.refs import Head, Ref
@@ -317,13 +318,9 @@ class Repository:
         head, newest = self.head(if_known=True), self.log(every=True, limit=5, incomplete=[])
         at = "no version yet" if head.commit is None else head.commit.short
         title = f"{self.root}, {head.branch or 'HEAD detached'}: {at}"
-        rows = [
-            (target, id_.short)
-            for id_, targets in live.live_now(self.context).items()
-            for target in targets
-        ]
+        live = self.live()
         tables = html_table((), (), title=title) + newest._repr_html_()
-        return tables + (html_table(("target", "live now"), sorted(rows)) if rows else "")
+        return tables + (live._repr_html_() if live else "")
 
     def __enter__(self) -> Self:
         return self
@@ -382,9 +379,8 @@ class Repository:
         from mvc.repo.commit.request import (
             CommitOptions,
             CommitRequest,
-            metrics_from,
-            params_from,
         )
+        from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 
         check_keywords("commit", _Rarer, rarer)
@@ -485,11 +481,14 @@ class Repository:
         given: Mapping[str, Mapping[str, Any]],
         request: CommitRequest,
     ) -> CommitResult:
+        from mvc.repo.checkout.outputs import refuse_slash
         from mvc.repo.commit.inputs import of_files, of_states
         from mvc.repo.commit.reduced_file import approximating
 
         options = request.options
         changes, further = of_files(self.context, paths, options), of_states(self.context, given)
+        if options.output is not None:
+            refuse_slash(options.output)
         output = None if options.output is None else Path(options.output)
         written = output is not None or options.in_place
         setting = approximating(self.context)
@@ -570,11 +569,12 @@ class Repository:
         ``path`` is a file of the version, or a folder with one model, whose shards are one state.
         Values are torch tensors where torch tensors went in, else numpy arrays.
 
-        ``to`` is a file if one file is to be written there, else (or if it is a folder, or a text
-        that ends in ``/``) a folder; an open binary stream takes one file. If it is ``root``, HEAD
-        moves to the version, unless ``path`` names files or folders. ``path`` may be a list. All
-        files are written and verified under temporary names before the first is renamed. A
-        training state beside its model is left out unless ``path`` or ``everything`` ask for it.
+        ``to`` is a file if its name has a suffix, else, or if it is a text that ends in ``/``, a
+        folder; what is there already stays what it is. An open binary stream takes one file. If it
+        is ``root``, HEAD moves to the version, unless ``path`` names files or folders. ``path`` may
+        be a list. All files are written and verified under temporary names before the first is
+        renamed. A training state beside its model is left out unless ``path`` or ``everything``
+        ask for it.
         ``options``: ``WriteOptions``.
 
         Raises UnknownRevision, UnknownPath, WouldOverwrite, WrongUsage, DamagedData, StorageFull,
@@ -608,6 +608,7 @@ class Repository:
     ) -> Restored:
         from mvc.repo.checkout import checkout
         from mvc.repo.checkout.export import export, export_to
+        from mvc.repo.checkout.outputs import names_folder
 
         paths = (path,) if isinstance(path, str) else (path or ())
         force, progress = options.get("force", False), options.get("progress")
@@ -629,7 +630,7 @@ class Repository:
                 paths,
                 Path(to),
                 everything=options.get("everything", False),
-                as_folder=isinstance(to, str) and to.endswith("/"),
+                as_folder=names_folder(self.context.store.fs, to),
                 atomic_dir=options.get("atomic_dir", False),
                 delete=options.get("delete", False),
                 force=force,
@@ -1148,12 +1149,10 @@ class Repository:
         return announce("retract", done)
 
     @overload
-    def live(self, target: None = None, *, at: Time | None = None) -> tuple[Live, ...]: ...
+    def live(self, target: None = None, *, at: Time | None = None) -> LiveVersions: ...
     @overload
     def live(self, target: str, *, at: Time | None = None) -> Live: ...
-    def live(
-        self, target: Time | None = None, *, at: Time | None = None
-    ) -> Live | tuple[Live, ...]:
+    def live(self, target: Time | None = None, *, at: Time | None = None) -> Live | LiveVersions:
         """What was live on a target at a moment, by default now: since when, and until when.
 
         Without ``target`` that of every target on which something was. ``until_ns`` is the first
@@ -1161,7 +1160,9 @@ class Repository:
         Raises UnknownTarget, and NoDeployment if nothing was live there.
         """
         if target is None:
-            return live.all_live(self.context, self._moment(at))
+            from mvc.repo.display import LiveVersions
+
+            return LiveVersions(live.all_live(self.context, self._moment(at)))
         if isinstance(target, str) and (not self._is_time(target) or target in self.targets()):
             return live.live(self.context, target, self._moment(at))
         raise WrongUsage(
@@ -1176,13 +1177,16 @@ class Repository:
             return False
         return True
 
-    def live_between(self, since: Time, until: Time, target: str | None = None) -> tuple[Live, ...]:
+    def live_between(self, since: Time, until: Time, target: str | None = None) -> LiveVersions:
         """Everything that was live on a target, or on any, in an interval, oldest first.
 
         What was live at ``since`` already is the first. Both ends belong to the interval. Raises
         UnknownTarget, and WrongUsage if ``until`` is before ``since``.
         """
-        return live.live_between(self.context, self.time(since), self.time(until), target)
+        from mvc.repo.display import LiveVersions
+
+        found = live.live_between(self.context, self.time(since), self.time(until), target)
+        return LiveVersions(found)
 
     def deployments(
         self, target: str | None = None, *, incomplete: list[DamagedData] | None = None
@@ -1200,6 +1204,30 @@ class Repository:
     def deployments_of(self, rev: Rev) -> tuple[Deployed, ...]:
         """Every deployment of one version, retracted ones included, as they were recorded."""
         return deployments.of_commit(self.context.fresh(), self.find(rev))
+
+    def annotate(
+        self,
+        rev: Rev,
+        *,
+        metrics: Mapping[str, Any] | None = None,
+        params: Mapping[str, Any] | None = None,
+        note: str = "",
+    ) -> Annotation:
+        """Adds what was found out about a version later; its id stays, and ``undo`` takes it back.
+
+        ``metrics`` and ``params`` are as for ``commit``; of several with one name the last counts.
+        Raises UnknownRevision, InvalidName, WrongUsage.
+        """
+        from mvc.repo.annotations import annotate
+
+        return annotate(self.context, rev, metrics=metrics or {}, params=params or {}, note=note)
+
+    def annotations(self, rev: Rev = "HEAD") -> tuple[Annotation, ...]:
+        """What was found out about a version later, in order, without what was undone."""
+        from mvc.repo.annotations import Annotations
+
+        commit = self.find(rev)
+        return Annotations(self.context.fresh()).of(commit)
 
     def targets(self) -> list[str]:
         """Every deployment target, by name."""

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+_NEWEST = 100  # versions that are searched for names of metrics
+
 _Completion: TypeAlias = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 _Read: TypeAlias = Callable[[Session, click.Context], Iterable[str]]
 
@@ -55,6 +57,11 @@ def _data_sets(session: Session) -> list[str]:
 
 def _revisions(session: Session) -> list[str]:
     return ["HEAD", *_branches(session), *_tags(session)]
+
+
+def _metrics(session: Session) -> set[str]:
+    newest = session.repository.log(every=True, limit=_NEWEST, incomplete=[])
+    return {name for entry in newest for name in entry.commit.metrics}
 
 
 def _tracked(session: Session, rev: str) -> list[str]:
@@ -126,6 +133,10 @@ def _on_disk(type_: str) -> _Completion:
 
 
 complete_files = _on_disk("file")
+complete_metrics = _completing(lambda session, _: _metrics(session))
+complete_orders = _completing(
+    lambda session, _: [sign + name for name in _metrics(session) for sign in ("", "-")]
+)
 complete_tags = _completing(lambda session, _: _tags(session))
 complete_checkout = _completing(_revision_then(_tracked))
 complete_show = _completing(_revision_then(_tensors))
@@ -149,6 +160,7 @@ COMPLETIONS = {
     "DIR": _on_disk("dir"),
     **dict.fromkeys(("FILE", "SCRIPT"), complete_files),
     "KEY": _completing(_keys),
+    "METRIC": complete_metrics,
     "PATH": _completing(_of_version),
     **dict.fromkeys(("OTHER", "REV", "START"), _completing(lambda session, _: _revisions(session))),
     "SPEC": _complete_presets,

@@ -149,7 +149,7 @@ def describe(error: BaseException) -> Failure:
 
 def _usage(error: click.UsageError) -> Failure:
     path = error.ctx.command_path if error.ctx else "mvc"
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")  # click lists choices in lines
     if not message[1:2].isupper():  # START is a name
         message = message[:1].lower() + message[1:]
     return Failure("wrong-usage", message, f"see '{path} --help'", _USAGE)

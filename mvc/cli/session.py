@@ -117,10 +117,14 @@ class Session:
         path = os.path.relpath(self.repository.root / name, here)
         return printable(path + "/" if name.endswith("/") else path)
 
-    def check_output(self, path: Path, *, force: bool) -> None:
-        """Raises WouldOverwrite if ``path`` exists, unless ``force``; WrongUsage inside .mvc."""
-        from mvc.repo.checkout.outputs import refuse_store
+    def check_output(self, output: str | Path, *, force: bool) -> None:
+        """Raises WouldOverwrite if the file exists, unless ``force``; WrongUsage inside .mvc, and
+        for the name of a folder.
+        """
+        from mvc.repo.checkout.outputs import refuse_slash, refuse_store
 
+        refuse_slash(output)
+        path = Path(output)
         if path == Path():
             raise WrongUsage("the output is empty", hint="name a file")
         refuse_store(self.fs, path)

@@ -40,7 +40,7 @@ def show_tensor(
     found = next(t for t in entry.tensors if t.key == key)
     values = _array(found.spec, session.repository.tensor_bytes(entry, found, rev))
     if output is not None:
-        session.check_output(Path(output), force=force)
+        session.check_output(output, force=force)
         session.write_output(Path(output), *_npy(values))
         as_ = f" as {values.dtype}" if values.dtype.name != found.spec.dtype else ""
         out.note(f"saved {printable(found.key)}{as_} in {printable(output)}")

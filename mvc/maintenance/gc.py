@@ -171,8 +171,11 @@ def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
         raise ConcurrentRewrite("states were forgotten that were to stay")
     if any(each.kind == "restored" for each in entry.weights):
         raise ConcurrentRewrite("weights that were to be collected are needed again")
+    if entry.undoes is not None and not entry.refs and entry.removed is None:
+        raise ConcurrentRewrite("an annotation was undone, or done again")
     reach.commits.update(commit.id for commit in entry.commits)
     named = names_of(entry) | {d.commit for d in entry.deployments}
+    named |= {evidence.commit for evidence in entry.evidence}
     for commit in entry.commits:
         named |= {*commit.parents, *commit.needs}
     if not named <= reach.commits:

@@ -48,7 +48,9 @@ class VersionHistory:
         self._times, self._sequences = array("q"), array("q")
         self._names, self._name_ends = array("q"), array("q", [0])  # by entry
         self._plain = bytearray()  # by entry
-        self._marked: set[int] = set()  # positions of entries that say what became of weights
+        self._marked: set[int] = set()  # positions of entries with marks of weights or evidence
+        self._annotations: list[tuple[int, int]] = []  # positions and sequences of annotations
+        self._undone: dict[int, tuple[int, int]] = {}  # by sequence the same of its newest undo
 
     def take(self, recorded: Recorded) -> None:
         """Adds the next entry."""
@@ -75,8 +77,12 @@ class VersionHistory:
             self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
             if each.named:
                 self.fresh.add(each.commit)
-        if entry.weights:
+        if entry.weights or entry.evidence:
             self._marked.add(position)
+        if entry.evidence:
+            self._annotations.append((position, recorded.sequence))
+        if entry.undoes is not None:
+            self._undone[entry.undoes] = position, recorded.sequence
         for mark in entry.weights:
             if mark.kind == "dropped":
                 self.dropped[mark.commit] = mark.path
@@ -88,7 +94,7 @@ class VersionHistory:
         self._sequences.append(recorded.sequence)
         self._names.extend(map(self._number, names_of(entry)))
         self._name_ends.append(len(self._names))
-        special = entry.forgotten or entry.weights or entry.removed is not None
+        special = entry.forgotten or position in self._marked or entry.removed is not None
         self._plain.append(bool(entry.commits and moved and not special))
 
     def _number(self, id_: CommitId) -> int:
@@ -156,26 +162,35 @@ class VersionHistory:
         By position among ``entries``, which are those that were taken; None drops the entry.
         ``stay``: the versions that are not collected. Regions are ignored.
 
-        Entries from ``cutoff_ns`` on stay, without what they say of the weights of versions that
-        go. See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of
+        Entries from ``cutoff_ns`` on stay, without marks of weights and annotations of versions
+        that go. See ``_aged`` for older ones. One whose versions all stay keeps all of its moves of
         refs, and can be undone; any other keeps new values only, so that no operation can be
         undone in part or twice.
         """
         numbers = {self.numbers[id_] for id_ in stay}
         needed_removals = self._needed_removals(cutoff_ns)
+        taken_back, undos = self._taken_back(cutoff_ns)
         undoable: set[int] = set()  # sequence numbers of older entries
         edits: dict[int, Entry | None] = {}
         saved = 0
         for position in range(1, len(self._times)):
             recent = self._times[position] >= cutoff_ns
-            if recent and position not in self._marked:
+            if (recent and position not in self._marked) or position in undos:
                 continue
             if not recent and self._is_plain(position, numbers):
                 undoable.add(self._sequences[position])
                 continue
             recorded = entries[position]
             old = recorded.entry
-            new = replace(old, weights=tuple(each for each in old.weights if each.commit in stay))
+            new = replace(
+                old,
+                weights=tuple(each for each in old.weights if each.commit in stay),
+                evidence=tuple(
+                    each
+                    for each in old.evidence
+                    if each.commit in stay and position not in taken_back
+                ),
+            )
             if not recent:
                 refs = self._refs_left(position, old, stay)
                 if (refs or old.undoes in undoable) and names_of(old) <= stay:
@@ -191,6 +206,22 @@ class VersionHistory:
                 edits[position] = new
                 saved += 2 * (len(old.encoded) - len(new.encoded))
         return edits, saved
+
+    def _taken_back(self, cutoff_ns: int) -> tuple[set[int], set[int]]:
+        """Annotations that were undone before ``cutoff_ns``, and the undos of all others."""
+        gone: set[int] = set()
+        undos: set[int] = set()
+        for position, sequence in self._annotations:
+            chain = [position]
+            while (later := self._undone.get(sequence)) is not None and later[0] > chain[-1]:
+                chain.append(later[0])
+                sequence = later[1]
+            aged = all(self._times[each] < cutoff_ns for each in chain)
+            if aged and len(chain) % 2 == 0:
+                gone.add(position)
+            else:
+                undos.update(chain[1:])
+        return gone, undos
 
     def _is_plain(self, position: int, among: Collection[int]) -> bool:
         """Whether an entry does no more than publish versions and move branches to them, and
@@ -256,6 +287,7 @@ def _says_anything(entry: Entry) -> bool:
             entry.relinks,
             entry.forgotten,
             entry.weights,
+            entry.evidence,
             entry.reason,
             entry.unknown,
         )

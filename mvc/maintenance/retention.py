@@ -7,8 +7,9 @@ their state. Versions that undo left behind are not among them: ``gc`` collects 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -18,6 +19,7 @@ from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo import deployments
+from mvc.repo.annotations import Annotations
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
 from mvc.repo.lookup import commits, refs
@@ -25,6 +27,14 @@ from mvc.repo.queries import queries
 from mvc.repo.times import local_zone_minutes
 
 _SECOND, _HOUR, _DAY = 1_000_000_000, 3600, 86_400
+
+
+Metrics: TypeAlias = Callable[[Commit], Mapping[str, float]]
+"""The metrics of a version."""
+
+
+def _own(commit: Commit) -> Mapping[str, float]:
+    return commit.metrics
 
 
 class Best(Struct, frozen=True):
@@ -51,9 +61,9 @@ class Best(Struct, frozen=True):
     def text(self) -> str:
         return f"{'-' if self.lowest else ''}{self.metric}:{self.count}"
 
-    def measured(self, versions: Iterable[Commit]) -> list[Commit]:
+    def measured(self, versions: Iterable[Commit], metrics: Metrics) -> list[Commit]:
         """The ``versions`` that have the metric, in the same order."""
-        return [c for c in versions if not math.isnan(c.metrics.get(self.metric, math.nan))]
+        return [c for c in versions if not math.isnan(metrics(c).get(self.metric, math.nan))]
 
 
 class Retention(Struct, frozen=True):
@@ -104,13 +114,13 @@ def given_up(context: Context, rules: Retention) -> list[Commit]:
     Raises UnknownTarget; UnknownMetric if no version has a metric of a ``best`` rule; WrongUsage
     for ``unqueried`` where no queries are recorded.
     """
-    versions = _versions(context)
-    _check_metrics(versions, rules)
+    versions, metrics = _versions(context), Annotations(context.fresh()).metrics
+    _check_metrics(versions, rules, metrics)
     stay = protected(context, rules)
     if rules.unqueried:
         stay |= _older(context, recorded_since(context))
     if rules.keeps:
-        stay |= kept(versions, rules)
+        stay |= kept(versions, rules, metrics)
     return [commit for commit in versions if commit.id not in stay]
 
 
@@ -130,22 +140,22 @@ def too_few(context: Context, rules: Retention, going: Iterable[Commit]) -> tupl
     if not rules.best:
         return ()
     versions, going = _versions(context), list(going)
-    found = []
+    found, metrics = [], Annotations(context.fresh()).metrics
     for best in rules.best:
-        having = {commit.id for commit in best.measured(versions)}
+        having = {commit.id for commit in best.measured(versions, metrics)}
         without = tuple(commit.id for commit in going if commit.id not in having)
         if len(having) < best.count and without:
             found.append(Short(best, len(having), without))
     return tuple(found)
 
 
-def _check_metrics(versions: Sequence[Commit], rules: Retention) -> None:
+def _check_metrics(versions: Sequence[Commit], rules: Retention, metrics: Metrics) -> None:
     for best in rules.best:
-        if versions and not best.measured(versions):
-            raise commits.unknown_metric(best.metric, versions)
+        if versions and not best.measured(versions, metrics):
+            raise commits.unknown_metric(best.metric, map(metrics, versions))
 
 
-def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
+def kept(versions: Sequence[Commit], rules: Retention, metrics: Metrics = _own) -> set[CommitId]:
     """The ``versions`` (in the order of publication) that the rules keep."""
     places = {commit.id: i for i, commit in enumerate(versions)}
     newest_first = sorted(versions, key=lambda c: (c.time_ns, places[c.id]), reverse=True)
@@ -153,9 +163,9 @@ def kept(versions: Sequence[Commit], rules: Retention) -> set[CommitId]:
     stay |= _last_of_each(newest_first, _HOUR, rules.hourly or 0)
     stay |= _last_of_each(newest_first, _DAY, rules.daily or 0)
     for best in rules.best:
-        measured = best.measured(newest_first)
+        measured = best.measured(newest_first, metrics)
         # The sort is stable: of equal values the newest version comes first.
-        measured.sort(key=lambda c: c.metrics[best.metric], reverse=not best.lowest)
+        measured.sort(key=lambda c: metrics(c)[best.metric], reverse=not best.lowest)
         stay |= {commit.id for commit in measured[: best.count]}
     return stay
 

@@ -104,14 +104,10 @@ class Commit(Struct, frozen=True, dict=True):
         for parent in self.parents:
             writer.raw(parent)
         writer.text(self.author).sint(self.time_ns).sint(self.zone_minutes).text(self.message)
-        writer.uint(len(self.metrics))
-        for name in sorted(self.metrics, key=encode_text):
-            writer.text(name).raw(_FLOAT.pack(self.metrics[name]))
+        write_metrics(writer, self.metrics)
         writer.text(self.pipeline).text(self.code)
         if version >= _WITH_PARAMS:
-            writer.uint(len(self.params))
-            for name in sorted(self.params, key=encode_text):
-                writer.text(name).text(self.params[name])
+            write_params(writer, self.params)
         if version >= _WITH_NEEDS:
             writer.uint(len(self.needs))
             for id_ in sorted(self.needs):
@@ -146,14 +142,9 @@ class Commit(Struct, frozen=True, dict=True):
         message = decode_text(reader.free_blob(MAX_MESSAGE))
         if not -_DAY < zone < _DAY:
             raise reader.fail("its zone is further from UTC than a day")
-        metrics: dict[str, float] = {}
-        for name in _names(reader, MAX_METRICS):
-            metrics[name] = _FLOAT.unpack(reader.free_raw(8))[0]
+        metrics = read_metrics(reader)
         pipeline, code = reader.text(MAX_PIPELINE_TEXT), reader.text(MAX_NAME_BYTES)
-        params: dict[str, str] = {}
-        if version >= _WITH_PARAMS:
-            for name in _names(reader, MAX_PARAMS):
-                params[name] = decode_text(reader.free_blob(MAX_NAME_BYTES))
+        params = read_params(reader) if version >= _WITH_PARAMS else {}
         needs: tuple[CommitId, ...] = ()
         attached: tuple[str, ...] = ()
         if version >= _WITH_NEEDS:
@@ -200,6 +191,32 @@ def _like(known: Commit, fields: Sequence[bytes]) -> Commit:
 
 
 _forms = Forms(_like)
+
+
+def write_metrics(writer: Writer, metrics: Mapping[str, float]) -> None:
+    """A table of float64 by name."""
+    writer.uint(len(metrics))
+    for name in sorted(metrics, key=encode_text):
+        writer.text(name).raw(_FLOAT.pack(metrics[name]))
+
+
+def read_metrics(reader: Reader) -> dict[str, float]:
+    """What ``write_metrics`` wrote, at most ``MAX_METRICS``."""
+    names = _names(reader, MAX_METRICS)
+    return {name: _FLOAT.unpack(reader.free_raw(8))[0] for name in names}
+
+
+def write_params(writer: Writer, params: Mapping[str, str]) -> None:
+    """A table of texts by name."""
+    writer.uint(len(params))
+    for name in sorted(params, key=encode_text):
+        writer.text(name).text(params[name])
+
+
+def read_params(reader: Reader) -> dict[str, str]:
+    """What ``write_params`` wrote, at most ``MAX_PARAMS``."""
+    names = _names(reader, MAX_PARAMS)
+    return {name: decode_text(reader.free_blob(MAX_NAME_BYTES)) for name in names}
 
 
 def _names(reader: Reader, most: int) -> Iterator[str]:

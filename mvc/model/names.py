@@ -155,11 +155,15 @@ def is_under(path: str, chosen: Collection[str]) -> bool:
 
 def check_ref(kind: str, name: str) -> str:
     """A branch, tag or target: letters, digits, ``. _ + / -``, not mistakable for an id."""
+    if name == "HEAD":
+        raise InvalidName(
+            f"HEAD is the current version, and cannot be the name of a {kind}",
+            hint="choose another name; where no version is named, HEAD is meant",
+        )
     good = (
         0 < len(name) <= MAX_REF_BYTES
         and _REF.fullmatch(name)
         and not _HEX_ID.fullmatch(name)
-        and name != "HEAD"
         and all(part and part[0] not in ".-" and part[-1] != "." for part in name.split("/"))
         and ".." not in name
         and not name.endswith(".lock")

@@ -45,14 +45,13 @@ from mvc.repo.commit.request import (
     Change,
     CommitOptions,
     CommitRequest,
-    metrics_from,
-    params_from,
 )
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import dropped
 from mvc.repo.lookup.refs import tip
+from mvc.repo.values import metrics_from, params_from
 from mvc.repo.worktree.identify import earlier
 from mvc.training.state.parts import passing_buffers, unwrap
 from mvc.training.state.rng import rng_state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, overload
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mvc.repo.content.compare import FileDiff
     from mvc.repo.deployments import Deployed
     from mvc.repo.history.log import LogEntry
+    from mvc.repo.live import Live
 
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
@@ -90,14 +91,13 @@ class Log(Sequence["LogEntry"]):
             "refs": [list(entry.refs) for entry in entries],
             "deployed": [_deployed_to(entry) for entry in entries],
         })  # fmt: skip
-        commits = [entry.commit for entry in entries]
-        metrics = {name: None for commit in commits for name in sorted(commit.metrics)}
-        params = {name: None for commit in commits for name in sorted(commit.params)}
+        metrics = {name: None for entry in entries for name in sorted(entry.metrics)}
+        params = {name: None for entry in entries for name in sorted(entry.params)}
         for name in metrics:
-            column = [commit.metrics.get(name, math.nan) for commit in commits]
+            column = [entry.metrics.get(name, math.nan) for entry in entries]
             table[f"metrics.{name}"] = pandas.Series(column, dtype=float)
         for name in params:
-            texts = [commit.params.get(name) for commit in commits]
+            texts = [entry.params.get(name) for entry in entries]
             table[f"params.{name}"] = pandas.Series(_numbers(texts) or texts)
         return table
 
@@ -108,6 +108,33 @@ class Deployments(list["Deployed"]):
     def _repr_html_(self) -> str:
         names = ("version", "target", "live from", "by", "why", "")
         return html_table(names, map(_deployed_row, self))
+
+
+class LiveVersions(tuple["Live", ...]):
+    """What was live; a notebook shows it as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        names = ("target", "version", "since", "until", "message", "metrics", "by", "why")
+        return html_table(names, map(_live_row, self))
+
+
+def _live_row(live: Live) -> Sequence[str]:
+    return (
+        live.target,
+        live.commit.short,
+        format_time(live.since_ns, precise=False),
+        "" if live.until_ns is None else format_time(live.until_ns, precise=False),
+        live.message.strip().partition("\n")[0],
+        _metrics(live.metrics),
+        live.who,
+        live.why,
+    )
+
+
+def _metrics(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{name}={number(value)}" for name, value in sorted(metrics.items()))
 
 
 def deployed_html(deployed: Deployed) -> str:
@@ -147,8 +174,8 @@ def _log_row(entry: LogEntry) -> Sequence[str]:
         ", ".join(_deployed_to(entry)),
         format_time(commit.time_ns, precise=False),
         commit.message.strip().partition("\n")[0],
-        "  ".join(f"{name}={number(value)}" for name, value in sorted(commit.metrics.items())),
-        "  ".join(f"{name}={value}" for name, value in sorted(commit.params.items())),
+        _metrics(entry.metrics),
+        "  ".join(f"{name}={value}" for name, value in sorted(entry.params.items())),
     )
 
 

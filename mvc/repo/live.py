@@ -30,6 +30,7 @@ from mvc.errors import DamagedData, NoDeployment, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
+from mvc.repo.annotations import Annotation, Annotations, merged_metrics
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
     Deployed,
@@ -53,12 +54,14 @@ class Live(Struct, frozen=True):
     """A stretch of time in which a version was live on a target.
 
     It begins with ``deployment`` and ends before ``until_ns`` (ns since 1970), when the next
-    deployment on record begins; None if none does.
+    deployment on record begins; None if none does. ``annotations``: what was found out about the
+    version later.
     """
 
     deployment: Deployed
     version: Commit
     until_ns: int | None
+    annotations: tuple[Annotation, ...] = ()
 
     @property
     def target(self) -> str:
@@ -86,7 +89,7 @@ class Live(Struct, frozen=True):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        return self.version.metrics
+        return merged_metrics(self.version, self.annotations)
 
     @property
     def who(self) -> str:
@@ -96,6 +99,11 @@ class Live(Struct, frozen=True):
     @property
     def why(self) -> str:
         return self.deployment.reason
+
+    def _repr_html_(self) -> str:
+        from mvc.repo.display import LiveVersions
+
+        return LiveVersions([self])._repr_html_()
 
 
 # -- stretches ---------------------------------------------------------------------------
@@ -158,7 +166,9 @@ def _between(context: Context, target: str, since: int, until: int) -> list[Live
 
 def _stretch(context: Context, deployed: Deployed, until: int | None) -> Live:
     try:
-        return Live(deployed, commits.get(context, deployed.commit), until)
+        version = commits.get(context, deployed.commit)
+        found = Annotations(context.store.snapshot).of(deployed.commit)
+        return Live(deployed, version, until, annotations=found)
     except DamagedData as error:
         since = format_time(deployed.time_ns)
         what = f"{deployed.commit.short} is live on {printable(deployed.target)} from {since}"

@@ -6,7 +6,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import Struct
@@ -68,7 +68,7 @@ class Charts(Struct, frozen=True, dict=True):
 
     def metric(self, name: str) -> Line:
         """A metric of all versions that have it, and which has the best."""
-        curves = self._curves(lambda commit: commit.metrics.get(name))
+        curves = self._curves(lambda commit: self.found.metrics[commit.id].get(name))
         return Line(printable(name), curves, best=self._best(name), links=self.links)
 
     def count(self, title: str) -> Line:
@@ -148,14 +148,16 @@ class Charts(Struct, frozen=True, dict=True):
         return [] if before is None else [(self._place(parent), before)]
 
     def _best(self, name: str) -> BestVersion | None:
-        having = [c for c in self.found.versions if math.isfinite(c.metrics.get(name, math.nan))]
+        metrics = self.found.metrics
+        values = {c.id: metrics[c.id].get(name, math.nan) for c in self.found.versions}
+        having = [c for c in self.found.versions if math.isfinite(values[c.id])]
         if len(having) < 2:
             return None
         lowest = less_is_better(name)
         choose = min if lowest else max
-        best = choose(reversed(having), key=lambda c: c.metrics[name])  # of equals the newest
+        best = choose(reversed(having), key=lambda c: values[c.id])  # of equals the newest
         kind = "lowest" if lowest else "highest"
-        return BestVersion(kind, self._place(best), best.metrics[name], best.id)
+        return BestVersion(kind, self._place(best), values[best.id], best.id)
 
 
 def less_is_better(name: str) -> bool:
@@ -164,9 +166,9 @@ def less_is_better(name: str) -> bool:
     return not _LESS_IS_BETTER.isdisjoint(words)
 
 
-def metrics_of(versions: Iterable[Commit]) -> list[str]:
+def metrics_of(found: Overview) -> list[str]:
     """The names of metrics, those that most versions have first."""
-    counts = Counter(name for commit in versions for name in commit.metrics)
+    counts = Counter(name for commit in found.versions for name in found.metrics[commit.id])
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 

@@ -16,6 +16,7 @@ from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
 from mvc.model.names import is_training_key, training_files
+from mvc.repo.annotations import Annotations
 from mvc.repo.context import Context
 from mvc.repo.diff.diff import diff
 from mvc.repo.history.log import names_by_commit
@@ -63,6 +64,7 @@ class Overview(Struct, frozen=True):
     ``lines``: by version its run, else its branch, else its tag. ``spans``: by target, oldest
     first; the last one ends ``now_ns``. Deployments that were retracted, are still to come or
     ended before ``view.since`` are not in them. ``live``: the targets of now by version.
+    ``metrics`` and ``params`` of a version are also those of its annotations.
     """
 
     now_ns: int
@@ -76,6 +78,8 @@ class Overview(Struct, frozen=True):
     live: Mapping[CommitId, Sequence[str]]
     spans: Mapping[str, tuple[Span, ...]]
     forgotten: frozenset[CommitId]
+    metrics: Mapping[CommitId, Mapping[str, float]]
+    params: Mapping[CommitId, Mapping[str, str]]
 
 
 def overview(context: Context, view: View = EVERYTHING) -> Overview:
@@ -90,7 +94,7 @@ def overview(context: Context, view: View = EVERYTHING) -> Overview:
         history.take(recorded)
         known.update((commit.id, commit) for commit in entry.commits)
         for d in entry.deployments:
-            span = Span(d.commit, d.time_ns, now, author=entry.author, reason=entry.reason)
+            span = Span(d.commit, d.time_ns, now, author=entry.done_by, reason=entry.reason)
             made.setdefault(d.target, []).append((d.time_ns, recorded.sequence, span))
         gone.update((r.target, r.sequence) for r in entry.retractions)
     there, found = history.reachable(), dict[str, tuple[Span, ...]]()
@@ -102,6 +106,7 @@ def overview(context: Context, view: View = EVERYTHING) -> Overview:
     reached = [commit for id_, commit in known.items() if history.numbers[id_] in there]
     reached.sort(key=lambda commit: commit.time_ns)
     by_id = {commit.id: commit for commit in reached}
+    annotations = Annotations(context.store.snapshot)
     return Overview(
         now_ns=now,
         view=view,
@@ -114,6 +119,8 @@ def overview(context: Context, view: View = EVERYTHING) -> Overview:
         live=live_now(context),
         spans=found,
         forgotten=frozenset(history.forgotten),
+        metrics={commit.id: annotations.metrics(commit) for commit in reached},
+        params={commit.id: annotations.params(commit) for commit in reached},
     )
 
 

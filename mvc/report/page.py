@@ -66,7 +66,7 @@ def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
     axis = charts.axis
     lanes = dict(sorted(found.spans.items(), key=lambda p: p[1][-1].start_ns)[-_LANES:])
     timeline: list[Panel] = [charts.count("versions so far"), charts.live(lanes)]
-    metrics = metrics_of(found.versions)
+    metrics = metrics_of(found)
     drawn = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
 
     def deltas(commit: Commit) -> float | None:
@@ -150,7 +150,7 @@ def _versions(
     for commit in listed:
         of = stats.get(commit.id)
         date = format_time(commit.time_ns, precise=False)[:19]
-        values = [commit.metrics.get(name) for name in metrics]
+        values = [found.metrics[commit.id].get(name) for name in metrics]
         cells = [
             f'<th scope="row" id="v{commit.id.short}">{commit.id.short}</th>',
             _cell(date.replace("T", " ")),
@@ -159,7 +159,7 @@ def _versions(
             _cell(", ".join(found.live.get(commit.id, ()))),
             _cell(_cut(commit.message.strip().partition("\n")[0])),
             *(_cell("" if value is None else number(value), "n") for value in values),
-            _cell(_cut("  ".join(f"{k}={v}" for k, v in sorted(commit.params.items())))),
+            _cell(_cut("  ".join(f"{k}={v}" for k, v in sorted(found.params[commit.id].items())))),
         ]
         if of is None:
             gone = "forgotten" if commit.id in found.forgotten else "unknown"

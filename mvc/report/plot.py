@@ -72,10 +72,10 @@ def plot(context: Context, metrics: Sequence[str], options: Mapping[str, Any], v
     charts, spans = Charts(found), found.spans
     if target is not None:
         spans = {target: spans.get(deployments.check_target(context, target), ())}
-    there = metrics_of(found.versions)
+    there = metrics_of(found)
     for name in metrics:
         if name not in there:
-            raise unknown_metric(name, found.versions)
+            raise unknown_metric(name, (found.metrics[c.id] for c in found.versions))
     if not (metrics or stored or distance):
         metrics, stored = there[:_FIRST], not there
     panels: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics)]

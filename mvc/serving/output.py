@@ -11,7 +11,7 @@ from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, FileSystem
 from mvc.model.names import printable
-from mvc.repo.checkout.outputs import refuse_store
+from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.deployments import Deployed
 
@@ -38,6 +38,11 @@ class ServedOutput:
         if folder is None or not folder.is_dir:
             raise IoFailed(f"there is no folder for {self._shown}", hint="make it first")
         self._refuse_folder()
+        if not as_folder and names_folder(fs, place):
+            raise WrongUsage(
+                f"{self._shown} names a folder",
+                hint="give the file a suffix; with atomic_dir it becomes a link to a folder",
+            )
 
     def follow(self, repo: Repository, live: Deployed, path: str | None) -> None:
         """Makes it the file ``path`` of a version, durably and in one step, if it is another."""

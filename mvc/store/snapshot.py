@@ -18,7 +18,7 @@ from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
-from mvc.store.journal.entries import Weights
+from mvc.store.journal.entries import Evidence, Weights
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
@@ -487,6 +487,24 @@ class Snapshot:
                 for recorded in entries
                 for each in recorded.entry.weights
                 if commit is None or each.commit == commit
+            ]
+
+        return self.retry_on_rewrite(look)
+
+    def has_evidence(self) -> bool:
+        """Whether any version was ever annotated; one look-up."""
+        return self.last(keys.EVIDENCE, keys.after(keys.EVIDENCE)) is not None
+
+    def evidence(self, commit: bytes) -> list[tuple[Recorded, Evidence]]:
+        """The annotations of a commit, oldest first, also those that were undone."""
+
+        def look() -> list[tuple[Recorded, Evidence]]:
+            offsets = sorted({keys.offset_of(k) for k in self.under(keys.EVIDENCE + commit[:8])})
+            return [
+                (recorded, each)
+                for recorded in map(self.entry, offsets)
+                for each in recorded.entry.evidence
+                if each.commit == commit
             ]
 
         return self.retry_on_rewrite(look)

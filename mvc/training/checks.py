@@ -18,10 +18,9 @@ from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import (
     CommitRequest,
     check_request,
-    metrics_from,
-    params_from,
 )
 from mvc.repo.lookup.refs import HEAD
+from mvc.repo.values import metrics_from, params_from
 from mvc.requirements import Requirements, pipeline_and_bound
 from mvc.serving.served_version import ServedVersion
 from mvc.training.staging import MODES

@@ -116,7 +116,7 @@ def check_commit(
                 continue
             checked[key] = expected
         if isinstance(expected, bytes):
-            target = repo.root / "restored"
+            target = repo.root / "restored.bin"
             repo.checkout(commit, path=[path], to=target, force=True)
             if target.read_bytes() != expected:
                 raise Lost(f"{path} of {commit.short} has other bytes")

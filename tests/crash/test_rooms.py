@@ -123,7 +123,7 @@ def test_what_is_written_elsewhere_needs_no_room_in_the_repository(
     paths: list[str], rooms: Rooms
 ) -> None:
     world = make(rooms.repository.path / "repo")
-    out = rooms.output.path / "out"
+    out = rooms.output.path / ("out.bin" if paths else "out")
     rooms.repository.fill()
     fresh_process()
     with open_quietly(world.root, fs=rooms.fs) as repo:

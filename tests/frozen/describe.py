@@ -6,12 +6,17 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
 from mvc.api.repository import Repository
 from mvc.errors import MvcError
+from mvc.model.commit import Commit
 from mvc.repo import attached
+from mvc.repo.annotations import Annotations
 from mvc.repo.content.contents import write_file
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.refs import staged_removals
+from mvc.store.journal.entries import Entry
 from mvc.testing import fresh_process
 
 __all__ = ["describe"]
@@ -41,7 +46,26 @@ def describe(root: Path) -> dict[str, Any]:
             "removed": list(staged_removals(repo.context)),
             "fsck": _problems(repo, full=False),
             "fsck --full": _problems(repo, full=True),
+            **_told(repo, entries, commits),
         }
+
+
+def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict[str, Any]:
+    """Who and why, annotations, runs and unknown fields; nothing where there are none."""
+    if all(entry.version < 5 for entry in entries):
+        return {}
+    annotations = Annotations(repo.context.fresh())
+    found = {str(c.id): [list(asdict(a).values()) for a in annotations.of(c.id)] for c in commits}
+    return {
+        "who": [[o.number, o.author, o.reason, o.undone_by] for o in repo.oplog()],
+        "returns": [
+            [d.sequence, d.author, d.reason, d.returns_to, d.retracted_by, d.retracted_reason]
+            for d in repo.deployments()
+        ],
+        "annotations": {id_: each for id_, each in found.items() if each},
+        "code": {str(c.id): [c.run, c.code, c.dirty] for c in commits},
+        "unknown": [[tag, data.hex()] for e in (*entries, *commits) for tag, data in e.unknown],
+    }
 
 
 def _plain(value: Any) -> str | None:

@@ -93,8 +93,8 @@ def test_more_comes_back_of_a_lost_entry_than_did_then(tmp_path: Path) -> None:
         assert len(kept) == len(then) - 1
         for commit in kept:
             for path, digest in then[str(commit.id)]["files"].items():
-                repo.checkout(str(commit.id), path=[path], to=tmp_path / "out", force=True)
-                assert hashlib.sha256((tmp_path / "out").read_bytes()).hexdigest() == digest
+                repo.checkout(str(commit.id), path=[path], to=tmp_path / "out.bin", force=True)
+                assert hashlib.sha256((tmp_path / "out.bin").read_bytes()).hexdigest() == digest
         (lost,) = then.keys() - {str(commit.id) for commit in kept}
         assert [str(id_) for id_ in repo.storage.fsck().lost] == [lost]
         for ask in (repo.deployments, repo.live, lambda: repo.checkout("HEAD")):

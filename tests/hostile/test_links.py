@@ -102,8 +102,8 @@ def test_output_goes_where_the_user_says_but_no_further(place: Place, tmp_path: 
         with pytest.raises(MvcError, match="symbolic link"):
             repo.checkout(place.ids[0], path=["a"], to=target, force=True)
         assert list((tmp_path / "elsewhere").iterdir()) == []
-        repo.checkout(place.ids[0], path=["a/x"], to=tmp_path / "way/single")
-        assert (place.outside / "single").read_bytes() == b"one"
+        repo.checkout(place.ids[0], path=["a/x"], to=tmp_path / "way/single.bin")
+        assert (place.outside / "single.bin").read_bytes() == b"one"
 
 
 @pytest.mark.parametrize("kind", ["symlink", "dangling", "hard link"])

@@ -14,7 +14,7 @@ from tests.oracle import grid, steps
 
 MIB = 1 << 20
 FEATURES = ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc"
-TAGS = {4: "author", 8: "reason", 12: "returns"}, {4: "run", 8: "dirty"}, {}
+TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence"}, {4: "run", 8: "dirty"}
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -28,6 +28,7 @@ LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, a dig
     "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
     "marks:*float forgotten:2*id,uint undoes:2uint links:3*text,uint,uint "
     "weights:4*id,uint,text,uint,text tail:5tail",
+    "found": "commit:id metrics params:*text,text note:text",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "which:form manifest:id root:id parents:*id author:text time:sint zone:sint "
     "message:text metrics pipeline:text code:text params needs:3*id attached:3*text "
@@ -73,7 +74,11 @@ def tail(fields, names):  # what it says, by name
     tags = [tag for tag, _ in fields]
     need(tags and tags == sorted(set(tags)), "the tags of a tail do not ascend")
     need(all(tag in names or tag & 3 < 2 for tag in tags), "a field that must be known")
-    return {names.get(tag, tag): data for tag, data in fields}
+    said = {names.get(tag, tag): data for tag, data in fields}
+    readers = {"returns": "*uint", "evidence": "*found"}
+    return said | {
+        name: Cursor(said[name]).get(kind) for name, kind in readers.items() if name in said
+    }
 
 
 class Cursor:
@@ -319,6 +324,13 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
                 if piece not in self.pieces:
                     self.pieces[piece] = apply(record, m, self.pieces.get(origin), reverse)
                     reached.append(piece)
+
+    def annotations(self, commit):  # what counts of it, oldest first
+        undone = set()
+        for e in self.entries[::-1]:
+            undone |= {e.undoes - 1} if e.undoes and e.sequence not in undone else set()
+        counting = (e for e in self.entries if e.sequence not in undone and e.which > 4)
+        return [f for e in counting for f in e.tail.get("evidence", ()) if f.commit == commit]
 
     def live(self, target, time, present):  # the commit, at a time in ns or (None) now
         mine = [d for d in self.deployments if d.target == target]

@@ -55,6 +55,8 @@ def test_examples_of_the_document():
         b"hello brave new world, hello brave" * 2,
     )
     assert Cursor(example("payload-patch")).patch(base, b"", 68) == text
+    said = reader.tail(Cursor(example("tail")).get("*uint,bytes"), reader.TAGS[0])
+    assert said == {"author": b"ada", "reason": b"test", 400: b""}
     _, (file,) = Cursor(example("manifest")).get("uint,*file")
     assert (file.path, file.tensors[0].spec) == ("model.safetensors", ("uint16", (8,)))
 

@@ -304,6 +304,7 @@ def test_signatures_are_those_of_the_methods() -> None:
         "rev",
         "target",
         "at",
+        "reason",
     ]
     assert inspect.getdoc(mvc.Repository.commit).startswith("Keeps a version")
 

@@ -142,8 +142,8 @@ def test_a_huge_shape_in_a_file(tmp_path: Path, name: str, shape: Sequence[int])
     (tmp_path / name).write_bytes(data)
     with Repository.init(tmp_path) as repo:
         done = repo.commit([tmp_path / name])
-        repo.checkout(done.id, to=tmp_path / "out")
-        assert (tmp_path / "out").read_bytes() == data
+        repo.checkout(done.id, to=tmp_path / "out.bin")
+        assert (tmp_path / "out.bin").read_bytes() == data
         if name == "m.safetensors" and shape == HUGE:
             assert repo.checkout(done.id)["w"].shape == HUGE
         else:
@@ -154,8 +154,8 @@ def test_a_huge_shape_in_a_file(tmp_path: Path, name: str, shape: Sequence[int])
             (tmp_path / name).write_bytes(data[:-4] + b"\0\0\0\0")
             options = CommitOptions(in_place=True)
             made = repo.commit([tmp_path / name], pipeline="topk:0.5 | xor | raw", options=options)
-            repo.checkout(made.id, to=tmp_path / "out", force=True)
-            assert (tmp_path / "out").read_bytes() == (tmp_path / name).read_bytes()
+            repo.checkout(made.id, to=tmp_path / "out.bin", force=True)
+            assert (tmp_path / "out.bin").read_bytes() == (tmp_path / name).read_bytes()
 
 
 @pytest.mark.parametrize("pipeline", ["lossless", "lc:x=2", "topk:0.5 | xor | raw"])

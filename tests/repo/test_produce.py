@@ -238,8 +238,8 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         assert path.read_bytes() == training
         assert float(load(out)["w"][0]) == 1.25 and int(load(out)["n"][0]) == 13
         assert repo.identify(out)[0].commit == repo.find("HEAD")
-        repo.checkout("HEAD", to=tmp_path / "restored")
-        assert (tmp_path / "restored").read_bytes() == out.read_bytes()
+        repo.checkout("HEAD", to=tmp_path / "restored.bin")
+        assert (tmp_path / "restored.bin").read_bytes() == out.read_bytes()
         save(1.7)
         path.chmod(0o640)
         repo.commit(path.name, pipeline=LSB, options=CommitOptions(in_place=True, cwd=tmp_path))

@@ -307,8 +307,8 @@ def test_the_model_of_a_recorder_without_its_training_state(
     assert polled(follower) is not None
     assert torch.equal(network.weight, model.weight)
     assert served.read_bytes() == (
-        repo.checkout("HEAD", path="net.safetensors", to=served.with_name("x"))
-        and served.with_name("x").read_bytes()
+        repo.checkout("HEAD", path="net.safetensors", to=served.with_name("x.bin"))
+        and served.with_name("x.bin").read_bytes()
     )
 
 
@@ -326,7 +326,7 @@ def test_a_model_that_does_not_fit_stays_as_it_is(repo: mvc.Repository, served: 
     assert follower.current is not None and follower.current.commit == first
     repo.rollback("prod")  # the file follows it, although the model never left this version
     assert polled(follower) == first
-    wanted = served.with_name("wanted")
+    wanted = served.with_name("wanted.bin")
     repo.checkout(first, to=wanted)
     assert served.read_bytes() == wanted.read_bytes()
 

@@ -184,11 +184,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
         FileReader(tmp_path / "foreign").swap()
     mvc.Repository.init(tmp_path / "repo").commit({"w": np.ones(3)})
     repo = mvc.Repository.open(tmp_path / "repo")
-    repo.checkout("HEAD", to=tmp_path / "plain")
+    repo.checkout("HEAD", to=tmp_path / "plain.bin")
     with pytest.raises(WrongUsage, match="not written by a sink"):
-        FileReader(tmp_path / "plain").swap()
+        FileReader(tmp_path / "plain.bin").swap()
     with pytest.raises(WrongUsage, match="no target"):
-        FileReader(tmp_path / "plain").swap(repo)
+        FileReader(tmp_path / "plain.bin").swap(repo)
 
 
 def test_a_flipped_bit_is_noticed(path: str) -> None:

@@ -204,3 +204,17 @@ def test_entries_like_a_known_one_keep_their_tail() -> None:
                 deployments=(Deployment("prod", step, made.id, 7, 5),), unknown=((tag, b"x"),),
             )  # fmt: skip
             assert Entry.decode(entry.encoded, "here") == entry
+
+
+def test_entries_without_commits_are_read_by_their_form() -> None:
+    """Each with another version, time and predecessor, as thousands of deployments have."""
+    for step in range(130, 160):
+        id_, other = CommitId(bytes([step] * 32)), CommitId(bytes([step + 1] * 32))
+        made = Deployment("prod", 10**9 + step, id_, step, 5 if step % 7 == 0 else None)
+        moves = RefChange("heads/main", None if step % 5 else other, id_)
+        entry = Entry(
+            "deploy", 10**9 + step, "prod", deployments=(made,), author="ann", reason="why",
+            refs=(moves, RefChange("HEAD", "main", "other")),
+        )  # fmt: skip
+        assert Entry.decode(entry.encoded, "here") == entry
+        assert Entry.decode(replace(entry, author="bob").encoded, "here").author == "bob"

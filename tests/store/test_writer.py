@@ -54,7 +54,7 @@ def test_a_file_that_grows_and_shrinks(repo: Repository, values: np.ndarray) -> 
         commits.append((repo.commit(path).id, data))
     for id_, data in commits:
         fresh_process()
-        out = repo.root / "out"
+        out = repo.root / "out.bin"
         repo.checkout(id_, to=out, force=True)
         assert out.read_bytes() == data
 

@@ -19,6 +19,14 @@ from mvc.model.tensor import TensorSpec
 
 _HEAD = 9
 _ZIP, _ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
+_PICKLE = b"\x80"
+_SAVING = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt"), "save it with torch.save, without "
+                    "_use_new_zipfile_serialization=False, or as .safetensors"),
+    ".npz": "save it with numpy.savez, which does not compress",
+    ".npy": "save a plain array of numbers in C order",
+    ".safetensors": "save it with safetensors",
+}  # fmt: skip
 _ZIP_TAIL = (1 << 16) + 22  # how far from the end the zip directory's end may begin
 # Errors by which a parser rejects a file. Failures of the operating system and files that change
 # while they are read are not among them.
@@ -37,6 +45,21 @@ def parse_file(source: Source, name: str) -> ParsedFile:
         return SourceFile(source, name, source.size(), parser(source, name))
     except _NOT_UNDERSTOOD:
         return opaque(source, name)
+
+
+def why_opaque(source: Source, name: str) -> tuple[str, str]:
+    """Why the tensors of an opaque file are not known, and how to save it so that they are."""
+    head = source.read(0, _HEAD)
+    parser, why = _parser(head), "it is of no format that mvc reads"
+    if parser is not None:
+        try:
+            parser(source, name)
+        except _NOT_UNDERSTOOD as error:
+            why = error.message.removeprefix(f"{name}: ").removeprefix(f"{name} ")
+    elif head.startswith(_PICKLE):
+        why = "it is a pickle, as torch saved before version 1.6"
+    suffix = name[name.rfind(".") :].lower()
+    return why, _SAVING.get(suffix, _SAVING[".safetensors"])
 
 
 def opaque(source: Source, name: str = "the file") -> SourceFile:
@@ -85,7 +108,7 @@ def suspicion(source: Source, name: str) -> str | None:
         return "it is cut off within its header" if size < needed else None
     if suffix in {".npz", ".npy"}:
         return f"it does not begin as a {suffix} file does"
-    if suffix in {".pt", ".pth", ".ckpt"} and head[:1] != b"\x80":
+    if suffix in {".pt", ".pth", ".ckpt"} and head[:1] != _PICKLE:
         return "it is neither a torch zip file nor a pickle" if size else "it is empty"
     return None
 

@@ -13,7 +13,8 @@ default) and the functions model() and optimizer(parameters). A replay of it pro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any
 
 import click
@@ -29,7 +30,7 @@ from mvc.cli.retraining import training_progress
 from mvc.cli.script import Script
 from mvc.cli.session import Session
 from mvc.cli.text import count, one_line, stored_for
-from mvc.errors import MvcError, UnknownRevision, WrongUsage
+from mvc.errors import IoFailed, MvcError, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.commit.request import CommitOptions
@@ -58,7 +59,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
-    output: Path | None = option(
+    output: str | None = option(
         "FILE", "With a lossy pipeline: where to write the production weights.", "-o"
     )
     in_place: bool = flag("With a lossy pipeline: write them over the committed file.")
@@ -107,7 +108,7 @@ def command(session: Session, args: _CommitOptions) -> None:
         if not given(args, "provenance pipeline output in_place"):
             _tell_of_setting(session, done)
         if args.output is not None:
-            session.out.note(f"the production weights are in {printable(str(args.output))}")
+            session.out.note(f"the production weights are in {printable(args.output)}")
     gives_up = args.provenance is not None and not args.no_verify
     if gives_up:
         _give_up_proven(session, done, args.timeout)
@@ -159,11 +160,20 @@ def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]
             session.out.line(f" {word} {printable(path.path)}{was}")
         is_model = PurePosixPath(path.path).suffix.lower() in _OF_TENSORS
         if path.kind == "added" and is_model and done.entries[path.path].format == "opaque":
-            session.out.note(
-                f"{printable(path.path)} is kept whole, as bytes: mvc cannot tell its tensors apart"
-            )
+            _tell_why_opaque(session, path.path)
     for name, version in same_as.items():
         session.out.note(f"{printable(name)} is what it was in {session.named(version)}")
+
+
+def _tell_why_opaque(session: Session, path: str) -> None:
+    """Says why the tensors of a model file are not known, and what to do about it."""
+    from mvc.adapters.files.detect import why_opaque
+
+    name, why, hint = printable(path), "it was replaced since", "commit it again"
+    with suppress(IoFailed), session.fs.open_read(session.repository.root / path) as file:
+        why, hint = why_opaque(file, path)
+    session.out.note(f"{name} is kept whole, as bytes, because its tensors cannot be told: {why}")
+    session.out.note(f"hint: to compare its tensors, {hint}")
 
 
 # -- with a recipe ---------------------------------------------------------------------------

@@ -127,12 +127,12 @@ def _tell_kept(session: Session, done: Sequence[Imported]) -> None:
 def _summary(found: Sequence[Imported]) -> str:
     """``31 versions imported (2026-11-01 to 2026-11-20), 8.1 MB stored for 110 MB (7.4 %)``."""
     kept = [version for version in found if version.kept]
-    first, last = (format_time(v.time_ns, precise=False)[:10] for v in (found[0], found[-1]))
+    if not kept:
+        return f"nothing imported, {count(len(found), 'version')} there already"
+    first, last = (format_time(v.time_ns, precise=False)[:10] for v in (kept[0], kept[-1]))
     span = first if first == last else f"{first} to {last}"
-    parts = [f"{count(len(kept), 'version')} imported ({span})"]
-    if kept:
-        raw, stored = sum(v.raw_bytes for v in kept), sum(v.stored_bytes for v in kept)
-        parts.append(stored_for(stored, raw))
+    raw, stored = sum(v.raw_bytes for v in kept), sum(v.stored_bytes for v in kept)
+    parts = [f"{count(len(kept), 'version')} imported ({span})", stored_for(stored, raw)]
     if len(kept) < len(found):
         parts.append(f"{len(found) - len(kept):,} there already")
     return ", ".join(parts)

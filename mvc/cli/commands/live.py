@@ -2,11 +2,13 @@
 
 Now or at TIME, on TARGET or on every target: the version, since when and until when it was
 live, its message and metrics, who deployed it and why. With --between everything that was
-live in that time, both ends included; the first is what was live at A already.
+live in that time, both ends included; the first is what was live at A already. With --follow
+it goes on, and prints a line whenever another version is live.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +22,7 @@ from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import number, one_line
 from mvc.model.names import printable
+from mvc.repo.deployments import Deployed
 from mvc.repo.live import Live
 from mvc.repo.times import format_age, format_time
 
@@ -35,6 +38,7 @@ class _LiveOptions(CommandOptions, frozen=True, kw_only=True):
     output: str | None = option(
         "FILE|DIR", "Write the version there, as 'mvc checkout' does; - is stdout.", "-o"
     )
+    follow: bool = flag("Go on until interrupted; -o is kept as what is live.")
     whole: bool = flag("Write the model's code beside its weights, into -o DIR.", "--model")
     force: bool = FORCE_FILE
 
@@ -44,8 +48,11 @@ def command(session: Session, args: _LiveOptions) -> None:
     writes = args.output is not None or args.whole
     if args.between is not None and (args.at is not None or writes):
         raise click.UsageError("--between goes with neither --at nor -o nor --model")
-    if writes and args.target is None:
-        raise click.UsageError("-o and --model write what is live on one TARGET: name it")
+    if args.target is None and (writes or args.follow):
+        raise click.UsageError("-o, --model and --follow are for one TARGET: name it")
+    if args.follow:
+        _follow(session, args)
+        return
     found = _found(session, args)
     if session.as_json:
         written = _write(session, found[0], args) if writes else {}
@@ -72,6 +79,32 @@ def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
     if args.target is None:
         return repository.live(at=args.at)
     return (repository.live(args.target, at=args.at),)
+
+
+def _follow(session: Session, args: _LiveOptions) -> None:
+    """Prints and writes what is live, until the process is ended."""
+    from mvc.serving.follower import Follower
+
+    if args.at or args.between or args.whole or args.output == "-":
+        raise click.UsageError("--follow goes with neither --at, --between, --model nor -o -")
+    target, output = str(args.target), args.output
+
+    def tell(deployed: Deployed) -> None:
+        if session.as_json:
+            session.out.json("mvc.live/1", {"live": [follower.repo.live(target)]})
+            return
+        id_ = str(deployed.commit) if session.verbose else deployed.commit.short
+        message = one_line(follower.repo.version(deployed.commit).message)
+        why = ": ".join(filter(None, (printable(deployed.author), one_line(deployed.reason))))
+        facts = (_time(session, deployed.time_ns), id_, message, why and f"({why})")
+        session.out.line("  ".join(filter(None, facts)))
+
+    folder = output is not None and (output.endswith("/") or not Path(output).suffix)
+    follower = Follower(session.repository, target, to=output, atomic_dir=folder, on_change=tell)
+    with follower:
+        if follower.live() is None:
+            session.out.note(f"nothing is live on {printable(target)} yet")
+        follower.run()
 
 
 def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:

@@ -16,6 +16,7 @@ import click
 from msgspec import Struct
 
 from mvc.cli.commits import as_json, details, heading, live_now, one_liner, related
+from mvc.cli.completing import complete_orders
 from mvc.cli.options import LIMIT, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -38,8 +39,14 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     as_table: bool = flag("A table with a column for each metric and param.", "--metrics")
     relations: bool = flag("Print the relation of each version to its parent.")
     prices: bool = flag("Print how each version is stored, and its price.", "--price")
-    sort: str | None = option("NAME", "Order by a metric, highest first; -NAME: lowest first.")
-    best: str | None = option("NAME", "Only the first of --sort NAME.")
+    sort: str | None = option(
+        "NAME",
+        "Order by a metric, highest first; -NAME: lowest first.",
+        shell_complete=complete_orders,
+    )
+    best: str | None = option(
+        "NAME", "Only the first of --sort NAME.", shell_complete=complete_orders
+    )
     target: str | None = option("T", "Only versions that were deployed to T.")
     tree: bool = flag("Draw which models came from which.")
     output: str | None = option("FILE", "With --tree: draw it as .svg.", "-o", needs="tree")
@@ -163,7 +170,7 @@ def _print_tree(session: Session, args: _LogOptions) -> None:
     if args.output is not None:
         if Path(args.output).suffix.lower() != ".svg":
             raise WrongUsage(f"a tree of models is drawn as .svg, not as {printable(args.output)}")
-        session.check_output(Path(args.output), force=args.force)
+        session.check_output(args.output, force=args.force)
     incomplete: list[DamagedData] = []
     with session.progress("comparing", counted=True) as progress:
         found = session.repository.family(args.rev, incomplete=incomplete, progress=progress)

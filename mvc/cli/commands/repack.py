@@ -227,9 +227,14 @@ def _print_curve(session: Session, curve: RepackCurve) -> None:
     if not curve.points:
         out.line("There is no version yet")
         return
+    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
+    shown = {(size(amount), seconds(time)) for amount, time in points}
+    if len(shown) == 1:
+        ((packs, worst),) = shown
+        out.line(f"No other layout makes a difference: {packs} stored, worst recovery {worst}")
+        return
     out.line("Worst recovery against bytes of packs: * possible, @ stored now")
     out.line()
-    points = [(point.bytes, point.worst_seconds) for point in (*curve.points, curve.today)]
     for line in chart(points[:-1], points[-1], width=min(80, out.width or 80)):
         out.line(line)
     out.line()

@@ -80,7 +80,7 @@ def _write_page(session: Session, args: _ReportOptions) -> None:
         return
     file = args.output or "report.html"
     replaced = is_report(session.fs, Path(file))  # its own earlier page
-    session.check_output(Path(file), force=args.force or replaced)
+    session.check_output(file, force=args.force or replaced)
     page = session.repository.report(file, **settings)
     length = len(page.encode())
     if session.as_json:

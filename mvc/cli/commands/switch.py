@@ -26,7 +26,7 @@ class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
     retrain: Retraining
 
 
-@verb("mvc switch -c experiment", _SwitchOptions, json=False)
+@verb("mvc switch -c experiment", _SwitchOptions)
 def command(session: Session, args: _SwitchOptions) -> None:
     repository, revs = session.repository, []
     before = repository.head(if_known=True).branch
@@ -40,6 +40,13 @@ def command(session: Session, args: _SwitchOptions) -> None:
             return repository.switch(args.branch, progress=progress, **settings)
 
     done = with_weights(session, revs, write, args.retrain)
+    if session.as_json:
+        tell_of_training(session, before, args.branch)
+        if done is not None:
+            warn_of_unreached(session, done)
+        restored = {"restored": done, "branch": args.branch, "created": args.create}
+        session.out.json("mvc.switch/1", restored)
+        return
     if done is not None:
         tell(session, done)
     session.out.note(f"Switched to {'new ' if args.create else ''}branch {printable(args.branch)}")

@@ -53,7 +53,7 @@ def command(session: Session, args: _UndoOptions) -> None:
     elif args.dry_run or session.verbosity >= 0:
         verb_ = "Would undo" if done.number is None else "Undid"
         name = printable(done.operation.entry.operation)
-        moved = moves(done.entry, full=session.verbose)
+        moved = moves(done.entry, full=session.verbose) or "an annotation"
         out.line(f"{verb_} operation {done.operation.number} ({name}): {moved}")
     _tell_of_head(session, done)
     if done.after != done.before:

@@ -198,6 +198,8 @@ class _References(Struct):
                 self._wrong[target, sequence] = deployment.previous, before
             self._newest[target] = sequence
             self._before[target, sequence] = before
+        for evidence in entry.evidence:
+            self._exists(evidence.commit, "an annotation", sequence)
         for relink in entry.relinks:
             place = relink.target, relink.sequence
             if place not in self._before:

@@ -41,13 +41,13 @@ def export(
     output: Path,
     *,
     everything: bool = False,
-    as_folder: bool = False,
+    as_folder: bool,
     atomic_dir: bool = False,
     delete: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Restored:
-    """Writes to ``output``: a file for a single path, else a folder.
+    """Writes to ``output``, a folder or a file.
 
     Without ``paths`` and ``everything``, training states beside their models are left out. The
     remaining arguments: ``Repository.checkout``.
@@ -72,7 +72,8 @@ def export(
             return replace(done, written=tuple(str(output / e.path) for e in entries))
         identity = fs.stat(output)
         is_dir = identity is not None and identity.is_dir
-        if not (is_dir or as_folder or delete or len(entries) != 1):
+        if not (as_folder or delete):
+            _refuse_several(output, entries)
             _refuse_taken(fs, [output], force)
             with remove_if_failed(fs, output.parent):
                 make_folder(fs, output.parent)
@@ -80,7 +81,10 @@ def export(
                 write_files(context, commit, real, {output.name: entries[0]}, progress=progress)
             return replace(done, written=(str(output),))
         if identity is not None and not is_dir:
-            raise WrongUsage(f"{output} is a file, but {len(entries)} files are to be written")
+            raise WrongUsage(
+                f"{printable(str(output))} is a file, and not a folder to write into",
+                hint="name a folder that is not there yet, or a file with a suffix",
+            )
         _refuse_taken(fs, [output / e.path for e in entries], force)
         extra = _extra(context, output, entries, force) if delete and is_dir else []
         with remove_if_failed(fs, output):
@@ -154,6 +158,15 @@ def _chosen(
     states = frozenset() if paths or everything else manifest.training_states
     chosen = [e for e in select(manifest, paths) if e.path not in states]
     return chosen, tuple(sorted(states))
+
+
+def _refuse_several(output: Path, entries: Sequence[FileEntry]) -> None:
+    if len(entries) != 1:
+        name = printable(str(output))
+        raise WrongUsage(
+            f"{name} names one file, but {len(entries)} are to be written",
+            hint=f"name one PATH of the version, or a folder: {name}/",
+        )
 
 
 def _refuse_taken(fs: FileSystem, places: Sequence[Path], force: bool) -> None:

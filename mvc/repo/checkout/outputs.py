@@ -1,7 +1,8 @@
-"""Nothing is written into a store."""
+"""Where files are written: what the name of a place means, and that it is in no store."""
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 
 from mvc.errors import WrongUsage
@@ -25,3 +26,24 @@ def refuse_store(fs: FileSystem, output: Path) -> None:
                 f"{printable(str(output))} lies in the store of a repository",
                 hint="name a file outside of .mvc",
             )
+
+
+def names_folder(fs: FileSystem, output: str | PathLike[str]) -> bool:
+    """Whether an output means a folder: its name ends in ``/`` or has no suffix.
+
+    What is there already stays what it is.
+    """
+    text, place = str(output), Path(output)
+    identity = None if text.endswith("/") else fs.stat(place)
+    if identity is not None:
+        return identity.is_dir
+    return text.endswith("/") or not place.suffix
+
+
+def refuse_slash(output: str | PathLike[str]) -> None:
+    """Raises WrongUsage for a name that ends in ``/``, where only a file can be written."""
+    if str(output).endswith("/"):
+        raise WrongUsage(
+            f"{printable(str(output))} names a folder, and one file is to be written",
+            hint="name a file",
+        )

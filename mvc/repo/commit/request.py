@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,13 +20,12 @@ from mvc.limits import (
     MAX_ATTACHED,
     MAX_ATTACHED_BYTES,
     MAX_MESSAGE,
-    MAX_METRICS,
     MAX_NAME_BYTES,
     MAX_NEEDS,
-    MAX_PARAMS,
 )
-from mvc.model.names import check_author, check_key, check_place, check_ref, printable
+from mvc.model.names import check_author, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
+from mvc.repo.values import check_values
 from mvc.repo.worktree.git_code import GitCode
 from mvc.types import Progress
 
@@ -158,18 +156,9 @@ def check_request(request: CommitRequest) -> None:
     check_run(options.run)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
-    if len(request.metrics) > MAX_METRICS:
-        raise WrongUsage(f"more than {MAX_METRICS} metrics")
-    if len(request.params) > MAX_PARAMS:
-        raise WrongUsage(f"more than {MAX_PARAMS} params")
+    check_values(request.metrics, request.params)
     if len(set(request.needs)) > MAX_NEEDS:
         raise WrongUsage(f"a version needs at most {MAX_NEEDS} others beside its parent")
-    for name in request.metrics:
-        check_key(name, "metric")
-    for name, value in request.params.items():
-        check_key(name, "param")
-        if len(value.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES:
-            raise WrongUsage(f"the param {printable(name)} is longer than {MAX_NAME_BYTES} bytes")
     if len(request.attachments) > MAX_ATTACHED:
         raise WrongUsage(f"a version carries at most {MAX_ATTACHED} files beside its own")
     for name, given in request.attachments.items():
@@ -198,39 +187,3 @@ def check_run(name: str) -> str:
     if len(name.encode()) > MAX_NAME_BYTES:
         raise InvalidName(f"the run's name is longer than {MAX_NAME_BYTES} bytes")
     return name
-
-
-def metrics_from(values: Mapping[str, object]) -> dict[str, float]:
-    """Metrics as float64. Raises WrongUsage, which names a value that is no number."""
-    result = {}
-    for name, value in values.items():
-        # torch warns if a loss with its autograd graph is converted.
-        detach = getattr(value, "detach", None)
-        number: Any = detach() if callable(detach) else value
-        try:
-            result[name] = float(number)
-        except (TypeError, ValueError, RuntimeError):
-            raise WrongUsage(f"metric {name!r} is not a number: {value!r}") from None
-        except OverflowError:
-            raise WrongUsage(f"metric {name!r} does not fit a float64") from None
-    return result
-
-
-def params_from(values: Mapping[str, object]) -> dict[str, str]:
-    """Params as texts: a text as it is, anything else as JSON (``0.001``, ``true``, ``[1, 2]``).
-
-    Raises WrongUsage, which names a value that JSON cannot hold.
-    """
-
-    def plain(value: Any) -> Any:
-        return value.item()  # numbers of numpy and torch
-
-    result = {}
-    for name, value in values.items():
-        try:
-            result[name] = value if isinstance(value, str) else json.dumps(value, default=plain)
-        except (TypeError, ValueError, AttributeError, RuntimeError, RecursionError):
-            raise WrongUsage(
-                f"param {name!r} is neither text nor plain data: {type(value).__name__}"
-            ) from None
-    return result

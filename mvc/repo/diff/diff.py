@@ -30,6 +30,7 @@ from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.names import is_under
+from mvc.repo.annotations import Annotations
 from mvc.repo.content.compare import FileDiff, TensorDiff, compare_files, renames
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context
@@ -113,7 +114,9 @@ def diff(
     compared, x, y = sum(f.comparisons for f in files), old.commit, new.commit
     metrics, params = {}, {}
     if x is not None and y is not None:
-        metrics, params = _differing(x.metrics, y.metrics), _differing(x.params, y.params)
+        annotations = Annotations(context.store.snapshot)
+        metrics = _differing(annotations.metrics(x), annotations.metrics(y))
+        params = _differing(annotations.params(x), annotations.params(y))
     related = _relations(pairs)
     from_head = new.from_head
     return Diff(

@@ -18,6 +18,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.model.names import is_under
 from mvc.repo import deployments
+from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
@@ -38,7 +39,8 @@ class LogEntry(Struct, frozen=True):
     ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None. ``relations``:
     what each of its models is to those of its first parent; None if they were not asked for, or
     are not known. ``dropped``: of a version that gave up its weights, how a recipe makes them
-    again. ``storage``: how it is stored and what that costs, if it was asked for.
+    again. ``storage``: how it is stored and what that costs, if it was asked for. ``annotations``:
+    what was found out later, in order; those that were undone are left out.
     """
 
     id: CommitId
@@ -50,6 +52,17 @@ class LogEntry(Struct, frozen=True):
     relations: tuple[Relation, ...] | None = None
     dropped: Dropped | None = None
     storage: VersionStats | None = None
+    annotations: tuple[Annotation, ...] = ()
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The version's metrics and those of its annotations, of which the last counts."""
+        return merged_metrics(self.commit, self.annotations)
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """The version's params and those of its annotations, in the same way."""
+        return merged_params(self.commit, self.annotations)
 
 
 def log(
@@ -93,8 +106,9 @@ def log(
             found = (commit for commit in found if commit.id not in hidden)
     if paths:
         found = (commit for commit in found if _changes(context, commit, paths))
+    annotations = Annotations(snapshot, incomplete)
     if sort is not None:
-        found = iter(_sorted(list(found), sort))
+        found = iter(_sorted(list(found), sort, annotations))
     return (
         LogEntry(
             commit.id,
@@ -106,6 +120,7 @@ def log(
             relations=_relations_if_known(context, commit, incomplete) if related else None,
             dropped=dropped(context, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,
+            annotations=annotations.of(commit.id),
         )
         for commit in islice(found, limit)
     )
@@ -169,16 +184,17 @@ def _changes(context: Context, commit: Commit, paths: Sequence[str]) -> bool:
     return under(old) != under(new)
 
 
-def _sorted(found: list[Commit], sort: str) -> list[Commit]:
+def _sorted(found: list[Commit], sort: str, annotations: Annotations) -> list[Commit]:
     """Those that have the metric, the highest first; with ``-NAME`` the lowest first.
 
     Of equal values the newer version comes first. Raises UnknownMetric if none has it.
     """
     name = sort.removeprefix("-")
-    having = [c for c in found if not math.isnan(c.metrics.get(name, math.nan))]
+    metrics = {commit.id: annotations.metrics(commit) for commit in found}
+    having = [c for c in found if not math.isnan(metrics[c.id].get(name, math.nan))]
     if found and not having:
-        raise commits.unknown_metric(name, found)
-    return sorted(having, key=lambda c: c.metrics[name], reverse=name == sort)
+        raise commits.unknown_metric(name, metrics.values())
+    return sorted(having, key=lambda c: metrics[c.id][name], reverse=name == sort)
 
 
 def is_reset_point(context: Context, commit: CommitId) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from heapq import heappop, heappush
 
 from mvc.errors import UnknownMetric, UnknownRevision
@@ -64,11 +64,14 @@ def newest_first(recorded: Recorded, commit: Commit) -> tuple[int, int]:
     return -recorded.offset, -position
 
 
-def unknown_metric(name: str, versions: Collection[Commit]) -> UnknownMetric:
-    """The error for a metric that none of these versions has, or only as NaN."""
+def unknown_metric(name: str, measured: Iterable[Iterable[str]]) -> UnknownMetric:
+    """The error for a metric that no version has, or only as NaN.
+
+    ``measured``: the names of the metrics of each version.
+    """
     from difflib import get_close_matches
 
-    names = sorted({name for commit in versions for name in commit.metrics})
+    names = sorted({name for each in measured for name in each})
     if name in names:
         return UnknownMetric(
             f"the metric {printable(name)} is NaN in every version that has it",

@@ -1,7 +1,8 @@
 """undo: reverts an operation; the undo is an operation itself.
 
 An operation that moved refs or changed the staged removals is undone by an entry that restores
-their previous values. That is possible only while they have the values that the operation set.
+their previous values. That is possible only while they have the values that the operation set. An
+annotation is undone by an entry that says no more than that.
 Undoing an undo redoes the operation. Deployments are evidence: they are not undone, but can be
 retracted, and a rollback deploys what was live before.
 """
@@ -26,6 +27,7 @@ from mvc.repo.recording import refuse_recorded
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import Snapshot
 
 _NOT_UNDONE = {
     "init": "made the repository",
@@ -201,7 +203,13 @@ class _Revert:
     @property
     def moves(self) -> bool:
         """Whether there is anything to undo; not in the operation that made the repository."""
-        return self._recorded.sequence != 0 and (bool(self.refs) or self.removed is not None)
+        return self._recorded.sequence != 0 and (
+            bool(self.refs) or self.removed is not None or self._annotates()
+        )
+
+    def _annotates(self) -> bool:
+        """Whether it annotated a version, or took an annotation back, or gave it back."""
+        return bool(_undone_in_the_end(self._snapshot, self._recorded).evidence)
 
     def head(self) -> Head:
         at = self._after(HEAD)
@@ -303,8 +311,18 @@ class _Revert:
 
         Otherwise it undoes what made the ref.
         """
-        found: Recorded | None = recorded
-        while found is not None and (number := undoes(found)) is not None:
-            found = self._snapshot.by_sequence(number)
-        changes = () if found is None else found.entry.refs
+        changes = _undone_in_the_end(self._snapshot, recorded).refs
         return any(change.name == name and change.new is None for change in changes)
+
+
+def _undone_in_the_end(snapshot: Snapshot, recorded: Recorded) -> Entry:
+    """The operation that an undo, or an undo of undos, is about; any other is about itself.
+
+    One without changes if that is gone.
+    """
+    while (number := undoes(recorded)) is not None:
+        found = snapshot.by_sequence(number)
+        if found is None:
+            return Entry(recorded.entry.operation, recorded.entry.time_ns)
+        recorded = found
+    return recorded.entry

@@ -15,6 +15,7 @@ REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLO
     b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
 )  # fmt: skip
 FORGOTTEN, OPERATION, UNDONE, RELINKED, WEIGHTS = b"g", b"o", b"u", b"h", b"w"
+EVIDENCE = b"a"
 _OFFSET = 6
 ID_BYTES = 8
 _BIAS = 1 << 63
@@ -88,6 +89,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield FORGOTTEN + each.commit[:8] + at
     for weights in entry.weights:
         yield WEIGHTS + weights.commit[:8] + at
+    for evidence in entry.evidence:
+        yield EVIDENCE + evidence.commit[:8] + at
     if entry.undoes is not None:
         yield UNDONE + number(entry.undoes) + at
     for relink in entry.relinks:

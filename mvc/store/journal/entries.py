@@ -6,25 +6,27 @@ and carries the canonical bytes of the commits it publishes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mvc.ids import CommitId
-from mvc.limits import MAX_COMMIT, MAX_NAME_BYTES, MAX_REASON, MAX_REF_BYTES
+from mvc.limits import MAX_COMMIT, MAX_MESSAGE, MAX_NAME_BYTES, MAX_REASON, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
-from mvc.model.commit import Commit
+from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, write_params
 from mvc.model.layout import Forms, number
 from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 
 # Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
 # one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
-_AUTHOR, _REASON, _RETURNS = 4, 8, 12
-ENTRY_TAGS = {_AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT}
+_AUTHOR, _REASON, _RETURNS, _EVIDENCE = 4, 8, 12, 16
+ENTRY_TAGS = {
+    _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
+}  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
 _FAR = 1 << 62  # bytes
@@ -108,6 +110,15 @@ class Weights(Struct, frozen=True):
     where: str = ""
 
 
+class Evidence(Struct, frozen=True):
+    """What somebody found out about ``commit`` later: metrics and params by name, a note."""
+
+    commit: CommitId
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
 _WEIGHTS = ("proven", "dropped", "restored")
 
 
@@ -117,7 +128,7 @@ class Entry(Struct, frozen=True, dict=True):
     ``marks``: the first 8 bytes of content roots, for finding versions by content.
     ``undoes``: the sequence number of the operation that this one takes back.
     ``author`` and ``reason``: who did it, and why; empty if that is not recorded.
-    ``unknown``: fields of a later version of mvc.
+    ``evidence``: annotations of versions. ``unknown``: fields of a later version of mvc.
     """
 
     operation: str
@@ -136,6 +147,7 @@ class Entry(Struct, frozen=True, dict=True):
     weights: tuple[Weights, ...] = ()
     author: str = ""
     reason: str = ""
+    evidence: tuple[Evidence, ...] = ()
     unknown: Unknown = ()
 
     @property
@@ -167,7 +179,7 @@ class Entry(Struct, frozen=True, dict=True):
 
     def _has_tail(self) -> bool:
         returns = any(each.returns_to is not None for each in self.deployments)
-        return bool(returns or self.author or self.reason or self.unknown)
+        return bool(returns or self.author or self.reason or self.evidence or self.unknown)
 
     def _tail(self) -> dict[int, bytes]:
         found = dict(self.unknown)
@@ -178,6 +190,8 @@ class Entry(Struct, frozen=True, dict=True):
         returns = [_or_zero(each.returns_to) for each in self.deployments]
         if any(returns):
             found[_RETURNS] = Writer().uints(returns).done()
+        if self.evidence:
+            found[_EVIDENCE] = _evidence_bytes(self.evidence)
         return found
 
     @cached_property
@@ -264,6 +278,7 @@ class Entry(Struct, frozen=True, dict=True):
             weights=weights,
             author=decode_text(fields.get(_AUTHOR, b"")),
             reason=decode_text(fields.get(_REASON, b"")),
+            evidence=_read_evidence(fields.get(_EVIDENCE), where),
             unknown=unknown_of(fields, ENTRY_TAGS),
         )
         if made.version != version:
@@ -276,15 +291,12 @@ class Entry(Struct, frozen=True, dict=True):
 
 
 def _is_form(entry: Entry) -> bool:
-    """Whether an entry publishes one commit, names no other but its first parent, and has no
-    fields of the versions between the first and the tailed one.
+    """Whether an entry publishes at most one commit, and has no fields of the versions between the
+    first and the tailed one.
     """
     if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights:
         return False
-    values = {value for change in entry.refs for value in (change.old, change.new)}
-    values.update(deployment.commit for deployment in entry.deployments)
-    own = {None, *(id_ for c in entry.commits for id_ in (c.id, *c.parents[:1]))}
-    return len(entry.commits) == 1 and values <= own
+    return len(entry.commits) <= 1 and not entry.evidence
 
 
 def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
@@ -292,19 +304,28 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
     field = iter(fields).__next__
     time_ns = number(field())
     regions = [Region(r.pack, number(field(), _FAR), number(field(), _FAR)) for r in known.regions]
-    (old,), new = known.commits, Commit.decode(field())
-    if len(new.parents) != len(old.parents):
-        raise ValueError("what it names as the parent is something else")
-    ids: dict[Any, Any] = {old.id: new.id, None: None}
-    ids.update(zip(old.parents[:1], new.parents[:1], strict=True))
+    commits = tuple([Commit.decode(field()) for _ in known.commits])
+    ids: dict[Any, Any] = {None: None}  # what needs no field of its own
+    for old, new in zip(known.commits, commits, strict=True):
+        if len(new.parents) != len(old.parents):
+            raise ValueError("what it names as the parent is something else")
+        ids[old.id] = new.id
+        ids.update(zip(old.parents[:1], new.parents[:1], strict=True))
+
+    def value(old: Any) -> Any:
+        if old in ids or isinstance(old, str):
+            return ids.get(old, old)
+        return CommitId(field())
+
+    refs = [RefChange(each.name, value(each.old), value(each.new)) for each in known.refs]
     deployments = []
     for each in known.deployments:
-        at, previous = signed(number(field())), number(field())
+        at, commit, previous = signed(number(field())), value(each.commit), number(field())
         deployments.append(
             Deployment(
                 each.target,
                 at,
-                ids[each.commit],
+                commit,
                 previous=previous - 1 if previous else None,
                 returns_to=each.returns_to,
             )
@@ -314,8 +335,8 @@ def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
         time_ns,
         known.note,
         tuple(regions),
-        commits=(new,),
-        refs=tuple([RefChange(each.name, ids[each.old], ids[each.new]) for each in known.refs]),
+        commits=commits,
+        refs=tuple(refs),
         deployments=tuple(deployments),
         retractions=known.retractions,
         removed=known.removed,
@@ -406,6 +427,30 @@ def _returning(
     return tuple(replace(each, returns_to=to - 1 if to else None) for each, to in pairs)
 
 
+def _evidence_bytes(evidence: Sequence[Evidence]) -> bytes:
+    writer = Writer().uint(len(evidence))
+    for each in evidence:
+        writer.raw(each.commit)
+        write_metrics(writer, each.metrics)
+        write_params(writer, each.params)
+        writer.text(each.note)
+    return writer.done()
+
+
+def _read_evidence(data: bytes | None, where: str) -> tuple[Evidence, ...]:
+    if data is None:
+        return ()
+    reader = Reader(data, where)
+
+    def read(reader: Reader) -> Evidence:
+        id_, metrics = CommitId(reader.raw(32)), read_metrics(reader)
+        return Evidence(id_, metrics, read_params(reader), reader.text(MAX_MESSAGE))
+
+    evidence = _many(reader, read)
+    reader.end()
+    return evidence
+
+
 def _or_zero(sequence: int | None) -> int:
     """A number of which 0 says that there is none."""
     return 0 if sequence is None else sequence + 1
@@ -441,7 +486,7 @@ def _read_value(reader: Reader, commits: Sequence[Commit]) -> RefValue:
     if tag == _NAME:
         return reader.text(MAX_REF_BYTES)
     if tag == _ID:
-        return CommitId(reader.raw(32))
+        return CommitId(reader.free_raw(32))
     if len(commits) != 1 or (tag == _PARENT and not commits[0].parents):
         raise reader.fail("a ref points to a commit that is not there")
     return commits[0].id if tag == _NEW else commits[0].parents[0]

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from mvc.errors import DamagedData, MvcError, WrongUsage
 from mvc.io.files import WriteFile
 from mvc.limits import MAX_ENTRY
+from mvc.model.commit import Commit
 from mvc.store.format import add_features
-from mvc.store.journal.entries import Entry
+from mvc.store.journal.entries import Entry, Evidence
 from mvc.store.journal.frames import (
     Position,
     Recorded,
@@ -105,11 +106,12 @@ def proven_entry(entry: Entry, at: Position) -> tuple[bytes, Position]:
 
 def _comparable(entry: Entry) -> tuple[object, ...]:
     """What an entry says; metrics as texts, since NaN equals nothing."""
-    commits = [
-        (replace(commit, metrics={}), {n: value.hex() for n, value in commit.metrics.items()})
-        for commit in entry.commits
+    said: list[Commit | Evidence] = [*entry.commits, *entry.evidence]
+    measured = [
+        (replace(each, metrics={}), {name: value.hex() for name, value in each.metrics.items()})
+        for each in said
     ]
-    return replace(entry, commits=()), commits
+    return replace(entry, commits=(), evidence=()), measured
 
 
 def heal(snapshot: Snapshot, file: WriteFile) -> None:

@@ -47,8 +47,8 @@ def test_the_training_state_comes_with_all_or_by_path(recorded) -> None:
     recorded("checkout", "HEAD", "-o", "both", "--all")
     names = ["model.safetensors", "model.training.safetensors"]
     assert sorted(p.name for p in (recorded.folder / "both").iterdir()) == names
-    recorded("checkout", "HEAD", "-o", "state", "model.training.safetensors")
-    assert (recorded.folder / "state").is_file()
+    recorded("checkout", "HEAD", "-o", "state.bin", "model.training.safetensors")
+    assert (recorded.folder / "state.bin").is_file()
     recorded("checkout", "HEAD", "-o", "folder/")
     assert [p.name for p in (recorded.folder / "folder").iterdir()] == names[:1]
     recorded("checkout", "HEAD")
@@ -70,8 +70,8 @@ def test_stdout_takes_one_file(versions) -> None:
     assert "name one of model.safetensors, other" in versions("checkout", "HEAD", "-o-", code=2).err
     failed = versions("checkout", "HEAD", "-o", "-", "--json", code=2).json
     assert failed["message"] == "-o - and --json both write to stdout"
-    versions("checkout", "HEAD", "-o", "./-", "other.safetensors")
-    assert (versions.folder / "-").is_file()
+    versions("checkout", "HEAD", "-o", "./-.bin", "other.safetensors")
+    assert (versions.folder / "-.bin").is_file()
 
 
 def test_a_damaged_file_writes_nothing_to_stdout(versions) -> None:

@@ -54,6 +54,19 @@ def test_completes_commands_revisions_and_targets(mvc) -> None:
     assert words(mvc, "mvc log --target p") == ["prod"]
 
 
+def test_completes_metrics(mvc) -> None:
+    mvc.write(1)
+    mvc("commit", "model.safetensors", "--metric", "acc=1", "--metric", "val_loss=2")
+    assert words(mvc, "mvc report --text a") == ["acc"]
+    assert words(mvc, "mvc log --best ") == ["-acc", "-val_loss", "acc", "val_loss"]
+    assert words(mvc, "mvc log --sort val") == ["val_loss"]
+
+
+def test_a_shell_that_is_not_named(mvc) -> None:
+    failed = mvc("completion", code=2).err
+    assert "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish\n" in failed
+
+
 def test_offers_nothing_outside_a_repository(mvc, tmp_path) -> None:
     mvc.folder = tmp_path
     assert words(mvc, "mvc show ") == []

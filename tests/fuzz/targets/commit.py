@@ -1,6 +1,8 @@
 # ruff: noqa: E501
 """A commit's canonical bytes, and its time as it is shown."""
 
+from msgspec.structs import replace
+
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
 from mvc.repo.times import format_time
@@ -19,4 +21,5 @@ def seeds() -> list[bytes]:
         ManifestId(bytes(32)), Root(bytes(32)), (CommitId(first.id),), "é", -1, -720, "m\n", metrics, "raw", "c",
         {"lr": "0.1"},
     )  # fmt: skip
-    return [first.encoded, second.encoded]
+    third = replace(second, run="a b", dirty=True, unknown=((400, b"x"),))
+    return [first.encoded, second.encoded, third.encoded]

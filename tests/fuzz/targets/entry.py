@@ -3,7 +3,15 @@
 
 from mvc.ids import CommitId, ManifestId, Root
 from mvc.model.commit import Commit
-from mvc.store.journal.entries import Deployment, Entry, Forgotten, RefChange, Region, Retraction
+from mvc.store.journal.entries import (
+    Deployment,
+    Entry,
+    Evidence,
+    Forgotten,
+    RefChange,
+    Region,
+    Retraction,
+)
 
 _ID = CommitId(bytes(range(32)))
 
@@ -24,4 +32,8 @@ def seeds() -> list[bytes]:
             (Deployment("prod", -5, commit.id, None),), (Retraction("prod", 1),), ("a",), (bytes(8),),
         ).encoded,
         Entry("forget", 3, forgotten=(Forgotten(_ID, True),), undoes=1).encoded,
+        Entry(
+            "annotate", 4, author="me", reason="é", evidence=(Evidence(_ID, {"a": 1.0}, {"b": "c"}, "n"),),
+            deployments=(Deployment("prod", 4, _ID, 1, 0),), unknown=((400, b"x"), (401, b"")),
+        ).encoded,
     ]  # fmt: skip

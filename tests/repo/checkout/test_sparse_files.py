@@ -95,10 +95,10 @@ def test_a_hole_is_neither_read_nor_encoded_again(tmp_path: Path, counted: dict[
         counted.update(read=0, encoded=0)
         assert [c.kind for c in repo.status(untracked=False).changes] == ["unchanged"]
         assert counted["read"] < MIB
-        repo.checkout("HEAD", to=tmp_path / "out")
+        repo.checkout("HEAD", to=tmp_path / "out.bin")
         assert repo.storage.fsck(full=True).sound
-    assert same_file(path, tmp_path / "out")
-    assert allocated(tmp_path / "out") < MIB
+    assert same_file(path, tmp_path / "out.bin")
+    assert allocated(tmp_path / "out.bin") < MIB
 
 
 def test_data_between_holes(repo: mvc.Repository, counted: dict[str, int]) -> None:
@@ -107,13 +107,13 @@ def test_data_between_holes(repo: mvc.Repository, counted: dict[str, int]) -> No
     path = sparse(repo.root / "m.bin", data=places)
     repo.commit([path], options=CommitOptions(cwd=repo.root))
     assert counted["read"] < 4 * MIB  # two readings of what is there
-    repo.checkout("HEAD", to=repo.root / "out")
-    assert same_file(path, repo.root / "out")
-    assert allocated(repo.root / "out") < 8 * MIB
+    repo.checkout("HEAD", to=repo.root / "out.bin")
+    assert same_file(path, repo.root / "out.bin")
+    assert allocated(repo.root / "out.bin") < 8 * MIB
     sparse(path, data={**places, 3 * PIECE: noise})
     repo.commit([path], options=CommitOptions(cwd=repo.root))
-    repo.checkout("HEAD", to=repo.root / "out", force=True)
-    assert same_file(path, repo.root / "out")
+    repo.checkout("HEAD", to=repo.root / "out.bin", force=True)
+    assert same_file(path, repo.root / "out.bin")
     assert repo.storage.fsck(full=True).sound
 
 
@@ -122,9 +122,9 @@ def test_tensors_that_are_holes(tmp_path: Path, counted: dict[str, int]) -> None
     with mvc.Repository.init(tmp_path) as repo:
         repo.commit([path], options=CommitOptions(cwd=tmp_path))
         assert counted["read"] < MIB and counted["encoded"] < 40
-        repo.checkout("HEAD", to=tmp_path / "out")
+        repo.checkout("HEAD", to=tmp_path / "out.bin")
         assert len({tensor.id for tensor in repo.manifest().entries[0].tensors}) == 1
-    assert same_file(path, tmp_path / "out")
+    assert same_file(path, tmp_path / "out.bin")
 
 
 @pytest.mark.parametrize("pipeline", ["lossless", "vsol", "none"])

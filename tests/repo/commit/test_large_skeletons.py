@@ -25,7 +25,7 @@ def check(root: Path, wanted: dict[str, bytes]) -> int:
     with Repository.open(root) as repo:
         assert repo.storage.fsck(full=True).problems == ()
         for id_, data in wanted.items():
-            out = root / "out"
+            out = root / "out.bin"
             repo.checkout(id_, to=out, force=True)
             assert out.read_bytes() == data
         entry = repo.manifest().entries[0]

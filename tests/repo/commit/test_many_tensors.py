@@ -174,5 +174,5 @@ def test_a_file_of_many_tensors(tmp_path: Path) -> None:
         save_file(tiny(300), tmp_path / "m.safetensors")
         before = (tmp_path / "m.safetensors").read_bytes()
         repo.commit([tmp_path / "m.safetensors"], options=CommitOptions(cwd=tmp_path))
-        repo.checkout("HEAD", to=tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == before
+        repo.checkout("HEAD", to=tmp_path / "out.bin")
+    assert (tmp_path / "out.bin").read_bytes() == before

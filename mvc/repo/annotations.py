@@ -1,0 +1,124 @@
+"""Annotations: what somebody found out about a version after it was made.
+
+An annotation is an operation of its own, with author and time, so that the version's id stays. One
+that was undone does not count. Of several metrics or params with one name the last counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from mvc.errors import DamagedData, WrongUsage
+from mvc.ids import CommitId
+from mvc.limits import MAX_MESSAGE
+from mvc.model.commit import Commit
+from mvc.repo.context import Context, noting
+from mvc.repo.lookup import commits
+from mvc.repo.lookup.revisions import Rev, resolve
+from mvc.repo.oplog.oplog import undone_by
+from mvc.repo.values import check_values, metrics_from, params_from
+from mvc.store.journal.entries import Entry, Evidence
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import Snapshot
+
+
+class Annotation(Struct, frozen=True):
+    """``number``: of the operation. ``author`` added it at ``time_ns``, ns since 1970."""
+
+    number: int
+    author: str
+    time_ns: int
+    metrics: Mapping[str, float]
+    params: Mapping[str, str]
+    note: str
+
+
+def annotate(
+    context: Context,
+    rev: Rev,
+    *,
+    metrics: Mapping[str, object],
+    params: Mapping[str, object],
+    note: str,
+) -> Annotation:
+    """Adds to what is known of a version; durable on return.
+
+    Raises UnknownRevision, InvalidName, and WrongUsage for an annotation that says nothing.
+    """
+    context.fresh()
+    commit = resolve(context, rev)
+    evidence = Evidence(commit, metrics_from(metrics), params_from(params), note)
+    if not (metrics or params or note):
+        raise WrongUsage("this annotation says nothing", hint="give it metrics, params or a note")
+    if len(note.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
+        raise WrongUsage(f"the note is longer than {MAX_MESSAGE} bytes")
+    check_values(evidence.metrics, evidence.params)
+
+    def make() -> Entry:
+        commits.get(context, commit)
+        author, now = context.author, context.store.now_ns()
+        return Entry("annotate", now, commit.short, author=author, evidence=(evidence,))
+
+    return _annotation(context.store.publish(make), evidence)
+
+
+def _annotation(recorded: Recorded, evidence: Evidence) -> Annotation:
+    return Annotation(
+        recorded.sequence,
+        recorded.entry.done_by,
+        recorded.entry.time_ns,
+        metrics=evidence.metrics,
+        params=evidence.params,
+        note=evidence.note,
+    )
+
+
+class Annotations:
+    """The annotations of versions. A repository without any is asked once."""
+
+    def __init__(self, snapshot: Snapshot, incomplete: list[DamagedData] | None = None) -> None:
+        """Raises DamagedData where entries are lost that may have annotated; or notes it."""
+        self._snapshot = snapshot
+        self._incomplete = incomplete
+        with noting(incomplete):
+            snapshot.check_gaps(-1, "what was annotated")
+        self._any = snapshot.has_evidence()
+
+    def of(self, commit: CommitId) -> tuple[Annotation, ...]:
+        """Those that count, in the order in which they were recorded."""
+        if not self._any:
+            return ()
+        snapshot = self._snapshot
+        with noting(self._incomplete):
+            return tuple(
+                _annotation(recorded, evidence)
+                for recorded, evidence in snapshot.evidence(commit)
+                if undone_by(snapshot, recorded.sequence) is None
+            )
+        return ()
+
+    def metrics(self, commit: Commit) -> Mapping[str, float]:
+        """All that was measured of a version, when it was made or later."""
+        return merged_metrics(commit, self.of(commit.id))
+
+    def params(self, commit: Commit) -> Mapping[str, str]:
+        """All params of a version, in the same way."""
+        return merged_params(commit, self.of(commit.id))
+
+
+def merged_metrics(commit: Commit, later: tuple[Annotation, ...]) -> Mapping[str, float]:
+    """A version's metrics; those of an annotation replace earlier ones of their names."""
+    found = commit.metrics
+    for each in later:
+        found = {**found, **each.metrics}
+    return found
+
+
+def merged_params(commit: Commit, later: tuple[Annotation, ...]) -> Mapping[str, str]:
+    """A version's params, in the same way."""
+    found = commit.params
+    for each in later:
+        found = {**found, **each.params}
+    return found

@@ -1,0 +1,73 @@
+"""How the frozen repository with tails was made. It is never made again.
+
+    git worktree add /tmp/old COMMIT          # the program of the time
+    cd tests/frozen && PYTHONPATH=/tmp/old python make_tails.py OUT
+
+As ``make.py``, whose helpers it uses, with the optional features ``entry-5`` and ``commit-4``: who
+did what and why, rollbacks that say what they went back to, annotations, runs, code that differs
+from its git commit; and fields of a later program, which this one ignores.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from keep import keep
+from make import AUTHOR, Ticking, model, moved
+from msgspec.structs import replace
+
+from mvc.api.repository import Repository
+from mvc.repo.commit.commit import commit
+from mvc.repo.commit.inputs import of_states
+from mvc.repo.commit.request import CommitRequest
+from mvc.repo.worktree.git_code import GitCode
+from mvc.store.journal.entries import Entry, RefChange
+
+LATER = ((400, b"\0later"), (1 << 31, b""))
+
+
+def tails(root: Path) -> None:
+    """Two people, several runs, annotations that are undone, and what gc leaves of all that."""
+    with Repository.init(root, clock=Ticking()) as repo:
+        context, state = repo.context, model()
+        for i in range(6):
+            os.environ["MVC_AUTHOR"] = AUTHOR if i % 2 else "gräce"
+            state = moved(state, i)
+            request = CommitRequest(
+                of_states(context, {"model.safetensors": state}),
+                f"tails {i}",
+                {"acc": i / 8} if i % 2 else {},
+                deploy="prod" if i < 4 else None,
+                author="somebody" if i == 2 else None,
+                run=("", "lr 0.1", "é")[i % 3],
+                code=GitCode("1f" * 20, dirty=i > 2, patch=b"--- a\n+++ b\n" if i == 4 else b""),
+            )
+            commit(context, request)
+        repo.rollback("prod", reason="the error rate\ndoubled")
+        repo.rollback("prod", to="HEAD~5")
+        repo.deploy("HEAD", "edge", at=Ticking.now, reason="\udcff")
+        repo.retract(None, "edge", reason="a typo")
+        repo.annotate("HEAD", metrics={"auc": 0.5, "nan": float("nan")}, note="nightly")
+        repo.annotate("HEAD~1", params={"approved": "yes", "é": "ü"}, note="two\nlines")
+        repo.annotate("HEAD", metrics={"auc": 0.75})
+        undone = repo.undo(reason="it was the wrong set")
+        repo.undo(undone.number)
+        repo.annotate("HEAD~2", note="undone for good")
+        repo.undo()
+        repo.storage.forget("HEAD~3", reason="asked for by a person")
+        repo.storage.repack(interval=2, reason="faster")
+        repo.storage.gc(grace="0", reason="disk is full")
+        repo.annotate("HEAD~3", note="forgotten, and still evidence")
+        repo.undo(reason="and kept, within the grace")
+        store, at = context.store, repo.version("HEAD")
+        made = replace(at, parents=(at.id,), message="later", unknown=LATER)
+        change = RefChange("heads/main", at.id, made.id)
+        store.publish(
+            lambda: Entry("later", store.now_ns(), commits=(made,), refs=(change,), unknown=LATER)
+        )
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), "tails", tails)
