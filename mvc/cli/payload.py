@@ -20,6 +20,7 @@ from mvc.repo.times import format_time
 OWN_FIELDS = {
     "Bars": "title kinds",
     "BestVersion": "kind place value commit",
+    "Annotation": "number author time@ metrics params note",
     "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
@@ -38,7 +39,7 @@ OWN_FIELDS = {
     "Lanes": "title spans",
     "Line": "title curves best",
     "Live": "target commit since@ until@ sequence=deployment.sequence author=who reason=why "
-    "message metrics params=version.params",
+    "message metrics params annotations",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
     "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "

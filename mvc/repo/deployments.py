@@ -30,6 +30,9 @@ from mvc.store.snapshot import Snapshot
 _FEW = 4  # records among which an immediate one is searched first
 
 
+_SECOND = 10**9
+
+
 class Deployed(Struct, frozen=True):
     """``commit`` went live on ``target`` at ``time_ns`` and was recorded at ``recorded_ns``.
 
@@ -132,8 +135,9 @@ def retract(
 ) -> Deployed:
     """Records that a deployment does not count; its own record stays.
 
-    It is the newest on the target, of ``rev`` if that is not None, and at exactly ``time_ns``
-    (ns since 1970) if given. Raises UnknownTarget, UnknownRevision, NoDeployment.
+    It is the newest on the target, of ``rev`` if that is not None, and at ``time_ns`` (ns since
+    1970) if given; if none was then, the newest within that second. Raises UnknownTarget,
+    UnknownRevision, NoDeployment.
     """
     snapshot = context.fresh()
     check_target(context, target)
@@ -157,16 +161,23 @@ def retract(
 def _to_retract(
     snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
 ) -> Deployed:
-    found = (
+    newest = (
         newest_first(snapshot, target) if commit is None else reversed(of_commit(snapshot, commit))
     )
-    there = None
-    for deployed in found:
-        if deployed.target != target or time_ns not in (None, deployed.time_ns):
+    then, second = list[Deployed](), list[Deployed]()
+    for deployed in newest:
+        if deployed.target != target:
             continue
-        if not deployed.retracted:
-            return deployed
-        there = there or deployed
+        if time_ns in (None, deployed.time_ns):
+            then.append(deployed)
+            if not deployed.retracted:
+                return deployed
+        elif time_ns is not None and deployed.time_ns // _SECOND * _SECOND == time_ns:
+            second.append(deployed)  # people are shown seconds
+    there = next(iter(then), None)
+    counting = next((deployed for deployed in second if not deployed.retracted), None)
+    if there is None and counting is not None:
+        return counting
     what = "a deployment" if commit is None else f"a deployment of {commit.short}"
     what += f" on {target}" + ("" if time_ns is None else f" at {format_time(time_ns)}")
     if there is not None:

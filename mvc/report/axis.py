@@ -19,9 +19,9 @@ _DAY, _MINUTE = 86_400 * 10**9, 60 * 10**9
 _MARGIN = 50  # one of so many parts stays free behind the data, so that what is live now is seen
 
 
-def check_by(by: str) -> By:
-    """``by`` if it names an axis. Raises WrongUsage."""
-    if by not in get_args(By):
+def check_by(by: str | None) -> By | None:
+    """``by`` if it names an axis, or is None. Raises WrongUsage."""
+    if by is not None and by not in get_args(By):
         raise WrongUsage(f"an axis is one of {', '.join(get_args(By))}, not {by!r}")
     return by  # type: ignore[return-value]
 

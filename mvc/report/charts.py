@@ -16,7 +16,7 @@ from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.display import number, size
 from mvc.repo.version_stats import VersionStats
-from mvc.report.axis import Axis, Point
+from mvc.report.axis import Axis, By, Point
 from mvc.report.figure import NAMED, Bars, BestVersion, Curve, Lane, Lanes, Legend, Line
 from mvc.report.overview import Overview, Span
 
@@ -25,7 +25,7 @@ _LESS_IS_BETTER = {
     "cer", "err", "error", "errors", "fid", "loss", "losses", "mae", "mse", "nll", "perplexity",
     "ppl", "rmse", "wer",
 }  # fmt: skip
-_CROWDED = 50  # a gap that is so many times longer than all that is drawn beside it
+_PLACES, _FEW, _CROWDED = 400, 10, 4  # so many versions at each taken place are a crowd
 
 
 class Charts(Struct, frozen=True, dict=True):
@@ -35,15 +35,22 @@ class Charts(Struct, frozen=True, dict=True):
     links: Collection[CommitId] = ()
 
     @cached_property
+    def by(self) -> By:
+        """What the axis shows: if that was not chosen, time unless versions crowd on it."""
+        return self.found.view.by or ("version" if self._crowded() else "time")
+
+    @cached_property
     def axis(self) -> Axis:
         """From the first to the last version or deployment of the time that is looked at."""
         places = [self._place(commit) for commit in self.found.versions]
-        view = self.found.view
-        starts = (span.start_ns for spans in self.found.spans.values() for span in spans)
-        places += [
-            self._moment(start) for start in starts if view.since is None or start >= view.since
-        ]
-        return Axis.of(places, view.by)
+        return Axis.of([*places, *map(self._moment, self._starts())], self.by)
+
+    @property
+    def note(self) -> str | None:
+        """Which axis was taken, where that was not chosen and is not time."""
+        if self.by == "time" or self.found.view.by is not None:
+            return None
+        return "versions lie close together in time: they are placed by number (--by time: by time)"
 
     @cached_property
     def legend(self) -> list[Legend]:
@@ -90,23 +97,30 @@ class Charts(Struct, frozen=True, dict=True):
         }
         return Lanes("live on", lanes, self.links)
 
-    def crowded(self) -> str | None:
-        """A hint where most versions lie in a small part of the time, so that none is seen."""
+    def _crowded(self) -> bool:
+        """Whether far more versions than places of the time axis are taken."""
         times = [commit.time_ns for commit in self.found.versions]
-        if self.found.view.by != "time" or len(times) < 10:
-            return None
-        middle = times[len(times) * 9 // 10] - times[len(times) // 10]
-        if middle * _CROWDED > self.axis.high - self.axis.low:
-            return None
-        return "most versions lie close together in time: --by version spreads them evenly"
+        axis = Axis.of([*times, *self._starts()])
+        taken = len(axis.bins([(time, 0.0) for time in times], _PLACES))
+        return len(times) >= _FEW and taken * _CROWDED < min(len(times), _PLACES)
+
+    def _starts(self) -> list[int]:
+        """When deployments began in the time that is looked at."""
+        since = self.found.view.since
+        starts = [span.start_ns for spans in self.found.spans.values() for span in spans]
+        return [start for start in starts if since is None or start >= since]
 
     def _place(self, commit: Commit) -> int:
-        return commit.time_ns if self.found.view.by == "time" else self._numbers[commit.id]
+        return commit.time_ns if self.by == "time" else self._numbers[commit.id]
 
     def _moment(self, time_ns: int) -> int:
-        """The place of a moment: with version numbers, of the last version made until then."""
-        if self.found.view.by == "time":
+        """The place of a moment: with version numbers, of the last version made until then; now is
+        after the last one.
+        """
+        if self.by == "time":
             return time_ns
+        if time_ns == self.found.now_ns:
+            return 2 * len(self._times)  # beyond the axis, which cuts it off
         return max(1, bisect_right(self._times, time_ns))
 
     @cached_property

@@ -42,12 +42,12 @@ class Span(Struct, frozen=True):
 
 class View(Struct, frozen=True):
     """What is looked at: versions and deployments from ``since`` to ``until``, both included, in ns
-    since 1970, on an axis of time or of version numbers.
+    since 1970, on an axis of time or of version numbers; None: the one that shows more.
     """
 
     since: int | None = None
     until: int | None = None
-    by: By = "time"
+    by: By | None = None
 
     def shows(self, commit: Commit) -> bool:
         """Whether a version lies in this time."""

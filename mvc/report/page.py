@@ -90,7 +90,7 @@ def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
         '<a href="#deployments">Deployments</a></nav></header><main>',
         _section("history", "History"),
         _figure(axis, timeline, "Versions and deployments"),
-        _hint(charts.crowded()),
+        _note(charts.note),
         _left_out(len(found.spans) - len(lanes), "targets without a recent deployment"),
         _section("metrics", "Metrics"),
         _figure(axis, drawn, "Metrics") if metrics else "<p>No version has a metric.</p>",
@@ -296,8 +296,8 @@ def _section(id_: str, title: str) -> str:
     return f'<h2 id="{id_}">{title}</h2>'
 
 
-def _hint(text: str | None) -> str:
-    return "" if text is None else f'<p class="dim">Hint: {_e(text)}.</p>'
+def _note(text: str | None) -> str:
+    return "" if text is None else f'<p class="dim">Note: {_e(text)}.</p>'
 
 
 def _left_out(count: int, what: str) -> str:

@@ -89,8 +89,7 @@ def plot(context: Context, metrics: Sequence[str], options: Mapping[str, Any], v
             notes.append(f"distances of the last {len(measured):,} of {count:,} versions")
     if any(spans.values()):
         panels.append(charts.live(spans))
-    crowded = charts.crowded()
-    return Plot(charts.axis, panels, notes if crowded is None else [*notes, crowded])
+    return Plot(charts.axis, panels, [*notes, *filter(None, [charts.note])])
 
 
 def _png(drawn: Plot) -> bytes:

@@ -159,6 +159,18 @@ def test_targets_are_apart(context: Context) -> None:
         list_deployments(context, "test")
 
 
+def test_people_are_shown_seconds_and_may_name_them(context: Context) -> None:
+    id_ = commit(context)
+    for moment in (START, START + 7, START + SECOND + 9):
+        deploy(context, id_, "prod", moment)
+    assert retract(context, None, "prod", START + SECOND).time_ns == START + SECOND + 9
+    assert retract(context, id_, "prod", START).time_ns == START  # this very moment comes first
+    with pytest.raises(NoDeployment, match="retracted already"):
+        retract(context, id_, "prod", START)
+    with pytest.raises(NoDeployment, match="there is no record"):
+        retract(context, id_, "prod", START + 3)
+
+
 def test_a_retracted_deployment_is_passed_over_but_stays(context: Context) -> None:
     first = commit(context, deploy="prod", deploy_time=START + 10)
     commit(context, deploy="prod", deploy_time=START + 20)

@@ -227,13 +227,15 @@ def test_the_axis_ends_with_the_data(burst: mvc.Repository) -> None:
 
 def test_versions_crowded_in_time_are_spread_by_their_numbers(burst: mvc.Repository) -> None:
     burst.commit({"w": np.zeros(4)}, metrics={"acc": 0.5})  # now, nine weeks later
-    assert "--by version" in burst.plot("acc").notes[0]
-    spread = burst.plot("acc", by="version")
-    assert not spread.notes
-    assert (spread.axis.low, spread.axis.high) == (1, 41)
+    by_time = burst.plot("acc", by="time")
+    assert by_time.axis.by == "time" and not by_time.notes
+    spread = burst.plot("acc")
+    assert "--by time" in spread.notes[0] and not burst.plot("acc", by="version").notes
+    assert (spread.axis.by, spread.axis.low, spread.axis.high) == ("version", 1, 41)
     lanes = next(p for p in spread.panels if isinstance(p, Lanes))
     assert [lane.start for lane in lanes.targets["prod"]] == [1, 9, 17, 25, 33]
-    Page(burst.report(by="version"))
+    assert spread.axis.share(lanes.targets["prod"][-1].end) == 1.0  # live now
+    assert "placed by number" in Page(burst.report()).text
     with pytest.raises(MvcError, match="an axis is one of time, version"):
         burst.plot("acc", by="weight")  # type: ignore[arg-type]
 
@@ -258,6 +260,17 @@ def test_every_branch_is_a_line_that_begins_where_it_forks(burst: mvc.Repository
     assert first == (burst.version(fork).time_ns, burst.version(fork).metrics["acc"])
     assert "* wide  + main" in burst.plot("acc").text()[0]
     assert ">wide</text>" in burst.plot("acc").svg()
+
+
+def test_two_runs_on_one_branch_are_two_lines(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        for run in ("monday", "tuesday"):
+            for step in range(3):
+                options = mvc.CommitOptions(run=run)
+                repo.commit({"w": np.full(2, step)}, metrics={"acc": step}, options=options)
+        (line,) = (p for p in repo.plot("acc").panels if isinstance(p, Line))
+        assert {c.name: len(c.points) for c in line.curves} == {"tuesday": 3, "monday": 3}
+        assert {"monday", "tuesday"} <= set(Page(repo.report()).texts)
 
 
 def test_the_best_version_is_marked(burst: mvc.Repository) -> None:

@@ -44,10 +44,9 @@ class _ReportOptions(CommandOptions, frozen=True, kw_only=True):
     target: str | None = option("T", "Of the deployments, a chart of those on T alone.")
     since: str | None = option("TIME", "Nothing older than TIME.")
     until: str | None = option("TIME", "Nothing newer than TIME.")
-    by: Literal["time", "version"] = option(
-        None, "The horizontal axis: time, or the numbers of versions.",
-        default="time", show_default=True,
-    )  # fmt: skip
+    by: Literal["time", "version"] | None = option(
+        None, "The axis: time, or the numbers of versions; by default what shows more."
+    )
     output: str | None = option("FILE", "Where to write it (report.html); - is stdout.", "-o")
     force: bool = FORCE_FILE
     unfold: bool = UNFOLD

@@ -47,7 +47,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``new_branch``: then this version may be its first, without a parent.
 
     ``run`` names the training that the version belongs to. ``patch``: whether the version carries
-    what its code differs by from the git commit around the repository (``repo.recipes.patch``).
+    what its code differs by from the git commit around the repository (``repo.recipes.patch``), by
+    default as the setting ``commit.patch`` says.
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.
@@ -83,7 +84,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     in_place: bool = False
     produced_by: str | None = None
     run: str = ""
-    patch: bool = False
+    patch: bool | None = None
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
