@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
     from mvc.report.family import Family
-    from mvc.report.overview import View
+    from mvc.report.overview import Excerpt
     from mvc.report.plot import Plot
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
@@ -1113,11 +1113,11 @@ class Repository:
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
         return text
 
-    def _view(self, since: Time | None, until: Time | None, by: By | None) -> View:
+    def _view(self, since: Time | None, until: Time | None, by: By | None) -> Excerpt:
         from mvc.report.axis import check_by
-        from mvc.report.overview import View
+        from mvc.report.overview import Excerpt
 
-        return View(self._moment(since), self._moment(until), check_by(by))
+        return Excerpt(self._moment(since), self._moment(until), check_by(by))
 
     # -- deployments, refs, paths --------------------------------------------------------------
 

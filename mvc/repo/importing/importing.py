@@ -20,7 +20,7 @@ from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy as record_deployment
 from mvc.repo.deployments import of_commit
-from mvc.repo.importing.finding import Checkpoint, History, find_histories
+from mvc.repo.importing.finding import Checkpoint, FoundHistory, find_histories
 from mvc.repo.importing.metrics import metrics_of
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.commits import Ancestors
@@ -106,7 +106,7 @@ class _Line:
     """
 
     def __init__(
-        self, context: Context, options: _Options, history: History, *, done: int, total: int
+        self, context: Context, options: _Options, history: FoundHistory, *, done: int, total: int
     ) -> None:
         self._context = context
         self._options = options
