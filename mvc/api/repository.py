@@ -36,7 +36,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, live, refs, rollback, times
+from mvc.repo import deployments, live, refs, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -47,7 +47,6 @@ from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
-from mvc.repo.rollback import RolledBack
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
 from mvc.types import PathName, Progress, Reason
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.rollback import RolledBack
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
@@ -1139,8 +1139,10 @@ class Repository:
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
+        from mvc.repo.rollback import rollback
+
         announce = announcing(self.context, target)
-        done = rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        done = rollback(self.context, target, steps=steps, to=to, reason=reason)
         announce("rollback", done)
         return done
 

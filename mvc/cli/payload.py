@@ -50,7 +50,10 @@ OWN_FIELDS = {
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
     "Retraction": "target operation=sequence",
-    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to",
+    "Receipt": "number time@ author reason rules states",
+    "ForgottenState": "commit root gone@",
+    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
+    "retracted_ns retracted_by retracted_reason",
     "Short": "metric=best.metric keep=best.count have without",
     "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "

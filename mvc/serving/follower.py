@@ -137,14 +137,16 @@ class Follower:
         return self._live
 
     def _present(self) -> Repository:
-        """The repository; opened again if another one has its place."""
+        """The repository; opened again if another one has its place, or the caller closed it."""
+        if self._closing.is_set():
+            raise WrongUsage("this follower is closed", hint="make another one")
         if self._fs.stat(self._folder) is None:
             self._opened_as = self._read = None
             raise NotARepository(
                 f"the repository {printable(str(self._folder.parent))} is away",
                 hint="what is served stays as it is; its record is followed once it is back",
             )
-        if self._opened_as is None or self._identity() != self._opened_as:
+        if self.repo.closed or self._identity() != self._opened_as:
             fresh = mvc.Repository.open(
                 self._folder.parent, discover=False, fs=self._fs, clock=self._clock
             )
@@ -200,6 +202,8 @@ class Follower:
                     self.poll()
                     told = ""
             except MvcError as error:
+                if self._closing.is_set():
+                    return
                 if error.message != told:
                     told = error.message
                     warnings.warn(self._cause(error), NotFollowing, stacklevel=2)

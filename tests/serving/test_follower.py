@@ -209,6 +209,20 @@ def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, serve
     assert follower.repo.closed
 
 
+def test_a_repository_that_the_caller_closes(repo: mvc.Repository, served: Path) -> None:
+    follower = mvc.Follower(repo, "prod", to=served)
+    first = version(repo, 1)
+    assert polled(follower) == first
+    repo.close()
+    assert follower.poll() is None
+    second = version(follower.repo, 2)
+    assert polled(follower) == second and number_in(served) == 2
+    follower.close()
+    assert follower.repo.closed
+    with pytest.raises(WrongUsage, match="this follower is closed"):
+        follower.poll()
+
+
 def test_a_backup_put_in_its_place_is_followed(
     repo: mvc.Repository, served: Path, tmp_path: Path
 ) -> None:

@@ -165,6 +165,12 @@ def _kept_before(context: Context, commit: Commit) -> Manifest | None:
     return None
 
 
+def in_range(context: Context, rev: Rev) -> Iterator[Commit]:
+    """A version and its ancestors, newest first; of ``A..B`` without A and its ancestors."""
+    starts, hidden = _range(context, rev)
+    return ancestry(context.store.snapshot, starts, hidden=hidden)
+
+
 def _range(context: Context, rev: Rev) -> tuple[list[CommitId], Ancestors | None]:
     """The version to start from, and of ``A..B`` the ancestors of A, which are left out."""
     rev = id_or_text(rev)
