@@ -20,7 +20,7 @@ from mvc.report import figure
 from mvc.report.axis import Axis
 from mvc.report.charts import Charts, metrics_of
 from mvc.report.figure import Bars, Lanes, Legend, Line, Panel
-from mvc.report.overview import View, changes, overview
+from mvc.report.overview import Excerpt, changes, overview
 from mvc.report.stats import by_version
 
 _FIRST, _CHANGES = 6, 1000  # metrics if none is named; versions whose distances are measured
@@ -64,7 +64,9 @@ class Plot(Struct, frozen=True):
         return self.svg()
 
 
-def plot(context: Context, metrics: Sequence[str], options: Mapping[str, Any], view: View) -> Plot:
+def plot(
+    context: Context, metrics: Sequence[str], options: Mapping[str, Any], view: Excerpt
+) -> Plot:
     """``Repository.plot``; ``options`` by the names of ``PlotOptions``."""
     seconds, target = options.get("seconds", 10.0), options.get("target")
     stored, distance = options.get("stored", False), options.get("distance", False)

@@ -21,7 +21,7 @@ from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, live_now
-from mvc.repo.lookup import availability, commits, manifests
+from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
 from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
@@ -298,7 +298,7 @@ class _Revert:
         at = self.head().commit
         if at is None or at == head(self._context).commit:
             return
-        if (time_ns := manifests.forgotten_ns(self._context, at)) is not None:
+        if (time_ns := availability.forgotten_ns(self._context, at)) is not None:
             when = format_time(time_ns, precise=False)
             raise RefConflict(
                 f"HEAD would stand on {at.short}, whose state was forgotten on {when}",
