@@ -55,10 +55,10 @@ class Pager:
 
     def end(self) -> None:
         """Waits until the user leaves it; Ctrl-C is the pager's until then."""
-        with suppress(BrokenPipeError):
-            self.stream.close()
         while True:
             try:
+                with suppress(BrokenPipeError):
+                    self.stream.close()
                 self._process.wait()
             except KeyboardInterrupt:
                 continue

@@ -197,7 +197,7 @@ class Store:
             self._arenas = Arenas(2 * PIECE)
         return self._arenas
 
-    def require(self, features: frozenset[str]) -> None:
+    def require(self, features: frozenset[str] = frozenset()) -> None:
         """Names features in ``format``, durably, before anything is written that needs them.
 
         The caller must not hold the journal's lock. Raises ReadOnly if a feature that is named
