@@ -93,6 +93,10 @@ class Process:
                 cwd=PROJECT, stdout=out,
             )  # fmt: skip
 
+    def has_begun(self) -> bool:
+        """Whether it has done anything in this life: on a busy machine that takes a while."""
+        return self._files[-1].stat().st_size > 0
+
     def kill(self) -> None:
         assert self._child.poll() is None, f"{self._kind} has ended by itself"
         self.end()
@@ -166,11 +170,12 @@ def followed(folder: Path, rng: random.Random, swaps: int, limit: float) -> None
     watcher.start()
     try:
         while follower.swaps < swaps:
-            time.sleep(rng.uniform(0.5, 6.0))
+            time.sleep(rng.uniform(0.5, 3.0))
             process = rng.choice((publisher, keeper, follower, follower))
-            process.kill()
-            process.begin()
-            kills += 1
+            if process.has_begun():
+                process.kill()
+                process.begin()
+                kills += 1
         publisher.kill()
         keeper.kill()
         settled = _settled(root, file, limit)
