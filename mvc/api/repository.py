@@ -36,7 +36,7 @@ from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import DEFAULT_STATE, printable
-from mvc.repo import deployments, live, refs, rollback, times
+from mvc.repo import deployments, live, refs, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
 from mvc.repo.context import Context
@@ -47,7 +47,6 @@ from mvc.repo.lookup import commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
-from mvc.repo.rollback import RolledBack
 from mvc.repo.times import Time
 from mvc.store.store import FOLDER, create
 from mvc.types import PathName, Progress, Reason
@@ -76,6 +75,7 @@ if TYPE_CHECKING:
     from mvc.repo.lookup.refs import Head, Ref
     from mvc.repo.oplog.oplog import Operation
     from mvc.repo.oplog.undo import Undoing
+    from mvc.repo.rollback import RolledBack
     from mvc.repo.worktree.identify import Identified
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
@@ -954,13 +954,18 @@ class Repository:
         sort: str | None = None,
         relations: bool = False,
         prices: bool = False,
+        where: str | None = None,
+        grep: str | None = None,
     ) -> Log:
         """A version and its ancestors by commit time, newest first, read as far as looked at.
 
         ``A..B`` means B and its ancestors without those of A; ``every`` all branches, tags and
         HEAD, by publication. ``paths`` keeps versions that changed one of these tracked files
-        or folders. ``sort`` names a metric: versions that have it, the highest first, with
-        ``-NAME`` the lowest first; ``limit`` then counts the best.
+        or folders. ``where`` is a condition on metrics and params, those of annotations
+        included: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``; a version that lacks a name does
+        not match. ``grep`` is a regular expression, searched in message, notes, run and params.
+        ``sort`` names a metric, or a param that is a number: versions that have it, the highest
+        first, with ``-NAME`` the lowest first; ``limit`` then counts the best.
 
         ``since`` and ``until`` (both included) bound the commit time. With ``target`` only
         versions that a deployment there made live and that was not retracted, by the time of
@@ -989,6 +994,8 @@ class Repository:
             until=self._moment(until),
             reset_points=reset_points,
             incomplete=incomplete,
+            where=where,
+            grep=grep,
             every=every,
             paths=paths,
             sort=sort,
@@ -1143,8 +1150,10 @@ class Repository:
         Raises UnknownTarget, UnknownRevision, StateForgotten, and NoDeployment if there is
         nothing to go back to.
         """
+        from mvc.repo.rollback import rollback
+
         announce = announcing(self.context, target)
-        done = rollback.rollback(self.context, target, steps=steps, to=to, reason=reason)
+        done = rollback(self.context, target, steps=steps, to=to, reason=reason)
         announce("rollback", done)
         return done
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mvc.maintenance.forget import Chosen, ForgetPreview
     from mvc.maintenance.fsck.fsck import FsckReport
     from mvc.maintenance.gc import Collection as Collected
+    from mvc.maintenance.receipts import Receipt
     from mvc.maintenance.repack.plan import RepackCurve
     from mvc.maintenance.repack.repack import Repacked
     from mvc.maintenance.report import Repaired
@@ -114,8 +115,9 @@ class Storage:
     ) -> Chosen:
         """Gives up the states of versions, for good; the next ``gc`` takes their bytes away.
 
-        Either of those that are named, or of those that the rules give up (see
-        docs/commands/forget.md). Commits, ids and history stay. Returns what was chosen.
+        Either of those that are named (also as a range, ``A..B``), or of those that the rules give
+        up (see docs/commands/forget.md). Commits, ids and history stay, and a receipt
+        (``receipts``). Returns what was chosen.
         """
         from mvc.maintenance import forget
         from mvc.maintenance.retention import Best, Retention
@@ -135,6 +137,12 @@ class Storage:
         if not dry_run:
             forget.forget(self.context, chosen, reason=reason)
         return chosen
+
+    def receipts(self) -> list[Receipt]:
+        """What was forgotten, oldest first: by whom, why, and since when no byte is left of it."""
+        from mvc.maintenance.receipts import receipts
+
+        return receipts(self.context)
 
     def forget_preview(
         self,

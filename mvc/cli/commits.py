@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,6 +15,7 @@ from mvc.cli.text import number, one_line, seconds, size
 from mvc.errors import DamagedData, NoDeployment
 from mvc.model.commit import Commit
 from mvc.model.names import printable
+from mvc.repo.annotations import Annotation
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_age, format_time
@@ -78,6 +79,8 @@ def one_liner(
 ) -> str:
     """``1a2b3c4d5e (HEAD -> main) [prod] message``."""
     message = one_line(entry.commit.message) or out.paint("(no message)", "dim")
+    run = printable(entry.commit.run)
+    message = f"{run}: {message}" if run and not message.startswith(f"{run}:") else message
     id_ = str(entry.id) if full else entry.id.short
     notes = (
         forgotten_on(entry.forgotten_ns),
@@ -122,8 +125,8 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
     when = format_time(commit.time_ns, precise=False)
-    metrics = (f"{printable(k)}={number(v)}" for k, v in sorted(commit.metrics.items()))
-    params = (f"{printable(k)}={printable(v)}" for k, v in sorted(commit.params.items()))
+    metrics = _measured(entry.metrics)
+    params = _given(entry.params)
     facts = [
         ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
         ("Author", printable(commit.author)),
@@ -133,8 +136,9 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Manifest", commit.manifest.hex() if full else None),
         ("Code", _code(commit, full=full) or None),
         ("Run", printable(commit.run) or None),
-        ("Metrics", "  ".join(metrics) or None),
-        ("Params", "  ".join(params) or None),
+        ("Metrics", metrics or None),
+        ("Params", params or None),
+        *(("Note", note_line(annotation)) for annotation in entry.annotations),
         ("Relation", related(entry.relations or ()) or None),
         ("Stored", "as a reset point" if entry.reset_point else None),
         ("Price", None if entry.storage is None else _price(entry.storage)),
@@ -148,6 +152,22 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         lines.append("")
         lines += [f"    {printable(line)}".rstrip() for line in commit.message.strip().splitlines()]
     return lines
+
+
+def note_line(annotation: Annotation) -> str:
+    """``nightly evaluation  auc=0.91  (ada@host, 2026-11-20T10:00:00+01:00)``."""
+    when = format_time(annotation.time_ns, precise=False)
+    parts = (one_line(annotation.note), _measured(annotation.metrics), _given(annotation.params))
+    who = f"({printable(annotation.author)}, {when})"
+    return "  ".join([*filter(None, parts), who])
+
+
+def _measured(metrics: Mapping[str, float]) -> str:
+    return "  ".join(f"{printable(k)}={number(v)}" for k, v in sorted(metrics.items()))
+
+
+def _given(params: Mapping[str, str]) -> str:
+    return "  ".join(f"{printable(k)}={printable(v)}" for k, v in sorted(params.items()))
 
 
 def warn_of_clock(out: Output, deployed: Deployed) -> None:
@@ -205,7 +225,7 @@ def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:
     }
     return {
         **fields(entry.commit, _COMMIT),
-        **fields(entry, "refs deployments forgotten@ dropped"),
+        **fields(entry, "metrics params annotations refs deployments forgotten@ dropped"),
         **({} if storage is None else {"storage": storage}),
         **(fields(entry, more) if more else {}),
     }

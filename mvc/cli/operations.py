@@ -82,7 +82,7 @@ def operation_json(operation: Operation) -> dict[str, Any]:
     entry = operation.entry
     return {
         "number": operation.number,
-        **fields(entry, "operation time@ author reason note refs"),
+        **fields(entry, "operation time@ author=done_by reason note refs"),
         "commits": [commit.id for commit in entry.commits],
         **fields(entry, "deployments retractions relinks forgotten weights removed undoes"),
         "undone_by": operation.undone_by,
@@ -113,7 +113,7 @@ def _row(operation: Operation, *, full: bool) -> tuple[str, ...]:
         format_time(entry.time_ns, precise=False),
         printable(entry.operation),
         state,
-        printable(entry.author),
+        printable(entry.done_by),
         one_line(entry.reason),
         moves(entry, full=full),
         about(entry),

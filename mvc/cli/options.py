@@ -8,7 +8,7 @@ commands share are below.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from inspect import isclass
 from pathlib import Path
@@ -180,3 +180,27 @@ def timeout(needs: str) -> Any:
     seconds = click.FloatRange(0, min_open=True)
     what = "End the training of a version that takes longer."
     return option("SECONDS", what, needs=needs, type=seconds)
+
+
+def numbers(texts: Iterable[str]) -> dict[str, float]:
+    """Metrics as ``K=V`` pairs, each name once."""
+    found = {}
+    for name, value in pairs(texts, "metric"):
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise click.UsageError(f"metric {name!r} is not a number: {value!r}") from None
+    return found
+
+
+def pairs(texts: Iterable[str], what: str) -> Iterator[tuple[str, str]]:
+    """``K=V`` pairs, each name once. Raises UsageError."""
+    seen = set()
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise click.UsageError(f"a {what} is NAME=VALUE, not {text!r}")
+        if name in seen:
+            raise click.UsageError(f"the {what} {name!r} is given twice")
+        seen.add(name)
+        yield name, value

@@ -20,6 +20,7 @@ from mvc.repo.times import format_time
 OWN_FIELDS = {
     "Bars": "title kinds",
     "BestVersion": "kind place value commit",
+    "Annotation": "number author time@ metrics params note",
     "BenchRow": "pipeline preset delta full interval version_bytes recovery fits slow",
     "Collection": "commits forgotten objects phantoms recoded operations packs before_bytes=before "
     "freed_bytes=freed quarantined_bytes=quarantined quarantine_deleted_bytes=unquarantined",
@@ -38,7 +39,7 @@ OWN_FIELDS = {
     "Lanes": "title spans",
     "Line": "title curves best",
     "Live": "target commit since@ until@ sequence=deployment.sequence author=who reason=why "
-    "message metrics params=version.params",
+    "message metrics params annotations",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
     "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
@@ -49,7 +50,10 @@ OWN_FIELDS = {
     "Restored": "commit written deleted unchanged left_out branch head_moved=moved_head "
     "unreached=orphans",
     "Retraction": "target operation=sequence",
-    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to",
+    "Receipt": "number time@ author reason rules states",
+    "ForgottenState": "commit root gone@",
+    "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
+    "retracted_ns retracted_by retracted_reason",
     "Short": "metric=best.metric keep=best.count have without",
     "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "

@@ -44,6 +44,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Look": {
         "ls": "List the files and tensors of a version, or data sets.",
+        "annotate": "Add what was found out about a version later.",
         "identify": "Find the versions that introduced a file's state.",
         "stats": "Show what the repository holds and costs.",
         "report": "Draw the history: a page to look at, or charts.",

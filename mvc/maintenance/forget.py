@@ -38,6 +38,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.repo.context import Context
+from mvc.repo.history.log import in_range
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.revisions import Rev, resolve
@@ -85,8 +86,8 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
     it then has them again. A rule passes over what a version without its weights needs.
     """
     context.fresh()
-    ids = dict.fromkeys(resolve(context, rev) for rev in revs)
-    if bool(ids) == bool(rules):
+    revs = list(revs)
+    if bool(revs) == bool(rules):
         raise WrongUsage("name versions or give rules, one of the two")
     if rules:
         selected = given_up(context, rules)
@@ -95,12 +96,20 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
         since = recorded_since(context) if rules.unqueried else None
         short = too_few(context, rules, going)
         return Chosen(going, rules, short=short, queries_since_ns=since)
+    ids = dict.fromkeys(id_ for rev in revs for id_ in _versions(context, rev))
     found = [commits.get(context, id_) for id_ in ids]
     _refuse_head(context, found)
     kept = tuple(each.commit for each in _kept_by(context, found))
     already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)
     going = _sorted(c for c in found if c.id not in already)
     return Chosen(going, None, already, restored=kept)
+
+
+def _versions(context: Context, rev: Rev) -> list[CommitId]:
+    """What ``rev`` names; ``A..B``: the versions of B without those of A."""
+    if isinstance(rev, str) and ".." in rev:
+        return [commit.id for commit in in_range(context, rev)]
+    return [resolve(context, rev)]
 
 
 def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | None:
@@ -114,7 +123,7 @@ def forget(context: Context, chosen: Chosen, *, reason: str = "") -> Recorded | 
 
     def make() -> Entry:
         going = _still_going(context, chosen)
-        marks = tuple(Forgotten(c.id, chosen.named) for c in going)
+        marks = tuple(Forgotten(c.id, chosen.named, c.root) for c in going)
         note = "by name" if chosen.rules is None else chosen.rules.text
         again = tuple(_kept_by(context, going)) if chosen.named else ()
         return Entry(

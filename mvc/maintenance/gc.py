@@ -98,13 +98,16 @@ def grace_of(context: Context, given: timedelta | str | None = None) -> timedelt
 
 
 class CollectionPlan(Struct, kw_only=True):
-    """``quarantine``: files to delete. ``summary``: what that does."""
+    """``quarantine``: files to delete. ``summary``: what that does. ``traces``: objects that only
+    forgotten states have stay in a pack, as steps on the way to others or in a hole.
+    """
 
     found: Inventory
     reach: Reachable
     rewrite: RewritePlan
     quarantine: list[Path]
     summary: Collection
+    traces: bool
 
 
 def plan_collection(
@@ -150,8 +153,29 @@ def collect(
         return plan
 
     plan = retry_on_rewrite(context, attempt)
+    _record_gone(context, plan)
     drop(context, {*plan.summary.commits, *plan.reach.forgotten})
     return replace(plan.summary, before=before, freed=before - _size(store))
+
+
+def _record_gone(context: Context, plan: CollectionPlan) -> None:
+    """Records of which forgotten states no byte is left, once that is so.
+
+    Of states forgotten by rule, objects may stay as steps on the way to others, or in packs that
+    are not worth writing anew: while one does, it is not so for any of them.
+    """
+    store, reach, history = context.store, plan.reach, plan.found.history
+    waiting = {id_ for id_ in reach.forgotten if id_ not in history.gone}
+    if not waiting or store.unnamed_packs():
+        return
+    if plan.traces:
+        waiting = {id_ for id_ in waiting if reach.forgotten[id_]}
+    if waiting:
+        gone = tuple(sorted(waiting))
+        note = f"of {len(gone)} forgotten states no byte is left"
+        store.publish(
+            lambda: Entry("gc", store.clock.now_ns(), note, author=context.author, gone=gone)
+        )
 
 
 def _last_entry(plan: CollectionPlan, store: Store) -> Entry:
@@ -262,8 +286,15 @@ def plan_deletion(
         quarantined=bytes_of(fs, set(files_in(fs, folder)) - set(quarantine)),
         unquarantined=bytes_of(fs, quarantine),
     )
+    given_up = (coding for id_ in reach.given_up for coding in found.codings.get(id_, ()))
+    traces = bool(kept.phantoms) or any(coding.record.pack not in moved for coding in given_up)
     return CollectionPlan(
-        found=found, reach=reach, rewrite=rewrite, quarantine=quarantine, summary=summary
+        found=found,
+        reach=reach,
+        rewrite=rewrite,
+        quarantine=quarantine,
+        summary=summary,
+        traces=traces,
     )
 
 

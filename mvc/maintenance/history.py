@@ -27,6 +27,7 @@ class VersionHistory:
     ``homes``: by entry the number of the last version that it published, or -1.
     ``forgotten``: versions whose state was forgotten, by name (True) or by rule.
     ``fresh``: those that were forgotten by name since the last collection.
+    ``gone``: forgotten versions of which no byte was left at the end of a collection.
     ``dropped``: versions that gave up weights for a recipe, with the path that it makes.
     ``removals``: positions of the entries that set the paths to leave out of the next commit.
     """
@@ -37,6 +38,7 @@ class VersionHistory:
         self.homes = array("q")
         self.forgotten: dict[CommitId, bool] = {}
         self.fresh: set[CommitId] = set()
+        self.gone: set[CommitId] = set()
         self.dropped: dict[CommitId, str] = {}
         self.deployments = 0
         self.targets: set[str] = set()
@@ -75,8 +77,10 @@ class VersionHistory:
         self.deployments += len(entry.deployments)
         for each in entry.forgotten:
             self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
+            self.gone.discard(each.commit)
             if each.named:
                 self.fresh.add(each.commit)
+        self.gone.update(entry.gone)
         if entry.weights or entry.evidence:
             self._marked.add(position)
         if entry.evidence:
@@ -266,14 +270,15 @@ def _moves_among(stay: Set[CommitId], change: RefChange) -> bool:
 
 
 def _aged(entry: Entry, stay: Set[CommitId], *, keep_removed: bool) -> Entry:
-    """What an entry says of versions that stay; every deployment, retraction and correction."""
+    """What an entry says of versions that stay; all evidence: every deployment, retraction and
+    correction, every forgotten state.
+    """
     commits = tuple(commit for commit in entry.commits if commit.id in stay)
     return replace(
         entry,
         commits=commits,
         removed=entry.removed if keep_removed else None,
         marks=entry.marks if commits else (),
-        forgotten=tuple(each for each in entry.forgotten if each.commit in stay),
     )
 
 
@@ -286,6 +291,7 @@ def _says_anything(entry: Entry) -> bool:
             entry.retractions,
             entry.relinks,
             entry.forgotten,
+            entry.gone,
             entry.weights,
             entry.evidence,
             entry.reason,

@@ -141,6 +141,7 @@ _ALL = (
         low=0, high=MAX_NAME_BYTES),
     Key("commit.pipeline", str, "lossless", "the pipeline or preset that codes what is stored",
         low=1, high=MAX_PIPELINE_TEXT),
+    Key("commit.patch", bool, False, "keep what the code differs by from its git commit"),
     Key("store.layout", str, "skip:4", "what a version is coded against: skip:2 to skip:16, "
         "chain or chain:R", low=1, high=20, pattern=PATTERN),
     Key("store.reset_interval", int, None, "versions between reset points; null: 64 with skip, "

@@ -30,7 +30,7 @@ from mvc.errors import DamagedData, NoDeployment, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
-from mvc.repo.annotations import Annotation, Annotations, merged_metrics
+from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.context import Context
 from mvc.repo.deployments import (
     Deployed,
@@ -89,7 +89,13 @@ class Live(Struct, frozen=True):
 
     @property
     def metrics(self) -> Mapping[str, float]:
+        """The version's metrics and those of its annotations, of which the last counts."""
         return merged_metrics(self.version, self.annotations)
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """The version's params and those of its annotations, in the same way."""
+        return merged_params(self.version, self.annotations)
 
     @property
     def who(self) -> str:

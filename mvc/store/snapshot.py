@@ -475,6 +475,15 @@ class Snapshot:
 
         return self.retry_on_rewrite(look)
 
+    def forgetting(self) -> list[Recorded]:
+        """Every entry that forgot states, or says of which no byte is left, oldest first."""
+
+        def look() -> list[Recorded]:
+            offsets = {keys.offset_of(key) for key in self.under(keys.FORGOTTEN)}
+            return [self.entry(offset) for offset in sorted(offsets)]
+
+        return self.retry_on_rewrite(look)
+
     def weights(self, commit: bytes | None = None) -> Sequence[tuple[Recorded, Weights]]:
         """What became of a commit's weights, oldest first; of every commit's if it is None."""
 

@@ -262,6 +262,11 @@ class Store:
                         freed += self._delete(path)
         return freed
 
+    def unnamed_packs(self) -> set[int]:
+        """Numbers of packs on disk that no entry names: a process writes to them, or read them."""
+        ends = PackEnds(self.snapshot).all_proven()
+        return {n for n in pack_numbers(self.fs, self.folder / PACKS) if not ends.get(n)}
+
     def _lock_unnamed(self, held: ExitStack, ends: dict[int, int]) -> dict[int, Path]:
         """Packs that no entry names and no process writes to; ``held`` keeps them locked."""
         found = {}

@@ -18,6 +18,7 @@ from mvc.repo.arguments import check_text
 from mvc.repo.commit.request import (
     CommitRequest,
     check_request,
+    check_run,
 )
 from mvc.repo.lookup.refs import HEAD
 from mvc.repo.values import metrics_from, params_from
@@ -38,6 +39,7 @@ class CallbackOptions(TypedDict, total=False):
     when_full: str
     metrics: Metrics | Callable[[], Metrics] | None
     params: Params | Callable[[], Params] | None
+    run: str | None
     name: str
     queue_bytes: int | None
     on_deploy: Callable[[ServedVersion], object] | None
@@ -66,6 +68,7 @@ class RecorderOptions(Struct, frozen=True):
     when_full: str = "block"
     metrics: Metrics | Callable[[], Metrics] | None = None
     params: Params | Callable[[], Params] | None = None
+    run: str | None = None
     name: str = DEFAULT_STATE
     queue_bytes: int | None = None
     start: int | None = None
@@ -150,7 +153,7 @@ def check_options(options: RecorderOptions) -> None:
         whole("start", options.start, 0)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
-    optional = ("branch", "deploy", "author", "pipeline")
+    optional = ("branch", "deploy", "author", "pipeline", "run")
     for name in ("name", "message", *optional):
         value = getattr(options, name)
         if not isinstance(value, str) and (value is not None or name not in optional):
@@ -165,6 +168,7 @@ def check_options(options: RecorderOptions) -> None:
         check_ref("deployment target", options.deploy)
     if options.author is not None:
         check_author(options.author)
+    check_run(options.run or "")
     for name in ("metrics", "params"):
         value = getattr(options, name)
         if not (value is None or callable(value) or isinstance(value, Mapping)):

@@ -75,7 +75,8 @@ class Recorder:
     the number of steps done before, or what ``repo.resume`` returned; by default those of the
     version that ``repo.resume`` set the model to, and else 0. After a resume every version names
     the one that training went on from. ``message`` is put before each version's own; ``author`` is
-    as for ``commit``.
+    as for ``commit``. ``run`` names the training that the versions belong to; after a resume it is
+    by default that of the version that the training went on from.
     ``pipeline`` is text, or Requirements, which ``commit`` explains.
 
     Without ``pipeline`` versions are exact, and coded as the setting ``commit.pipeline`` says,

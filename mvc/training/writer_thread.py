@@ -19,15 +19,15 @@ from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import check_path
-from mvc.repo.commit.commit import commit
+from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.inputs import of_states, refuse_empty
 from mvc.repo.commit.reduced_file import approximating
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import tip
-from mvc.repo.worktree.git_code import GitCode, git_code
+from mvc.repo.worktree.git_code import GitCode
 from mvc.serving.served_version import ServedVersion
 from mvc.training.approximator import Approximated, Approximator
 from mvc.training.checks import RecorderOptions
@@ -155,7 +155,7 @@ class WriterThread(threading.Thread):
         as_of_call = options.deploy is not None and not made_here
         context = self._repo.context
         states |= self._files_to_store()
-        self._code = self._code or git_code(context.store.fs, context.root)
+        self._code = self._code or code_now(context)
         with context.caches.lock:
             request = CommitRequest(
                 changes=of_states(context, states),
@@ -173,6 +173,7 @@ class WriterThread(threading.Thread):
                 branch=options.branch,
                 new_branch=options.branch is not None,
                 code=self._code,
+                run=self._run(item),
             )
             return commit(context, request, self._queue.moved)
 
@@ -204,6 +205,14 @@ class WriterThread(threading.Thread):
             for path, (parsed, content) in self._files.items()
             if path not in entries or entries[path].content_id != content
         }
+
+    def _run(self, item: Item) -> str:
+        """The run that the version belongs to: that of the version it goes on from, if none is
+        named.
+        """
+        if self._options.run is not None or item.origin is None:
+            return self._options.run or ""
+        return commits.get(self._repo.context, item.origin).run
 
     def _message(self, item: Item) -> str:
         prefix = self._options.message

@@ -232,6 +232,36 @@ def look_ups(folder: Path, options: argparse.Namespace) -> None:
             )
 
 
+def live(folder: Path, options: argparse.Namespace) -> None:
+    """What was live, in 5,000 deployments, against the import of click that every command needs."""
+    root = folder / "r"
+    moment = history(root, 5000)
+    later = moment + 3 * 10**9
+    questions = {
+        "live": ("live", "prod"),
+        "live --at": ("live", "prod", "--at", str(moment)),
+        "live --between": ("live", "prod", "--between", str(moment), str(later)),
+    }
+    rounds = [
+        (process("-c", "import click"), *(mvc_(root, *words) for words in questions.values()))
+        for _ in range(15)
+    ]
+    walls, used = (
+        [statistics.median(costs) for costs in zip(*rows, strict=True)]
+        for rows in (
+            [[cost.wall for cost in row] for row in rounds],
+            [[cost.processor for cost in row] for row in rounds],
+        )
+    )
+    for name, wall, processor in zip(questions, walls[1:], used[1:], strict=True):
+        say(
+            f"{name}, 5,000 deployments, whole process",
+            f"{wall:.3f} s, processor {processor:.3f} s "
+            f"({processor / used[0]:.1f} x the import of click)",
+            "0.12 s",
+        )
+
+
 def history(root: Path, commits: int) -> int:
     """A repository of bare commits, each deployed; returns a moment in the middle."""
     from mvc.repo.deployments import deployment_for
@@ -422,6 +452,7 @@ ROWS = {
     "two": two_of_many,
     "small": small_commits,
     "lookups": look_ups,
+    "live": live,
     "memory": memory,
     "tensors": many_tensors,
     "sparse": sparse,

@@ -71,7 +71,7 @@ def recorded(framework: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
     torch.set_num_threads(1)
     with mvc.Repository.init(folder / "models") as repo:
-        options = {"deploy": "prod", "metrics": {"fold": 3}, "params": {"data": "a"}}
+        options = {"deploy": "prod", "metrics": {"fold": 3}, "params": {"data": "a"}, "run": "a"}
         recording = framework.recorder(repo, **options)
         trained = framework.train(folder, count, recording, act=see)
         yield Recorded(repo, count, trained, seen, recording.report)
@@ -85,7 +85,7 @@ def test_every_step_is_a_version(framework: Any, recorded: Recorded) -> None:
         assert digests(repo.checkout(entry.id).values()) == seen[step]
         assert entry.commit.metrics["fold"] == 3
         assert any("loss" in name for name in entry.commit.metrics) == framework.LOGS
-        assert entry.commit.params["data"] == "a"
+        assert entry.commit.params["data"] == entry.commit.run == "a"
         assert framework.HYPER.items() <= entry.commit.params.items()
     assert [d.commit for d in repo.deployments("prod")] == [entry.id for entry in log]
     assert (report.durable, report.failed, report.newest_step) == (len(log), 0, count)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import mvc
-from mvc.errors import CannotResume, UnsupportedTensor
+from mvc.errors import CannotResume, InvalidName, UnsupportedTensor
 from tests.training.runs import Net, Run, bits_of
 
 STEPS = 7  # in the middle of an epoch
@@ -72,10 +72,10 @@ CASES = {
 }
 
 
-def record(repo: mvc.Repository, run: Run, count: int = STEPS, **options: Any) -> None:
-    with mvc.Recorder(repo, run.model, run.optimizer, **{**run.parts, **options}) as recorder:
+def record(repo: mvc.Repository, of: Run, count: int = STEPS, **options: Any) -> None:
+    with mvc.Recorder(repo, of.model, of.optimizer, **{**of.parts, **options}) as recorder:
         for _ in range(count):
-            recorder.step(loss=run.train(), batch=run.position)
+            recorder.step(loss=of.train(), batch=of.position)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -379,3 +379,20 @@ def test_only_the_model_that_was_resumed_counts_on(repo: mvc.Repository, tmp_pat
         assert messages(repo)[-1] == f"step {start + 1}"
         record(repo, run, 1)
         assert messages(repo)[-1] == "step 1"
+
+
+def test_a_run_goes_on_after_a_resume(repo: mvc.Repository) -> None:
+    """Step 63 belongs to a run, that of the version it goes on from if none is named."""
+    first, second = Run(sgd), Run(sgd, seed=2)
+    record(repo, first, 2, run="a")
+    record(repo, second, 1, run="b")
+    repo.resume(second.model, second.optimizer, rev="HEAD~1")
+    record(repo, second, 1)
+    repo.resume(second.model, second.optimizer)
+    record(repo, second, 1, run="c")
+    record(repo, Run(sgd), 1)
+    runs = [entry.commit.run for entry in repo.log()][::-1]
+    assert runs == ["a", "a", "b", "a", "c", ""]
+    for wrong in ("a\nb", " a", "x" * 2000):
+        with pytest.raises(InvalidName, match="the run's name"):
+            mvc.Recorder(repo, first.model, run=wrong)

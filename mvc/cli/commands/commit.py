@@ -12,7 +12,7 @@ default) and the functions model() and optimizer(parameters). A replay of it pro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
@@ -22,7 +22,16 @@ import click
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
 from mvc.cli.completing import complete_files
-from mvc.cli.options import CommandOptions, argument, flag, given, option, timeout
+from mvc.cli.options import (
+    CommandOptions,
+    argument,
+    flag,
+    given,
+    numbers,
+    option,
+    pairs,
+    timeout,
+)
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -39,7 +48,9 @@ from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
-_NOT_PROVEN = "every at pipeline output in_place exact reset_point author date opaque allow_empty"
+_NOT_PROVEN = (
+    "every at pipeline output in_place exact reset_point author date opaque allow_empty run patch"
+)
 _OF_TENSORS = {".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy"}
 
 
@@ -56,6 +67,8 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     )
     pairs: tuple[str, ...] = option("K=V", "Keep a number with it.", "--metric")
     texts: tuple[str, ...] = option("K=V", "Keep a setting with it.", "--param")
+    run: str = option("NAME", "The training that made it.", default="")
+    patch: bool = flag("Keep what the code differs by from its git commit.")
     deploy: str | None = option("TARGET", "Record that it goes live on TARGET.")
     at: str | None = option("TIME", "When it went live, if not now.", needs="deploy")
     pipeline: str | None = option("SPEC|PRESET", "How to store what changed.")
@@ -94,8 +107,8 @@ def command(session: Session, args: _CommitOptions) -> None:
     text = args.message if args.message_file is None else args.message_file.read()
     recorded = {
         "message": text or "",
-        "metrics": metrics(args.pairs),
-        "params": dict(_pairs(args.texts, "param")),
+        "metrics": numbers(args.pairs),
+        "params": dict(pairs(args.texts, "param")),
         "deploy": args.deploy,
     }
     commit = _commit if args.provenance is None else _commit_with_recipe
@@ -143,8 +156,10 @@ def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) ->
         options = CommitOptions(
             all=args.every,
             progress=progress,
+            patch=args.patch or None,
             **fields(
-                args, "time=date at output in_place exact opaque allow_empty author reset_point"
+                args,
+                "time=date at output in_place exact opaque allow_empty author reset_point run",
             ),
         )
         paths = list(args.paths) or None
@@ -253,29 +268,6 @@ def _tell_of_setting(session: Session, done: CommitResult) -> None:
             f"Stored exactly: commit.pipeline is {printable(text)}, whose production weights are "
             "made with -o FILE or --in-place"
         )
-
-
-def metrics(pairs: Iterable[str]) -> dict[str, float]:
-    """``K=V`` pairs, each name once."""
-    found = {}
-    for name, value in _pairs(pairs, "metric"):
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise click.UsageError(f"metric {name!r} is not a number: {value!r}") from None
-    return found
-
-
-def _pairs(texts: Iterable[str], what: str) -> Iterator[tuple[str, str]]:
-    seen = set()
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise click.UsageError(f"a {what} is NAME=VALUE, not {text!r}")
-        if name in seen:
-            raise click.UsageError(f"the {what} {name!r} is given twice")
-        seen.add(name)
-        yield name, value
 
 
 def _same_as(session: Session, done: CommitResult) -> dict[str, CommitId]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, flag, option, reason
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option, reason
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
+from mvc.cli.receipts import print_receipt
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
 from mvc.cli.text import count, one_line, size
-from mvc.errors import NotConfirmed
+from mvc.errors import NoDeployment, NotConfirmed
 from mvc.maintenance import forget
 from mvc.maintenance.forget import Chosen
 from mvc.maintenance.retention import Best, Retention
@@ -28,6 +29,8 @@ from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
     from mvc.maintenance.forget import Chosen, ForgetPreview
+    from mvc.maintenance.receipts import Receipt
+    from mvc.repo.lookup.revisions import Rev
 
 _FIRST = 10
 _AT_LEAST_1 = click.IntRange(min=1)
@@ -40,6 +43,11 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
         "TARGET", "Forget the versions that no deployment on TARGET served."
     )
     unqueried: bool = flag("Forget the versions that were never asked for.")
+    between: tuple[str, str] | None = option(
+        "A B", "Forget what was live from A to B.", "--live-between", nargs=2
+    )
+    target: str | None = option("T", "With --live-between: where.", needs="between")
+    listed: bool = flag("Print the receipts of what was forgotten, and forget nothing.", "--list")
     keep_last: int | None = option("N", "Keep the last N.", type=_AT_LEAST_1)
     keep_hourly: int | None = option(
         "N", "Keep the last of each of the last N hours that have any.", type=_AT_LEAST_1
@@ -59,13 +67,16 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _ForgetOptions) -> int:
     from mvc.maintenance.gc import grace_of
 
+    if args.listed:
+        check_alone("listed", takes="rev")
+        return _print_receipts(session, args.rev)
     context, as_json = session.repository.context, session.as_json
     rules = Retention(
         best=tuple(Best.parse(text) for text in args.keep_best),
         **fields(args, "last=keep_last hourly=keep_hourly daily=keep_daily"),
         **fields(args, "unused unqueried"),
     )
-    chosen = forget.choose(context, args.rev, rules or None)
+    chosen = forget.choose(context, _named(session, args), rules or None)
     asks = bool(chosen.commits) and not args.dry_run and not args.force
     if asks:
         _check_can_ask(as_json=as_json)
@@ -82,11 +93,47 @@ def command(session: Session, args: _ForgetOptions) -> int:
     done = None if args.dry_run else forget.forget(context, chosen, reason=args.reason or "")
     if as_json:
         told = {"dry_run": args.dry_run, "number": done.sequence if done else None}
+        told["receipt"] = None if done is None else _receipt(session, done.sequence)
         session.out.json("mvc.forget/1", told | _json(chosen, cost))
     elif done is not None:
         states = count(len(done.entry.forgotten), "state")
         session.out.note(f"Forgot {states}; 'mvc gc' removes the bytes")
+        if session.verbosity >= 0:
+            print_receipt(session, _receipt(session, done.sequence))
     return int(bool(chosen.already) and not chosen.commits)
+
+
+def _named(session: Session, args: _ForgetOptions) -> list[Rev]:
+    if args.between is None:
+        return list(args.rev)
+    if args.rev:
+        raise click.UsageError("name versions, or a time with --live-between")
+    found = session.repository.live_between(*args.between, args.target)
+    if not found:
+        raise NoDeployment("nothing was live then", hint="'mvc deploy --list' says what was when")
+    return [each.commit for each in found]
+
+
+def _receipt(session: Session, number: int) -> Receipt:
+    return next(r for r in session.repository.storage.receipts() if r.number == number)
+
+
+def _print_receipts(session: Session, revs: tuple[str, ...]) -> int:
+    """Prints every receipt, or those of the versions that are named."""
+    wanted = {session.repository.find(rev) for rev in revs}
+    found = [
+        receipt
+        for receipt in session.repository.storage.receipts()
+        if not wanted or wanted & {state.commit for state in receipt.states}
+    ]
+    if session.as_json:
+        session.out.json("mvc.forget.list/1", {"receipts": found})
+        return 0
+    for receipt in found:
+        print_receipt(session, receipt)
+    if not found:
+        session.out.note("nothing was forgotten")
+    return 0
 
 
 def _check_can_ask(*, as_json: bool) -> None:

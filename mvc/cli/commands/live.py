@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from mvc.cli.commits import IsLive, live_now
+from mvc.cli.commits import IsLive, live_now, note_line
 from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -117,6 +117,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("until", _until(session, live, is_now)),
         ("message", one_line(live.message)),
         ("metrics", _metrics(live)),
+        *(("note", note_line(annotation)) for annotation in live.annotations),
         ("who", printable(live.who)),
         ("why", one_line(live.why)),
     ]

@@ -1,9 +1,11 @@
 """``mvc log``.
 
 Newest first. A..B means the versions of B without those of A. With PATHs, only versions
-that changed one of them. With --target, TIMEs are those of the deployments. --tree draws
-the models that came from those of REV, or from every base model, over all branches and
-tags: three or more plain versions in a row are one line, with -v each has its own.
+that changed one of them. In a CONDITION numbers compare as numbers; and, or, not,
+parentheses and texts in quotes are understood. With --graph each run is a line of its
+own. With --target, TIMEs are those of the deployments. --tree draws the models that came
+from those of REV, or from every base model, over all branches and tags: three or more
+plain versions in a row are one line, with -v each has its own.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ class _LogOptions(CommandOptions, frozen=True, kw_only=True):
     as_table: bool = flag("A table with a column for each metric and param.", "--metrics")
     relations: bool = flag("Print the relation of each version to its parent.")
     prices: bool = flag("Print how each version is stored, and its price.", "--price")
+    where: str | None = option("CONDITION", "Only those: 'auc > 0.9 and lr < 1e-3'.")
+    grep: str | None = option("REGEX", "Only those with it in message, notes, run or params.")
     sort: str | None = option(
         "NAME",
-        "Order by a metric, highest first; -NAME: lowest first.",
+        "Order by a metric or param, highest first; -NAME: lowest first.",
         shell_complete=complete_orders,
     )
     best: str | None = option(
@@ -81,6 +85,8 @@ def command(session: Session, args: _LogOptions) -> None:
         sort=args.sort if args.best is None else args.best,
         relations=args.relations,
         prices=args.prices,
+        where=args.where,
+        grep=args.grep,
     )
     if session.as_json:
         more = "relations" if args.relations else ""
@@ -113,9 +119,9 @@ def _rev_and_paths(
 def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
     """A row a version, a column for every metric and param that one of them has."""
     rows, live = list(entries), live_now(session)
-    metrics = _names(entry.commit.metrics for entry in rows)
-    params = _names(entry.commit.params for entry in rows)
-    params.sort(key=lambda name: len({e.commit.params.get(name) for e in rows}) == 1)
+    metrics = _names(entry.metrics for entry in rows)
+    params = _names(entry.params for entry in rows)
+    params.sort(key=lambda name: len({e.params.get(name) for e in rows}) == 1)
     head, last = columns("version, refs, live on, date"), columns("relation, message")
     measured = [Column(printable(name), right=True) for name in metrics]
     given = [Column(printable(name), give="end") for name in params]
@@ -130,8 +136,8 @@ def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
                 printable(", ".join(entry.refs)),
                 printable(", ".join(d.target for d in entry.deployments if live(d))),
                 format_time(entry.commit.time_ns, precise=False)[:19],
-                *(number(m[n]) if n in (m := entry.commit.metrics) else "" for n in metrics),
-                *(printable(entry.commit.params.get(n, "")) for n in params),
+                *(number(m[n]) if n in (m := entry.metrics) else "" for n in metrics),
+                *(printable(entry.params.get(n, "")) for n in params),
                 related(entry.relations or (), short=True),
                 one_line(entry.commit.message),
             )
@@ -203,13 +209,58 @@ class GraphRow(Struct, frozen=True):
 def graph_lines(entries: Iterable[LogEntry]) -> Iterator[GraphRow]:
     """One row a version. Versions left out of ``entries`` leave their column open."""
     columns: list[CommitId] = []
-    for entry in entries:
+    for entry, behind in _behind(entries):
         if entry.id not in columns:
             columns.append(entry.id)
         at = columns.index(entry.id)
         first = "".join("* " if i == at else "| " for i in range(len(columns)))
-        rest = first.replace("*", "|" if entry.commit.parents else " ")
-        yield GraphRow(entry, first, rest, tuple(_replace(columns, at, entry.commit.parents)))
+        rest = first.replace("*", "|" if behind else " ")
+        yield GraphRow(entry, first, rest, tuple(_replace(columns, at, behind)))
+
+
+def _behind(entries: Iterable[LogEntry]) -> Iterator[tuple[LogEntry, tuple[CommitId, ...]]]:
+    """Each version with those that come next in its line: its parents, if no run is among them.
+
+    A line of descent that trainings share falls apart into one line a run, and one of the versions
+    of no run. The first version of a run goes on with the one of no run before it; where it begins
+    a branch of its own, with its parent.
+    """
+    rest = iter(entries)
+    for entry in rest:
+        if entry.commit.run:
+            yield from _by_run([entry, *rest])
+            return
+        yield entry, entry.commit.parents
+
+
+def _by_run(entries: list[LogEntry]) -> Iterator[tuple[LogEntry, tuple[CommitId, ...]]]:
+    by_id = {entry.id: entry for entry in entries}
+    children = Counter(p for entry in entries for p in entry.commit.parents[:1])
+    newest: dict[CommitId, dict[str, CommitId]] = {}  # up to a version: the newest of each run
+    behind: dict[CommitId, tuple[CommitId, ...]] = {}
+    waiting = list(entries)
+    while waiting:
+        entry = waiting[-1]
+        run, parents = entry.commit.run, entry.commit.parents
+        before = by_id.get(parents[0]) if parents else None
+        if before is not None and before.id not in newest:
+            waiting.append(before)  # shown after its child, but published before it
+            continue
+        waiting.pop()
+        if entry.id in newest:
+            continue
+        known = {} if before is None else newest[before.id]
+        if before is not None and children[before.id] > 1:
+            known = dict(known)  # each branch goes on by itself
+        if before is None or len(parents) > 1:
+            behind[entry.id] = parents
+        elif run in known or before.commit.run == run or children[before.id] > 1:
+            behind[entry.id] = (known.get(run, before.id),)
+        else:
+            behind[entry.id] = (known[""],) if "" in known else ()
+        known[run] = entry.id
+        newest[entry.id] = known
+    return ((entry, behind[entry.id]) for entry in entries)
 
 
 def _replace(columns: list[CommitId], at: int, parents: tuple[CommitId, ...]) -> Iterator[str]:

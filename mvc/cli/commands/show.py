@@ -20,6 +20,7 @@ from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
 from mvc.cli.moments import AT, TARGET, moment_or_rev
 from mvc.cli.options import UNFOLD, CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
+from mvc.cli.receipts import print_receipt
 from mvc.cli.session import Session
 from mvc.cli.text import count
 from mvc.errors import DamagedData, WrongUsage
@@ -123,7 +124,12 @@ def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
     out.line(heading(out, entry, repository.head(if_known=True).branch, live, full=True))
     for line in details(entry, session.now_ns(), full=session.verbose):
         out.line(line)
-    if entry.forgotten_ns is None:
+    if entry.forgotten_ns is not None:
+        for receipt in repository.storage.receipts():
+            if any(state.commit == entry.id for state in receipt.states):
+                out.line()
+                print_receipt(session, receipt, entry.id)
+    else:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
         folding = Folding.of(manifest.by_path, unfold=unfold or session.verbose)

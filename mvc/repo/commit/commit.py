@@ -62,7 +62,7 @@ def commit(
     check_request(request)
     context.store.now_ns()
     if request.code is None:
-        code = git_code(context.store.fs, context.root, patch=request.patch)
+        code = code_now(context, patch=request.patch)
         request = replace(request, code=code)
     caches = [change.last for change in request.changes if change.last is not None]
     for _ in range(_TRIES):
@@ -136,6 +136,20 @@ def _attempt(
         stored_bytes=stored + recorded.after.offset - recorded.offset,
         entries=files.kept,
     )
+
+
+def code_now(context: Context, *, patch: bool | None = None) -> GitCode:
+    """The git work tree around the repository; its patch as the settings say, if None.
+
+    Raises WrongUsage for a patch that is wanted, and that no version can carry.
+    """
+    fs, wanted = context.store.fs, bool(context.config.get("commit.patch"))
+    try:
+        return git_code(fs, context.root, patch=wanted if patch is None else patch)
+    except WrongUsage:
+        if patch:
+            raise
+        return git_code(fs, context.root)  # a setting does not fail a commit
 
 
 def _tip(context: Context, request: CommitRequest) -> Head:

@@ -46,7 +46,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     ``new_branch``: then this version may be its first, without a parent.
 
     ``run`` names the training that the version belongs to. ``patch``: whether the version carries
-    what its code differs by from the git commit around the repository (``repo.recipes.patch``).
+    what its code differs by from the git commit around the repository (``repo.recipes.patch``), by
+    default as the setting ``commit.patch`` says.
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.
@@ -82,7 +83,7 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
     in_place: bool = False
     produced_by: str | None = None
     run: str = ""
-    patch: bool = False
+    patch: bool | None = None
 
     def __post_init__(self) -> None:
         """Raises WrongUsage for a value of a wrong type, and for a ``produced_by`` of no stage."""
@@ -138,7 +139,7 @@ class CommitRequest(Struct, frozen=True):
     tag: str | None = None
     run: str = ""
     code: GitCode | None = None
-    patch: bool = False
+    patch: bool | None = None
     apart: bool = False
     onto: CommitId | None = None
 

@@ -6,6 +6,7 @@ Orphans are versions that only a detached HEAD led to, and no branch or tag.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import islice
@@ -16,12 +17,13 @@ from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.model.names import is_under
+from mvc.model.names import is_under, printable
 from mvc.repo import deployments
 from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
 from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
+from mvc.repo.history.where import as_number, condition
 from mvc.repo.lookup import commits, manifests, refs
 from mvc.repo.lookup.availability import Dropped, dropped
 from mvc.repo.lookup.commits import Ancestors, newest_first
@@ -80,6 +82,8 @@ def log(
     sort: str | None = None,
     related: bool = False,
     storage: Mapping[CommitId, VersionStats] | None = None,
+    where: str | None = None,
+    grep: str | None = None,
 ) -> Iterator[LogEntry]:
     """``Repository.log``: parents follow children; times are in ns since 1970.
 
@@ -87,6 +91,8 @@ def log(
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
+    wanted = condition(where) if where is not None else None
+    pattern = _pattern(grep) if grep is not None else None
     snapshot, hidden = context.fresh(), None
     names = names_by_commit(context)
     if every:
@@ -107,6 +113,10 @@ def log(
     if paths:
         found = (commit for commit in found if _changes(context, commit, paths))
     annotations = Annotations(snapshot, incomplete)
+    if wanted is not None:
+        found = (commit for commit in found if wanted(_values(commit, annotations)))
+    if pattern is not None:
+        found = (commit for commit in found if _mentions(commit, annotations, pattern))
     if sort is not None:
         found = iter(_sorted(list(found), sort, annotations))
     return (
@@ -155,6 +165,12 @@ def _kept_before(context: Context, commit: Commit) -> Manifest | None:
     return None
 
 
+def in_range(context: Context, rev: Rev) -> Iterator[Commit]:
+    """A version and its ancestors, newest first; of ``A..B`` without A and its ancestors."""
+    starts, hidden = _range(context, rev)
+    return ancestry(context.store.snapshot, starts, hidden=hidden)
+
+
 def _range(context: Context, rev: Rev) -> tuple[list[CommitId], Ancestors | None]:
     """The version to start from, and of ``A..B`` the ancestors of A, which are left out."""
     rev = id_or_text(rev)
@@ -190,11 +206,44 @@ def _sorted(found: list[Commit], sort: str, annotations: Annotations) -> list[Co
     Of equal values the newer version comes first. Raises UnknownMetric if none has it.
     """
     name = sort.removeprefix("-")
-    metrics = {commit.id: annotations.metrics(commit) for commit in found}
-    having = [c for c in found if not math.isnan(metrics[c.id].get(name, math.nan))]
-    if found and not having:
-        raise commits.unknown_metric(name, metrics.values())
-    return sorted(having, key=lambda c: metrics[c.id][name], reverse=name == sort)
+    numbers: dict[CommitId, float] = {}
+    for commit in found:
+        params, metrics = annotations.params(commit), annotations.metrics(commit)
+        number = as_number(metrics[name] if name in metrics else params.get(name, ""))
+        if number is not None and not math.isnan(number):
+            numbers[commit.id] = number
+    if found and not numbers:
+        raise commits.unknown_metric(name, map(annotations.metrics, found))
+    having = [commit for commit in found if commit.id in numbers]
+    return sorted(having, key=lambda commit: numbers[commit.id], reverse=name == sort)
+
+
+def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:
+    """What a condition's names stand for; a metric comes before a param, and both before texts."""
+    later = annotations.of(commit.id)
+    texts = {"author": commit.author, "message": commit.message, "run": commit.run}
+    texts["note"] = "\n".join(annotation.note for annotation in later)
+    known = {name: text for name, text in texts.items() if text}
+    return {**known, **merged_params(commit, later), **merged_metrics(commit, later)}
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise WrongUsage(
+            f"{printable(text[:100])!r} is no regular expression: {error}",
+            hint="write a backslash before signs that are meant as they stand",
+        ) from None
+
+
+def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]) -> bool:
+    later = annotations.of(commit.id)
+    params, metrics = merged_params(commit, later), merged_metrics(commit, later)
+    texts = [commit.message, commit.run, *(annotation.note for annotation in later)]
+    texts += [f"{name}={value}" for name, value in params.items()]
+    texts += [f"{name}={value:g}" for name, value in metrics.items()]
+    return any(map(pattern.search, texts))
 
 
 def is_reset_point(context: Context, commit: CommitId) -> bool:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from mvc.errors import InvalidName, IoFailed
 from mvc.io.files import FileSystem
@@ -51,15 +52,15 @@ def _in_state(fs: FileSystem, checkpoint: Checkpoint) -> Iterator[tuple[str, flo
     if not isinstance(state, dict):
         return
     step, logged = state.get("global_step"), state.get("log_history")
-    if _is_number(step):
-        yield "step", float(step)
+    if (number := _number(step)) is not None:
+        yield "step", number
     for entry in reversed(logged if isinstance(logged, list) else []):
-        for name, number in entry.items() if isinstance(entry, dict) else ():
-            if _is_number(number) and _is_name(name):
-                yield name, float(number)
+        for name, value in entry.items() if isinstance(entry, dict) else ():
+            if (number := _number(value)) is not None and _is_name(name):
+                yield name, number
 
 
-def _read(fs: FileSystem, place: object) -> object:
+def _read(fs: FileSystem, place: Path) -> object:
     """The state as Python values; None where it is no JSON, or more than a trainer writes."""
     try:
         return json.loads(fs.read_bytes(place, _MOST_BYTES))
@@ -67,8 +68,11 @@ def _read(fs: FileSystem, place: object) -> object:
         return None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+def _number(value: object) -> float | None:
+    """A number that a float64 holds; None for anything else, and for truth values."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e300:
+        return None
+    return float(value)
 
 
 def _is_name(name: str) -> bool:

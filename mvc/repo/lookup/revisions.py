@@ -133,6 +133,12 @@ def _by_digits(context: Context, digits: str) -> CommitId:
 
 def _unknown(context: Context, name: str) -> UnknownRevision:
     context.store.snapshot.check_gaps(-1, f"whether there is a version {printable(name[:100])}")
+    if name in context.store.snapshot.targets():
+        return UnknownRevision(
+            f"there is no version, branch or tag {printable(name)}, but a target",
+            hint=f"'mvc live {printable(name)}' says what is live there; as a version it is "
+            f"--target {printable(name)}, or in Python repo.live({name!r})",
+        )
     named = [*refs.branches(context), *refs.tags(context)]
     from difflib import get_close_matches
 

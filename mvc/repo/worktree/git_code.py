@@ -6,6 +6,7 @@ The commit is read from git's files. What differs is asked of git, if it is inst
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from msgspec import Struct
@@ -20,7 +21,9 @@ PATCH = "code.patch"
 _MAX_REF = 4096
 _MAX_PACKED = 1 << 24
 _HEX = frozenset("0123456789abcdef")
-_SECONDS = 10.0  # for which git is waited for
+_SECONDS = 5.0  # for which git is waited for
+_QUICK = 0.2  # seconds after which its answer is remembered
+_SHARE = 20  # the answer counts for so many times as long as it took
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 
 
@@ -43,6 +46,22 @@ def git_code(fs: FileSystem, folder: Path, *, patch: bool = False) -> GitCode:
     commit = git_commit(fs, folder)
     if not commit:
         return GitCode()
+    known, until = _slow.get((folder, patch), (None, 0.0))
+    if known is not None and known.commit == commit and time.monotonic() < until:
+        return known
+    began = time.monotonic()
+    code = _asked(folder, commit, patch=patch)
+    took = time.monotonic() - began
+    if took > _QUICK:
+        _slow[folder, patch] = code, began + took * _SHARE
+    return code
+
+
+_slow: dict[tuple[Path, bool], tuple[GitCode, float]] = {}
+"""What a slow git said, and until when it counts: asking takes a twentieth of the time at most."""
+
+
+def _asked(folder: Path, commit: str, *, patch: bool) -> GitCode:
     differs = _git(folder, *_DIFF, "--quiet", "HEAD", "--")
     if differs is None or differs[0] != 1:
         return GitCode(commit)

@@ -85,8 +85,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield RETRACTED + text(retraction.target) + number(retraction.sequence) + at
     if entry.removed is not None:
         yield PENDING + at
-    for each in entry.forgotten:
-        yield FORGOTTEN + each.commit[:8] + at
+    for commit_id in {*(each.commit for each in entry.forgotten), *entry.gone}:
+        yield FORGOTTEN + commit_id[:8] + at
     for weights in entry.weights:
         yield WEIGHTS + weights.commit[:8] + at
     for evidence in entry.evidence:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.ids import CommitId
+from mvc.ids import CommitId, Root
 from mvc.limits import MAX_COMMIT, MAX_MESSAGE, MAX_NAME_BYTES, MAX_REASON, MAX_REF_BYTES
 from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
 from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, write_params
@@ -23,9 +23,11 @@ from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
 # Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
 # one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
-_AUTHOR, _REASON, _RETURNS, _EVIDENCE = 4, 8, 12, 16
+_AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS, _GONE = 4, 8, 12, 16, 20, 24
+_LARGEST = 1 << 24  # bytes of an entry
 ENTRY_TAGS = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
+    _ROOTS: _LARGEST, _GONE: _LARGEST,
 }  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
@@ -89,10 +91,12 @@ class Forgotten(Struct, frozen=True):
     """The content of ``commit`` is deleted; the commit itself stays.
 
     ``named``: the user named it, so none of its bytes may stay as bases of other versions.
+    ``root``: its Merkle root, None if an earlier version of mvc recorded this.
     """
 
     commit: CommitId
     named: bool
+    root: Root | None = None
 
 
 class Weights(Struct, frozen=True):
@@ -128,6 +132,7 @@ class Entry(Struct, frozen=True, dict=True):
     ``marks``: the first 8 bytes of content roots, for finding versions by content.
     ``undoes``: the sequence number of the operation that this one takes back.
     ``author`` and ``reason``: who did it, and why; empty if that is not recorded.
+    ``gone``: forgotten versions of whose states no byte is left in the repository's files.
     ``evidence``: annotations of versions. ``unknown``: fields of a later version of mvc.
     """
 
@@ -148,6 +153,7 @@ class Entry(Struct, frozen=True, dict=True):
     author: str = ""
     reason: str = ""
     evidence: tuple[Evidence, ...] = ()
+    gone: tuple[CommitId, ...] = ()
     unknown: Unknown = ()
 
     @property
@@ -179,7 +185,9 @@ class Entry(Struct, frozen=True, dict=True):
 
     def _has_tail(self) -> bool:
         returns = any(each.returns_to is not None for each in self.deployments)
-        return bool(returns or self.author or self.reason or self.evidence or self.unknown)
+        rooted = any(each.root is not None for each in self.forgotten)
+        others = (self.author, self.reason, self.evidence, self.gone, self.unknown)
+        return returns or rooted or any(others)
 
     def _tail(self) -> dict[int, bytes]:
         found = dict(self.unknown)
@@ -192,6 +200,10 @@ class Entry(Struct, frozen=True, dict=True):
             found[_RETURNS] = Writer().uints(returns).done()
         if self.evidence:
             found[_EVIDENCE] = _evidence_bytes(self.evidence)
+        if any(each.root is not None for each in self.forgotten):
+            found[_ROOTS] = b"".join(each.root or bytes(32) for each in self.forgotten)
+        if self.gone:
+            found[_GONE] = b"".join(self.gone)
         return found
 
     @cached_property
@@ -272,10 +284,11 @@ class Entry(Struct, frozen=True, dict=True):
             retractions=retractions,
             removed=removed,
             marks=marks,
-            forgotten=forgotten,
+            forgotten=_rooted(forgotten, fields.get(_ROOTS), where),
             undoes=undoes,
             relinks=relinks,
             weights=weights,
+            gone=_ids(fields.get(_GONE, b""), where),
             author=decode_text(fields.get(_AUTHOR, b"")),
             reason=decode_text(fields.get(_REASON, b"")),
             evidence=_read_evidence(fields.get(_EVIDENCE), where),
@@ -294,7 +307,7 @@ def _is_form(entry: Entry) -> bool:
     """Whether an entry publishes at most one commit, and has no fields of the versions between the
     first and the tailed one.
     """
-    if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights:
+    if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights or entry.gone:
         return False
     return len(entry.commits) <= 1 and not entry.evidence
 
@@ -425,6 +438,29 @@ def _returning(
         raise reader.fail("it says of other deployments what they went back to")
     pairs = zip(deployments, returns, strict=True)
     return tuple(replace(each, returns_to=to - 1 if to else None) for each, to in pairs)
+
+
+def _rooted(
+    forgotten: tuple[Forgotten, ...], data: bytes | None, where: str
+) -> tuple[Forgotten, ...]:
+    """Forgotten versions with their roots, by a field of the tail."""
+    if data is None:
+        return forgotten
+    roots = _digests(data, where)
+    if len(roots) != len(forgotten):
+        raise Reader(data, where).fail("it has roots of other states than those forgotten")
+    pairs = zip(forgotten, roots, strict=True)
+    return tuple(replace(each, root=Root(root) if any(root) else None) for each, root in pairs)
+
+
+def _ids(data: bytes, where: str) -> tuple[CommitId, ...]:
+    return tuple(map(CommitId, _digests(data, where)))
+
+
+def _digests(data: bytes, where: str) -> list[bytes]:
+    if len(data) % 32:
+        raise Reader(data, where).fail("a list of hashes in its tail is cut off")
+    return [data[at : at + 32] for at in range(0, len(data), 32)]
 
 
 def _evidence_bytes(evidence: Sequence[Evidence]) -> bytes:

@@ -82,7 +82,7 @@ def test_completes_paths_tensors_settings_and_presets(mvc) -> None:
     assert words(mvc, "mvc ls HEAD~1 ") == ["model.safetensors"]
     assert words(mvc, "mvc show HEAD layer.") == ["layer.bias", "layer.weight"]
     assert "lossless" in words(mvc, "mvc pipeline lo")
-    assert words(mvc, "mvc config commit.") == ["commit.pipeline"]
+    assert words(mvc, "mvc config commit.") == ["commit.patch", "commit.pipeline"]
     assert "vsol" in words(mvc, "mvc config commit.pipeline vs")
     assert words(mvc, "mvc config python.keep_base ") == ["auto", "none"]
     assert "lossless" in words(mvc, "mvc commit --pipeline lo")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -120,3 +121,40 @@ def test_a_recorder_asks_git_once(repo: mvc.Repository) -> None:
         (repo.root / "train.py").write_text("lr = 0.2\n")  # not the code that runs
         recorder.step()
     assert [entry.commit.dirty for entry in repo.log()] == [False, False]
+
+
+def test_the_setting_keeps_the_patch_and_fails_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a Recorder's versions, too. What a commit asks for by itself counts more."""
+    git(tmp_path, "init")
+    (tmp_path / "train.py").write_text("lr = 0.1\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "code")
+    (tmp_path / "train.py").write_text("lr = 0.2\n")
+    mvc.Repository.init(tmp_path / "models").close()
+    (tmp_path / "models" / ".mvc" / "config.yaml").write_text("commit:\n  patch: true\n")
+    with mvc.Repository.open(tmp_path / "models") as repo:
+        assert b"+lr = 0.2" in repo.recipes.patch(repo.commit(weights(1)).id)
+        without = repo.commit(weights(2), options=mvc.CommitOptions(patch=False))
+        assert without.commit.dirty and not without.commit.attached
+        monkeypatch.setattr("mvc.repo.worktree.git_code.MAX_ATTACHED_BYTES", 3)
+        large = repo.commit(weights(3)).commit
+        assert large.dirty and not large.attached
+        with pytest.raises(WrongUsage, match="patch of the code"):
+            repo.commit(weights(4), options=mvc.CommitOptions(patch=True))
+
+
+def test_a_slow_git_is_asked_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "-m", "code")
+    asked = tmp_path / "asked"
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho >> {asked}\nsleep 0.5\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    with mvc.Repository.init(tmp_path / "models") as repo:
+        for number in range(5):
+            assert repo.commit(weights(number)).commit.dirty
+    assert len(asked.read_text()) == 1

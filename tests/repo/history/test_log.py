@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import UnknownRevision, UnknownTarget, WrongUsage
+from mvc.errors import UnknownMetric, UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo import refs
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy, retract
-from mvc.repo.history.log import is_reset_point, log
+from mvc.repo.history.log import LogEntry, is_reset_point, log
 from tests.repo.publishing import START, advance, commit, set_ref
 
 
@@ -127,3 +128,61 @@ def test_reset_points_are_told_when_asked_for(repo: Repository) -> None:
     entries = list(log(repo.context, reset_points=True))
     assert [e.reset_point for e in entries] == [True, False, True]
     assert is_reset_point(repo.context, entries[0].id)
+
+
+# -- searching -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(repo: Repository) -> Repository:
+    """Five versions; the third was evaluated later, and approved."""
+    for n in range(5):
+        values = {"metrics": {"auc": 0.5 + n / 10}, "params": {"lr": 10.0**-n, "data": "cars"}}
+        repo.commit({"w": np.full(2, n)}, message=f"step {n}", run="ab"[n % 2], **values)
+    repo.annotate("HEAD~2", metrics={"auc": 0.99, "f1": 0.8}, note="approved by Ada")
+    repo.annotate("HEAD~2", params={"data": "vans"})
+    return repo
+
+
+def found(log: Iterable[LogEntry]) -> list[str]:
+    return [entry.commit.message.removeprefix("step ") for entry in log]
+
+
+def test_where(measured: Repository) -> None:
+    """What was annotated later counts; numbers in params are numbers."""
+    log = measured.log
+    assert found(log(where="auc > 0.75")) == ["4", "3", "2"]
+    assert found(log(where="auc > 0.75 and lr >= 1e-3")) == ["3", "2"]
+    assert found(log(where="f1")) == ["2"] and found(log(where="not f1 > 1")) == ["2"]
+    assert found(log(where="data != cars or run = b")) == ["3", "2", "1"]
+    assert found(log(where="data != 'cars'")) == ["2"]
+    assert found(log(where="auc > 0.5", limit=1)) == ["4"]
+    assert found(log(where="run = 'b'", sort="auc")) == ["3", "1"]
+    assert found(log(where="note != ''")) == ["2"]
+    with pytest.raises(WrongUsage, match=r"auc > \^and"):
+        log(where="auc > and")
+
+
+def test_grep(measured: Repository) -> None:
+    log = measured.log
+    assert found(log(grep="step [12]")) == ["2", "1"]
+    assert found(log(grep="by Ada")) == ["2"]
+    assert found(log(grep="^data=vans$")) == ["2"]
+    assert found(log(grep="f1=0.8")) == ["2"]
+    assert found(log(grep="^b$")) == ["3", "1"]
+    with pytest.raises(WrongUsage, match="no regular expression"):
+        log(grep="(")
+
+
+def test_sorts_by_params_and_by_what_was_annotated(measured: Repository) -> None:
+    assert found(measured.log(sort="-lr")) == ["4", "3", "2", "1", "0"]
+    assert found(measured.log(sort="auc", limit=2)) == ["2", "4"]
+    with pytest.raises(UnknownMetric, match="data"):
+        measured.log(sort="data")
+
+
+def test_live_shows_what_was_annotated(measured: Repository) -> None:
+    measured.deploy("HEAD~2", "prod")
+    live = measured.live("prod")
+    assert live.metrics["auc"] == 0.99 and live.params["data"] == "vans"
+    assert [annotation.note for annotation in live.annotations] == ["approved by Ada", ""]

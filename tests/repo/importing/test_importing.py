@@ -249,7 +249,7 @@ def test_runs_become_branches(repo: Repository, run: Path) -> None:
     assert {version.run for version in versions} == {"lr-1"}
     assert versions[1].metrics == {"step": 11, "loss": 1 / 11, "eval_acc": 0.5}
     assert repo.head().branch == "lr-1"  # the newest: there was nothing before
-    assert repo.live(1_600_000_002 * SECOND, "prod").commit == repo.find("group/a-b~1")
+    assert repo.live("prod", at=1_600_000_002 * SECOND).commit == repo.find("group/a-b~1")
 
     repo.undo()
     assert repo.branches() == [] and repo.head().branch == "main"

@@ -1,0 +1,44 @@
+"""``mvc annotate``.
+
+For what is found out later: a nightly evaluation, an approval. The version and its id stay;
+'mvc undo' takes the annotation back. log, show, live and report show the last value of
+each name, and 'mvc log --where' finds versions by it. Without a value, what was annotated
+so far is listed.
+"""
+
+from __future__ import annotations
+
+from mvc.cli.commits import note_line
+from mvc.cli.options import CommandOptions, argument, numbers, option, pairs
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+
+
+class _AnnotateOptions(CommandOptions, frozen=True, kw_only=True):
+    rev: str = argument("REV")
+    metrics: tuple[str, ...] = option("K=V", "A number that was measured.", "--metric")
+    params: tuple[str, ...] = option("K=V", "A setting.", "--param")
+    note: str = option("TEXT", "What there is to say.", "-m", "--note", default="")
+
+
+@verb("mvc annotate HEAD --metric auc=0.91 --note 'nightly evaluation'", _AnnotateOptions)
+def command(session: Session, args: _AnnotateOptions) -> None:
+    repository, out = session.repository, session.out
+    commit = repository.find(args.rev)
+    if not (args.metrics or args.params or args.note):
+        found = repository.annotations(commit)
+    else:
+        params = dict(pairs(args.params, "param"))
+        found = (
+            repository.annotate(
+                commit, metrics=numbers(args.metrics), params=params, note=args.note
+            ),
+        )
+    if session.as_json:
+        out.json("mvc.annotate/1", {"commit": commit, "annotations": found})
+        return
+    if args.metrics or args.params or args.note:
+        out.note(f"Annotated {commit.short}")
+        return
+    for annotation in found:
+        out.line(note_line(annotation))

@@ -1,0 +1,36 @@
+"""How a receipt of forgotten states is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.cli.session import Session
+from mvc.cli.tables import columns, show
+from mvc.cli.text import count, one_line
+from mvc.model.names import printable
+from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.ids import CommitId
+    from mvc.maintenance.receipts import Receipt
+
+_COLUMNS = columns("version, Merkle root, bytes gone")
+
+
+def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = None) -> None:
+    """Who forgot which states when, why, and since when no byte is left; ``only`` of a version."""
+    out, states = session.out, count(len(receipt.states), "state")
+    by = f" by {printable(receipt.author)}" if receipt.author else ""
+    when = format_time(receipt.time_ns, precise=False)
+    out.line(f"Receipt {receipt.number}: {states} forgotten on {when}{by}")
+    for word, text in (("why", receipt.reason), ("rules", receipt.rules)):
+        if text:
+            out.line(f"  {word}: {one_line(text)}")
+    rows = []
+    for state in receipt.states:
+        if only in (None, state.commit):
+            root = "" if state.root is None else str(state.root)
+            gone = state.gone_ns
+            at = "not yet: 'mvc gc'" if gone is None else format_time(gone, precise=False)
+            rows.append((str(state.commit), root, at))
+    show(out, _COLUMNS, rows, indent="  ")

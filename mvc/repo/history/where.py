@@ -1,0 +1,181 @@
+"""Conditions on versions: ``auc > 0.9 and (lr < 1e-3 or data = "cars")``.
+
+A name stands for a metric, else a param, else one of ``author``, ``message``, ``run`` and ``note``.
+Two numbers compare as numbers, also a param that is the text of one; everything else compares as
+text, for equality only. Where a version lacks a name, the comparison is neither true nor false,
+nor is its opposite: the version does not match. A name alone asks whether the version has it. A
+word after the sign that is no name of the version is a text: ``run = b``.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NoReturn, TypeAlias
+
+from mvc.errors import WrongUsage
+from mvc.model.names import printable
+
+Values: TypeAlias = Mapping[str, float | str]
+_Truth: TypeAlias = bool | None  # None: a name is missing
+_Condition: TypeAlias = Callable[[Values], _Truth]
+_Operand: TypeAlias = Callable[[Values], float | str | None]
+
+_LONGEST = 10_000  # characters
+_DEEPEST = 50  # parentheses and negations around each other
+_TOKEN = re.compile(
+    r"\s*(?:"
+    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|[-+]?(?:inf|nan)\b)"
+    r"|(?P<name>[A-Za-z_][\w./@:-]*|`[^`]+`)"
+    r"|(?P<text>\"[^\"]*\"|'[^']*')"
+    r"|(?P<sign><=|>=|==|!=|<|>|=|\(|\))"
+    r"|(?P<end>$))"
+)
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "=": operator.eq, "==": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_EQUAL = {"=": True, "==": True, "!=": False}
+_CONSTANTS = {"true", "false", "null"}  # as params hold them
+
+
+def condition(text: str) -> Callable[[Values], bool]:
+    """What tells whether a version with these values matches. Raises WrongUsage with the place."""
+    parser = _Parser(text)
+    found = parser.whole()
+    return lambda values: found(values) is True
+
+
+class _Parser:
+    """Reads one condition, from left to right; ``kind`` and ``word`` are what comes next."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = self._end = 0
+        self._depth = 0
+        self.kind = self.word = ""
+        if len(text) > _LONGEST:
+            raise WrongUsage(f"the condition is longer than {_LONGEST:,} characters")
+        self._next()
+
+    def whole(self) -> _Condition:
+        found = self._either()
+        if self.kind != "end":
+            self._fail("'and', 'or' or the end belongs")
+        return found
+
+    def _next(self) -> None:
+        self._at = self._end
+        found = _TOKEN.match(self._text, self._at)
+        if found is None or found.lastgroup is None:
+            self._at += len(self._text[self._at :]) - len(self._text[self._at :].lstrip())
+            self._fail("a name, a number, a text in quotes or a sign belongs")
+        self.kind, self.word = found.lastgroup, found[found.lastgroup]
+        self._at, self._end = found.start(found.lastgroup), found.end()
+
+    def _fail(self, wanted: str) -> NoReturn:
+        before, after = self._text[: self._at], self._text[self._at :]
+        raise WrongUsage(
+            f"the condition cannot be read: {wanted} at the ^: "
+            f"{printable(before[-100:])}^{printable(after[:100])}",
+            hint="such as 'auc > 0.9 and (lr < 1e-3 or data = \"cars\")'",
+        )
+
+    def _takes(self, *words: str) -> bool:
+        """Goes on if one of these words, or signs, comes next."""
+        if self.kind in {"name", "sign"} and self.word in words:
+            self._next()
+            return True
+        return False
+
+    def _either(self) -> _Condition:
+        parts = [self._all()]
+        while self._takes("or"):
+            parts.append(self._all())
+        return parts[0] if len(parts) == 1 else lambda values: _any(p(values) for p in parts)
+
+    def _all(self) -> _Condition:
+        parts = [self._negated()]
+        while self._takes("and"):
+            parts.append(self._negated())
+        if len(parts) == 1:
+            return parts[0]
+        return lambda values: _opposite(_any(_opposite(part(values)) for part in parts))
+
+    def _negated(self) -> _Condition:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            self._fail("fewer parentheses and negations belong")
+        found: _Condition
+        if self._takes("not"):
+            inner = self._negated()
+            found = lambda values: _opposite(inner(values))  # noqa: E731
+        elif self._takes("("):
+            found = self._either()
+            if not self._takes(")"):
+                self._fail("')' belongs")
+        else:
+            found = self._comparison()
+        self._depth -= 1
+        return found
+
+    def _comparison(self) -> _Condition:
+        is_name = self.kind == "name" and self.word not in _CONSTANTS
+        left = self._operand()
+        sign = self.word if self.kind == "sign" else ""
+        if sign not in _COMPARE:
+            if not is_name:
+                self._fail("<, <=, >, >=, = or != belongs")
+            return lambda values: None if left(values) is None else True
+        self._next()
+        right = self._operand(or_word=is_name)
+        return lambda values: _compared(sign, left(values), right(values))
+
+    def _operand(self, *, or_word: bool = False) -> _Operand:
+        """``or_word``: a name that a version lacks is a text that needs no quotes."""
+        kind, word = self.kind, self.word
+        if kind in {"end", "sign"} or (kind == "name" and word in {"and", "or", "not"}):
+            self._fail("a name, a number or a text in quotes belongs")
+        self._next()
+        if kind == "number":
+            number = float(word)
+            return lambda _: number
+        if kind == "text" or word in _CONSTANTS:
+            text = word[1:-1] if kind == "text" else word
+            return lambda _: text
+        name = word.strip("`")
+        return lambda values: values.get(name, name if or_word else None)
+
+
+def _compared(sign: str, left: float | str | None, right: float | str | None) -> _Truth:
+    if left is None or right is None:
+        return None
+    a, b = as_number(left), as_number(right)
+    if a is not None and b is not None:
+        return _COMPARE[sign](a, b)
+    if sign not in _EQUAL:
+        return None  # texts have no order
+    return (str(left) == str(right)) == _EQUAL[sign]
+
+
+def as_number(value: float | str) -> float | None:
+    """A number, or the text of one; None for another text."""
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _any(truths: Iterable[_Truth]) -> _Truth:
+    """True if one is; else None if one is not known."""
+    found: _Truth = False
+    for truth in truths:
+        if truth:
+            return True
+        found = None if truth is None else found
+    return found
+
+
+def _opposite(truth: _Truth) -> _Truth:
+    return None if truth is None else not truth

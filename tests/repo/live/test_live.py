@@ -1,0 +1,174 @@
+"""What the values of ``live`` say, and rollbacks one by one."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import NoDeployment, UnknownRevision, UnknownTarget, WrongUsage
+from mvc.ids import CommitId
+from mvc.repo.deployments import deployment_for
+from mvc.store.journal.entries import Entry
+from mvc.testing import FixedClock
+
+START, SECOND = 1_750_000_000_000_000_000, 10**9
+
+
+@pytest.fixture
+def clock() -> FixedClock:
+    return FixedClock(START)
+
+
+@pytest.fixture
+def repo(tmp_path: Path, clock: FixedClock) -> Repository:
+    return Repository.init(tmp_path / "repo", clock=clock)
+
+
+def versions(
+    repo: Repository, clock: FixedClock, names: str, target: str = "prod"
+) -> dict[str, CommitId]:
+    """A version a letter, each deployed a second after the last; a letter again: that version."""
+    made: dict[str, CommitId] = {}
+    for name in names:
+        clock.advance(SECOND)
+        if name not in made:
+            state = {"w": np.full(2, ord(name))}
+            made[name] = repo.commit(state, message=name, metrics={"acc": 0.5}).id
+        repo.deploy(made[name], "prod", reason=f"to {name}")
+    clock.advance(SECOND)
+    return made
+
+
+def message(repo: Repository) -> str:
+    return repo.live("prod").message
+
+
+def test_what_it_says(repo: Repository, clock: FixedClock) -> None:
+    made = versions(repo, clock, "ab")
+    live = repo.live("prod", at=START + SECOND)
+    assert (live.commit, live.target, live.message, live.metrics) == (
+        made["a"], "prod", "a", {"acc": 0.5},
+    )  # fmt: skip
+    assert (live.since_ns, live.until_ns) == (START + SECOND, START + 2 * SECOND)
+    assert live.since == datetime.fromtimestamp(live.since_ns / 1e9).astimezone()
+    assert live.until is not None and live.until > live.since
+    assert live.why == "to a" and live.who == live.version.author
+    assert repo.live("prod").until is None
+    assert repo.find(live) == made["a"] and "to a" in live._repr_html_()
+    assert repo.live() == (repo.live("prod"),)
+    assert repo.live(at=START) == ()
+    repo.deploy("HEAD", "edge", at=START)
+    assert [each.target for each in repo.live()] == ["edge", "prod"]
+    between = repo.live_between(START, clock.time_ns)
+    assert [(each.target, each.message) for each in between] == [
+        ("edge", "b"), ("prod", "a"), ("prod", "b"),
+    ]  # fmt: skip
+
+
+def test_what_is_refused(repo: Repository, clock: FixedClock) -> None:
+    assert repo.live() == ()
+    with pytest.raises(UnknownTarget):
+        repo.live("prod")
+    versions(repo, clock, "a")
+    for wrong in (START, "2026-11-20T10:00", datetime.now(), "2 hours ago"):
+        with pytest.raises(WrongUsage) as caught:
+            repo.live(wrong)  # type: ignore[call-overload]
+        assert "at=" in (caught.value.hint or "")
+    with pytest.raises(WrongUsage, match="ends before it begins"):
+        repo.live_between(START + 1, START)
+    with pytest.raises(NoDeployment):
+        repo.live("prod", at=START)
+    assert repo.live_between(START, START, "prod") == ()
+    with pytest.raises(UnknownRevision) as unknown:
+        repo.find("prod")
+    assert "mvc live prod" in (unknown.value.hint or "")
+    repo.deploy("HEAD", "2026-11-20")
+    assert repo.live("2026-11-20").message == "a"
+
+
+def test_a_time_to_come_ends_it(repo: Repository, clock: FixedClock) -> None:
+    made = versions(repo, clock, "ab")
+    repo.deploy(made["a"], "prod", at=START + 60 * SECOND)
+    assert repo.live("prod").until_ns == START + 60 * SECOND
+    repo.retract(None, "prod")
+    assert repo.live("prod").until_ns is None
+
+
+def test_a_second_rollback_goes_one_further_back(repo: Repository, clock: FixedClock) -> None:
+    made = versions(repo, clock, "abcd")
+    for left, back in ("dc", "cb", "ba"):
+        clock.advance(SECOND)
+        done = repo.rollback("prod", reason="broken")
+        assert (done.left, done.commit, done.reason) == (made[left], made[back], "broken")
+        assert message(repo) == back
+    with pytest.raises(NoDeployment, match="nothing was live on prod before"):
+        repo.rollback("prod")
+    assert message(repo) == "a"
+    repo.rollback("prod", to=made["d"])
+    assert repo.rollback("prod", steps=2).commit == made["b"]
+    with pytest.raises(NoDeployment):
+        repo.rollback("prod", steps=2)
+    for steps in (0, -1):
+        with pytest.raises(WrongUsage):
+            repo.rollback("prod", steps=steps)
+    with pytest.raises(WrongUsage):
+        repo.rollback("prod", "HEAD", steps=2)
+
+
+@pytest.mark.parametrize(
+    ("names", "backs"),
+    [
+        ("ab", "a"),
+        ("abab", "a"),  # b was just left, and a is live
+        ("abac", "ab"),  # a third would go to a again
+        ("abcc", "ba"),
+        ("abcabc", "ba"),
+    ],
+)
+def test_never_to_a_version_that_was_just_left(
+    repo: Repository, clock: FixedClock, names: str, backs: str
+) -> None:
+    made = versions(repo, clock, names)
+    for back in backs:
+        clock.advance(SECOND)
+        assert repo.rollback("prod").commit == made[back]
+    with pytest.raises(NoDeployment):
+        repo.rollback("prod")
+
+
+def test_a_deployment_in_between_begins_anew(repo: Repository, clock: FixedClock) -> None:
+    made = versions(repo, clock, "abc")
+    repo.rollback("prod")
+    clock.advance(SECOND)
+    repo.deploy(made["c"], "prod")
+    clock.advance(SECOND)
+    assert repo.rollback("prod").commit == made["b"]
+    assert repo.rollback("prod").commit == made["a"]
+
+
+def test_a_retracted_rollback_was_none(repo: Repository, clock: FixedClock) -> None:
+    made = versions(repo, clock, "abc")
+    repo.rollback("prod")
+    repo.retract(None, "prod")
+    assert message(repo) == "c"
+    assert repo.rollback("prod").commit == made["b"]
+    repo.retract(made["b"], "prod", at=START + 2 * SECOND)  # what it went back to
+    assert message(repo) == "b"
+    assert repo.rollback("prod").commit == made["a"]
+
+
+def test_rollbacks_that_an_earlier_version_recorded(repo: Repository, clock: FixedClock) -> None:
+    """They say neither who did them nor what they went back to."""
+    made = versions(repo, clock, "abc")
+
+    def make() -> Entry:
+        again = deployment_for(repo.context.store.snapshot, "prod", clock.time_ns, made["b"])
+        return Entry("deploy", clock.time_ns, "prod", deployments=(again,))
+
+    repo.context.store.publish(make)
+    assert message(repo) == "b" and repo.live("prod").who == ""
+    assert repo.rollback("prod").commit == made["a"]
