@@ -24,7 +24,7 @@ def test_who_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(3):
             repo.commit({"w": np.full(3, i)}, run="a b", deploy="prod")
         repo.rollback("prod", reason="error\nrate")
-        done = repo.live(target="prod")
+        done = repo.live("prod").deployment
         oracle = held_against(tmp_path)
         last = oracle.entries[-1].tail
         assert (last["author"].decode(), last["reason"]) == ("gräce", b"error\nrate")
