@@ -40,7 +40,7 @@ class Span(Struct, frozen=True):
     reason: str = ""
 
 
-class View(Struct, frozen=True):
+class Excerpt(Struct, frozen=True):
     """What is looked at: versions and deployments from ``since`` to ``until``, both included, in ns
     since 1970, on an axis of time or of version numbers; None: the one that shows more.
     """
@@ -54,7 +54,7 @@ class View(Struct, frozen=True):
         return within(commit.time_ns, self.since, self.until)
 
 
-EVERYTHING = View()
+EVERYTHING = Excerpt()
 
 
 class Overview(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Overview(Struct, frozen=True):
     """
 
     now_ns: int
-    view: View
+    view: Excerpt
     head: CommitId | None
     known: Mapping[CommitId, Commit]
     versions: tuple[Commit, ...]
@@ -82,7 +82,7 @@ class Overview(Struct, frozen=True):
     params: Mapping[CommitId, Mapping[str, str]]
 
 
-def overview(context: Context, view: View = EVERYTHING) -> Overview:
+def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
@@ -124,7 +124,7 @@ def overview(context: Context, view: View = EVERYTHING) -> Overview:
     )
 
 
-def _overlaps(span: Span, view: View) -> bool:
+def _overlaps(span: Span, view: Excerpt) -> bool:
     return (view.since is None or span.end_ns > view.since) and (
         view.until is None or span.start_ns <= view.until
     )

@@ -21,7 +21,7 @@ from mvc.repo.worktree.worktree import REPORT_BEGIN
 from mvc.report.axis import Axis
 from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Panel, svg
-from mvc.report.overview import Overview, VersionChange, View, changes, overview
+from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.report.stats import by_version
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
@@ -54,7 +54,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 )
 
 
-def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
+def page(context: Context, view: Excerpt, *, seconds: float, unfold: bool) -> str:
     """The document; at most ``seconds`` are spent on the distances of layers.
 
     ``unfold``: the layers of optimizers, schedulers and random generators, too.
