@@ -24,15 +24,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self, overload
 
 from mvc.errors import Busy, IoFailed, MvcError
 from mvc.io import mounts
+from mvc.io.flushes import Flushes
 from mvc.io.handles import FileIdentity, ReadFile, WriteFile
 from mvc.io.lock_holder import lock_holder
-from mvc.io.os_errors import sync_failure, translate, was_missing
+from mvc.io.os_errors import sync_failure, translate, under_name, was_missing
 from mvc.io.patience import Patience, warn
 from mvc.types import Bytes
 
@@ -241,7 +242,9 @@ class FileSystem:
         With ``within`` both must stand in one folder.
         """
         with translate(dst, "replace"), _reach(dst, within) as (name, folder):
-            old = src if folder is None else src.relative_to(dst.parent)
+            old: str | Path = src
+            if folder is not None:
+                old = src.name if src.parent == dst.parent else src.relative_to(dst.parent)
             os.replace(old, name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def link(self, src: Path, dst: Path) -> None:
@@ -374,6 +377,10 @@ class FileSystem:
                 if not left or not was_missing(error) or self.stat(path.parent) is None:
                     raise
 
+    def flushes(self) -> Flushes:
+        """Flushes of files of this file system that overlap (``write_beside``)."""
+        return Flushes()
+
     def replace_file(
         self,
         path: Path,
@@ -412,10 +419,12 @@ class FileSystem:
         mode: int | None = None,
         durable: bool = True,
         within: Path | None = None,
+        flushes: Flushes | None = None,
     ) -> None:
         """Writes a new file ``temporary`` in the folder of ``path``, ready to be renamed to it.
 
-        As for ``replace_file``; if anything fails, the caller deletes the temporary file.
+        As for ``replace_file``; if anything fails, the caller deletes the temporary file. With
+        ``flushes`` it is durable when their block ends.
         """
         present = self.stat(path, follow=False)
         if present is not None and not present.is_symlink:
@@ -424,17 +433,22 @@ class FileSystem:
         private = 0o666 if mode is None else mode  # never wider than it ends up
         beside = path.with_name(temporary)
         try:
-            with self.open_write(
-                beside, create=True, exclusive=True, mode=private, within=within
-            ) as file:
+            with ExitStack() as opened:
+                file = opened.enter_context(
+                    self.open_write(
+                        beside, create=True, exclusive=True, mode=private, within=within
+                    )
+                )
                 if mode is not None:
                     file.set_mode(mode)
                 writer(file)
-                if durable:
+                if flushes is not None:
+                    opened.pop_all()
+                    flushes.add(file, path)
+                elif durable:
                     file.sync()
         except IoFailed as error:  # nobody knows the temporary name
-            text = error.message.replace(str(beside), str(path))
-            raise type(error)(text, hint=error.hint) from error.__cause__
+            raise under_name(error, beside, path) from error.__cause__
 
 
 def _below(path: Path, within: Path | None) -> Path | None:
@@ -488,8 +502,9 @@ def _reach(path: Path, within: Path | None) -> Iterator[tuple[str, int | None]]:
 
 
 def _parts(path: Path, within: Path) -> tuple[str, ...]:
-    parts = path.relative_to(within).parts if path.is_relative_to(within) else ("..",)
-    if ".." in parts:
+    above, parts = within.parts, path.parts
+    parts, inside = parts[len(above) :], parts[: len(above)] == above
+    if not inside or ".." in parts:
         raise IoFailed(f"{path} does not lie below {within}")
     return parts
 

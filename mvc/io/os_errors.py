@@ -82,6 +82,11 @@ def failure(error: OSError, path: Path, action: str) -> IoFailed:
     return IoFailed(f"cannot {action} {path}: {_cause(error)}", hint=hint)
 
 
+def under_name(error: IoFailed, old: Path, new: Path) -> IoFailed:
+    """The same error, which names ``new`` in place of the temporary ``old``."""
+    return type(error)(error.message.replace(str(old), str(new)), hint=error.hint)
+
+
 def sync_failure(path: Path, error: OSError | None = None) -> SyncFailed:
     """The error of a flush that failed, or of a handle whose flush has failed before."""
     if error is None:

@@ -72,12 +72,17 @@ def replacing(
     if not steps:
         yield []
         return
+    made: set[Path] = set()
     written = _PlanFile(fs, folder, Plan(steps, then or {}, version=version), plans, inside=inside)
     with written as plan:
         try:
-            for step, fill in zip(steps, files.values(), strict=False):
-                make_folder(fs, step.place(folder).parent, within=folder)
-                fs.write_beside(step.place(folder), step.temporary, fill, within=folder)
+            with fs.flushes() as flushes:
+                for step, fill in zip(steps, files.values(), strict=False):
+                    place = step.place(folder)
+                    if place.parent not in made:
+                        make_folder(fs, place.parent, within=folder)
+                        made.add(place.parent)
+                    fs.write_beside(place, step.temporary, fill, within=folder, flushes=flushes)
             _refuse_folded(fs, folder, [step for step in steps if step.temporary])
             plan.get_ready()
         except MvcError as error:
@@ -372,8 +377,10 @@ def _refuse_folded(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> N
     known: dict[str, PlanStep] = {}
     for step in steps:
         other = known.setdefault(step.name.casefold(), step)
+        if other is step:
+            continue
         path = step.written(folder)
-        if other is not step and fs.stat(path.with_name(path.name.upper())) is not None:
+        if fs.stat(path.with_name(path.name.upper())) is not None:
             raise WouldOverwrite(
                 f"{step.name} and {other.name} are one name on this file system",
                 hint="check them out one at a time with -o, or where case is told apart",
@@ -387,12 +394,14 @@ def _carry_out(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> list[
     a file just written.
     """
     done, deleted, written = 0, [], set()
+    deletes = any(not step.temporary for step in steps)
     try:
         for step in steps:
             place = step.place(folder)
             if step.temporary:
-                fs.replace(step.written(folder), place, within=folder)
-                written.add(_file(fs, place))
+                fs.replace(place.with_name(step.temporary), place, within=folder)
+                if deletes:
+                    written.add(_file(fs, place))
             elif _file(fs, place) not in written:
                 fs.unlink(place, missing_ok=True, within=folder)
                 deleted.append(step.name)
@@ -416,8 +425,8 @@ def _saying(error: MvcError, text: str) -> MvcError:
 
 
 def _sync(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:
-    for parent in sorted({step.place(folder).parent for step in steps}):
-        fs.sync_dir(parent, within=folder)
+    for parent in sorted({step.name.rpartition("/")[0] for step in steps}):
+        fs.sync_dir(folder / parent, within=folder)
 
 
 def _drop(fs: FileSystem, folder: Path, steps: Sequence[PlanStep]) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
+from mvc.io.flushes import Flushes
 from mvc.io.os_errors import failure, sync_failure
 
 T = TypeVar("T")
@@ -144,6 +145,9 @@ class WrappedFS(FileSystem):
 
     def realpath(self, path: Path) -> Path:
         return self.inner.realpath(path)
+
+    def flushes(self) -> Flushes:
+        return Flushes(at_once=0)
 
     def is_writable_dir(self, path: Path) -> bool:
         return self.inner.is_writable_dir(path)

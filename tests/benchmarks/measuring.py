@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Cost", "bytes_below", "first", "folder", "head", "mvc", "process", "row", "seconds",
-           "step"]  # fmt: skip
+__all__ = ["Cost", "bytes_below", "first", "folder", "head", "mvc", "process", "program", "row",
+           "seconds", "step"]  # fmt: skip
 
 
 @contextmanager
@@ -63,7 +63,14 @@ def process(
     *line: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
 ) -> Cost:
     """What a whole process of Python takes: ``python LINE...``."""
-    command = [sys.executable, "-c", _MEASURE, sys.executable, *line]
+    return program(sys.executable, *line, cwd=cwd, environment=environment)
+
+
+def program(
+    *line: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Cost:
+    """What a whole process takes."""
+    command = [sys.executable, "-c", _MEASURE, *line]
     out = subprocess.run(
         command, cwd=cwd, env=environment, check=True, stdout=subprocess.PIPE, text=True
     ).stdout

@@ -52,6 +52,17 @@ def test_a_chain_of_versions(repo: Repository) -> None:
     assert found.ratio == pytest.approx(found.stored_bytes / size)
 
 
+def test_files_that_are_flushed_at_a_time_count_as_one_flush(repo: Repository) -> None:
+    (repo.root / "0.txt").write_text("a file")
+    repo.commit(repo.root / "0.txt")
+    one = repo.storage.stats().recovery_worst
+    for i in range(320):
+        (repo.root / f"{i}.txt").write_text(f"file {i}")
+    repo.commit(repo.root)
+    assert 5e-3 < one < 0.1
+    assert 320 / 16 * 5e-3 < repo.storage.stats().recovery_worst < 320 * 2e-3
+
+
 def test_stats_and_repack_count_the_same_deltas(repo: Repository) -> None:
     rng = np.random.default_rng(0)
     tensors = {name: rng.standard_normal(5000).astype(np.float32) for name in "abc"}

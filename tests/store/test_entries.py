@@ -74,7 +74,19 @@ def entries(draw: st.DrawFn) -> Entry:
         tuple(draw(st.lists(st.builds(Retraction, NAMES, SIZES), max_size=2))),
         draw(st.one_of(st.none(), st.lists(NAMES, max_size=3).map(tuple))),
         tuple(draw(st.lists(st.binary(min_size=8, max_size=8), max_size=3))),
-        tuple(draw(st.lists(st.builds(Forgotten, IDS, st.booleans()), max_size=2))),
+        tuple(
+            draw(
+                st.lists(
+                    st.builds(
+                        Forgotten,
+                        IDS,
+                        st.booleans(),
+                        st.none() | st.binary(min_size=32, max_size=32).filter(any).map(Root),
+                    ),
+                    max_size=2,
+                )
+            )
+        ),
         draw(st.one_of(st.none(), st.integers(0, 1 << 40))),
         tuple(
             draw(
@@ -172,6 +184,9 @@ def test_a_tail_is_there_only_where_a_field_needs_it() -> None:
         b"\2\x08\1a\4\1a",  # descending
         b"\1\4\0",  # an author that is empty
         b"\1\x0c\1\0",  # a rollback of no deployment
+        b"\1\x14\x20" + b"r" * 32,  # the root of no forgotten version
+        b"\1\x18\0",  # no version is gone
+        b"\1\x18\x21" + b"g" * 33,  # an id and a byte
         b"\1\4\x7fa",  # cut off
         b"\1\4" + b"\x81\x08" + b"a" * 1025,  # longer than a name may be
         b"\x81\x02" + b"".join(bytes([0xE4, 0x80 | n, 1, 0]) for n in range(128)) * 3,  # too many
@@ -183,6 +198,19 @@ def test_a_hostile_tail_is_damage(tail: bytes) -> None:
     plain = Entry("x", 1, author="me").encoded.removesuffix(b"\1\4\2me")
     with pytest.raises(DamagedData):
         Entry.decode(plain + tail, "here")
+
+
+def test_roots_of_forgotten_versions_and_which_are_gone() -> None:
+    ids, root = [CommitId(bytes([n]) * 32) for n in range(1, 4)], Root(b"r" * 32)
+    some = Entry("forget", 1, forgotten=(Forgotten(ids[0], True, root), Forgotten(ids[1], False)))
+    gone = Entry("gc", 1, gone=tuple(ids))
+    for entry in (some, gone):
+        assert Entry.decode(entry.encoded, "here") == entry
+        assert entry.features == {"entry-5"}  # a reader may ignore both
+    assert Entry("forget", 1, forgotten=(Forgotten(ids[0], True),)).encoded[0] == 2
+    zeros = some.encoded.replace(root, bytes(32))
+    with pytest.raises(DamagedData, match="longer form"):
+        Entry.decode(zeros, "here")
 
 
 def test_a_field_that_must_be_known_is_refused() -> None:

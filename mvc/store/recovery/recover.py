@@ -164,7 +164,8 @@ class Recovery:
         if made is not None:
             out[:] = made[start : start + len(out)]
             return Path((), 0.0)
-        if any(step.member.nbytes > PIECE for step in self.graph.codings(id_, 0)):
+        may_be_whole = start or len(out) == PIECE  # else the object is shorter than a piece
+        if may_be_whole and any(s.member.nbytes > PIECE for s in self.graph.codings(id_, 0)):
             path, whole = self._by_sound_path(id_, 0, self._whole)
             if len(whole) >= start + len(out):
                 out[:] = whole[start : start + len(out)]

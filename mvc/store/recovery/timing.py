@@ -21,6 +21,7 @@ from blake3 import blake3
 
 from mvc.codecs.payload import Payload
 from mvc.errors import DamagedData, MvcError
+from mvc.io.flushes import FLUSHES
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, PIECE
 from mvc.lossy.lc.payload import decode_steps, encode_steps
@@ -41,7 +42,8 @@ _LATENCY = 150e-6  # seconds to find a payload, and to prepare decoding it
 _READ = 1e9  # payload bytes a second, from the system's cache
 _COMBINED = 5e9  # raw bytes a second to which a decoded delta is applied
 _WRITE = 1e9  # bytes a second into a file
-_FLUSH = 5e-3  # seconds to make a file durable
+_FILE = 100e-6  # seconds to make a file and to rename it
+_FLUSH = 5e-3  # seconds to make files durable: one, or as many as are flushed at a time
 _SERIAL = 0.15  # share of decoding for which threads wait for each other
 _SMALL = 64 << 10  # raw bytes below which decoding is calls, in one thread at a time
 _TRIAL = 256 << 10  # raw bytes that a pipeline without records is measured on
@@ -141,7 +143,8 @@ class Timing:
     def version(self, works: Iterable[tuple[int, float]], files: int, nbytes: int) -> float:
         """Seconds to open the repository, decode and verify, and write ``nbytes`` in files."""
         verified = [(size, seconds + size * _hashing()) for size, seconds in works]
-        return _OPEN + files * _FLUSH + nbytes / _WRITE + self.decoding(verified)
+        flushed = _FLUSH * max(min(files, 1), files / FLUSHES)
+        return _OPEN + files * _FILE + flushed + nbytes / _WRITE + self.decoding(verified)
 
     def _together(self, works: Sequence[tuple[int, float]], held: int) -> float:
         """Seconds for objects that are recovered together."""
