@@ -20,7 +20,6 @@ from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.live import live_at, live_now
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
@@ -44,8 +43,8 @@ class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
     ``entry``: the journal entry of the undo. ``before`` and ``after``: HEAD. ``deployments``: those
-    that the operation recorded, of an import those that are live; they stay in force. ``number``:
-    the undo's number; None if it is only planned.
+    that the operation recorded, of an import the newest of each target; they stay in force.
+    ``number``: the undo's number; None if it is only planned.
     """
 
     operation: Operation
@@ -109,15 +108,18 @@ def _plan(context: Context, number: int | None, reason: str) -> Undoing:
 
 
 def _live_imports(context: Context, refs: Sequence[RefChange]) -> Iterator[Deployed]:
-    """What is live of the versions that an import made, which no branch will lead to any more."""
+    """The newest of each target, if it is of a version that no branch will lead to any more."""
     snapshot = context.store.snapshot
     old, new = (
         Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
         for side in ([change.old for change in refs], [change.new for change in refs])
     )
-    for commit, names in live_now(context).items():
-        if commit in old and commit not in new:
-            yield from (live_at(context, None, target) for target in names)
+    now = context.store.clock.now_ns()
+    for target in deployments.targets(context):
+        made = deployments.on_target(snapshot, target, until=now)
+        newest = next((deployed for deployed in made if not deployed.retracted), None)
+        if newest is not None and newest.commit in old and newest.commit not in new:
+            yield newest
 
 
 def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
