@@ -244,8 +244,9 @@ def test_two_processes_and_one_writer(tmp_path: Path) -> None:
 
 def test_checkpoints_of_a_training_go_onto_one_branch(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "models") as repo:
-        plugin = MVCCheckpointIO(repo)
+        plugin = MVCCheckpointIO(repo, run="a")
         plugin.save_checkpoint({"epoch": 1}, tmp_path / "a.ckpt")
+        assert repo.version().run == "a"
         repo.switch("aside", create=True)
         plugin.save_checkpoint({"epoch": 2}, tmp_path / "b.ckpt")
         assert len(list(repo.log("main"))) == 2 and len(list(repo.log("aside"))) == 1
