@@ -140,9 +140,9 @@ def _lines(
     tips = sorted((name, id_) for id_, each in names.items() for name in each)
     tips.sort(key=lambda tip: (tip[0] != head.branch, tip[0].startswith("tag: ")))
     found = dict[CommitId, str]()
-    for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(known))]:
-        at = tip if name != "HEAD" or head.branch is None else None
-        while at in known and at not in found:
+    for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(list(known)))]:
+        at: CommitId | None = tip if name != "HEAD" or head.branch is None else None
+        while at is not None and at in known and at not in found:
             found[at] = known[at].run or name
             at = next(iter(known[at].parents), None)
     return found
@@ -195,7 +195,7 @@ def changes(
             raise _TimeIsUp
 
     line, tip = [], found.head
-    while tip in known and known[tip].parents:
+    while tip is not None and tip in known and known[tip].parents:
         if found.view.shows(known[tip]):
             line.append(known[tip])
         tip = known[tip].parents[0]

@@ -67,7 +67,7 @@ def page(context: Context, view: Excerpt, *, seconds: float, unfold: bool) -> st
     lanes = dict(sorted(found.spans.items(), key=lambda p: p[1][-1].start_ns)[-_LANES:])
     timeline: list[Panel] = [charts.count("versions so far"), charts.live(lanes)]
     metrics = metrics_of(found)
-    drawn = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
+    drawn: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
 
     def deltas(commit: Commit) -> float | None:
         return stats[commit.id].deltas if commit.id in stats else None

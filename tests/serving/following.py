@@ -3,9 +3,10 @@
     python -m tests.serving.following publish|keep ROOT SEED
     python -m tests.serving.following follow ROOT FILE
 
-Each goes on until it is killed. ``publish`` commits, deploys, rolls back and retracts, with dated
-deployments, late ones and ones that become due. ``keep`` collects and forgets. ``follow`` prints
-a line for each swap: the sequence of the deployment, and when it was served (ns since 1970).
+Each goes on until it is killed, and prints a line for each thing that it has done. ``publish``
+commits, deploys, rolls back and retracts, with dated deployments, late ones and ones that become
+due. ``keep`` collects and forgets. A line of ``follow`` is a swap: the sequence of the deployment,
+and when it was served (ns since 1970).
 
 A version is tensors that all hold one number, so parts of two are seen.
 """
@@ -49,6 +50,7 @@ def publish(root: str, seed: str) -> None:
         while True:
             with suppress(NoDeployment, NothingToCommit, StateForgotten, UnknownRevision, Busy):
                 _operation(repo, rng)
+            os.write(1, b"done\n")
             time.sleep(rng.choice((0, 0, 0.01, 0.05)))
 
 
@@ -84,6 +86,7 @@ def keep(root: str, seed: str) -> None:
                 if rng.random() < 0.3:
                     repo.storage.forget(unused=TARGET, keep_last=20)
                 repo.storage.gc(grace="0")
+            os.write(1, b"done\n")
             time.sleep(rng.uniform(0.1, 0.5))
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from mvc.errors import UnknownOperation, WrongUsage
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
-from mvc.repo.lookup.undone import undone_by
+from mvc.repo.lookup.undos import undone_by
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot

@@ -24,7 +24,7 @@ from mvc.repo.live import live_at, live_now
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
-from mvc.repo.lookup.undone import undoes, undone_by
+from mvc.repo.lookup.undos import undoes, undone_by
 from mvc.repo.oplog.oplog import Operation, find, label
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.times import format_time

@@ -1,4 +1,4 @@
-"""Whether an operation was undone: an undo is an operation, and may be undone itself."""
+"""Which operation takes another one back."""
 
 from __future__ import annotations
 
