@@ -37,7 +37,7 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
 from mvc.repo.checkout.export import export
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.config import Config, load_config
 from mvc.repo.content.predecessors import content_names
@@ -349,7 +349,9 @@ class _Series:
                 changes = [Change(n, partial(self._open, n, p)) for n, p in version.files.items()]
                 changes += [Change(name, None) for name in before - version.files.keys()]
                 before = set(version.files)
-                request = CommitRequest(changes, pipeline=pipeline.text, allow_empty=True)
+                request = CommitRequest(
+                    changes, pipeline=pipeline.text, options=CommitOptions(allow_empty=True)
+                )
                 with opened() as repository:
                     began = time.perf_counter()
                     done = commit(repository.context, request)

@@ -43,7 +43,7 @@ from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.hook import announcing
 from mvc.repo.live import Live
-from mvc.repo.lookup import commits, manifests, revisions
+from mvc.repo.lookup import availability, commits, manifests, revisions
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from mvc.repo.worktree.status import Status
     from mvc.report.axis import By
     from mvc.report.family import Family
-    from mvc.report.overview import View
+    from mvc.report.overview import Excerpt
     from mvc.report.plot import Plot
     from mvc.requirements import Requirements
     from mvc.store.journal.frames import Gap
@@ -401,9 +401,10 @@ class Repository:
             raise WrongUsage(
                 "all is for the current branch: it compares files with HEAD", hint="name the files"
             )
-        empty = chosen.allow_empty
-        if empty is None:
-            empty = not files or deploy is not None
+        if chosen.allow_empty is None:
+            chosen = replace(chosen, allow_empty=not files or deploy is not None)
+        if bound is not None:
+            chosen = replace(chosen, max_recovery=bound)
         request = CommitRequest(
             changes=(),
             message=message,
@@ -412,24 +413,16 @@ class Repository:
             deploy=deploy,
             deploy_time_ns=self._moment(chosen.at),
             pipeline=text,
-            max_recovery=chosen.max_recovery if bound is None else bound,
-            reset_point=chosen.reset_point,
-            allow_empty=empty,
-            author=chosen.author,
             time_ns=self._moment(chosen.time),
-            produced_by=chosen.produced_by,
-            branch=chosen.branch,
-            run=chosen.run,
-            new_branch=chosen.new_branch,
             attachments=carried,
-            patch=chosen.patch,
+            options=chosen,
         )
         announce = announcing(self.context, deploy)
         with self.context.caches.lock:
             if files:
-                done = self._commit_files(state, given, request, chosen)
+                done = self._commit_files(state, given, request)
             else:
-                done = self._commit_states(given, path, request, chosen)
+                done = self._commit_states(given, path, request)
         if done.deployment is not None:
             announce("deploy", done.deployment)
         return done
@@ -462,7 +455,6 @@ class Repository:
         given: Mapping[str, Mapping[str, Any]],
         path: str,
         request: CommitRequest,
-        options: CommitOptions,
     ) -> CommitResult:
         from mvc.repo.commit.inputs import of_states
         from mvc.repo.commit.reduced_file import approximating
@@ -470,9 +462,9 @@ class Repository:
         changes: Sequence[Change] = of_states(self.context, given)
         live: Any = given.get(path)
         setting = None if live is None else approximating(self.context)
-        lossy = self._lossy(request, options, request.pipeline or setting)
+        lossy = self._lossy(request, request.pipeline or setting)
         if lossy is None:
-            return replace(self._publish(request, changes, options), state=live)
+            return replace(self._publish(request, changes), state=live)
         if live is None:
             raise WrongUsage(
                 f"a lossy pipeline reduces the state at {path}, which is not given",
@@ -480,7 +472,7 @@ class Repository:
             )
         reduced = lossy.changes([c for c in changes if c.path == path], given_back=True)
         changes = [*reduced, *(c for c in changes if c.path != path)]
-        done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+        done = self._publish(request.made_by(lossy.text), changes)
         return replace(done, state=lossy.state(done.entries[path]))
 
     def _commit_files(
@@ -488,12 +480,12 @@ class Repository:
         paths: object,
         given: Mapping[str, Mapping[str, Any]],
         request: CommitRequest,
-        options: CommitOptions,
     ) -> CommitResult:
         from mvc.repo.checkout.outputs import refuse_slash
         from mvc.repo.commit.inputs import of_files, of_states
         from mvc.repo.commit.reduced_file import approximating
 
+        options = request.options
         changes, further = of_files(self.context, paths, options), of_states(self.context, given)
         if options.output is not None:
             refuse_slash(options.output)
@@ -502,33 +494,30 @@ class Repository:
         setting = approximating(self.context)
         if written:
             setting = str(self.config.get("commit.pipeline"))
-        lossy = self._lossy(request, options, request.pipeline or setting)
+        lossy = self._lossy(request, request.pipeline or setting)
         if lossy is None:
-            return self._publish(request, [*changes, *further], options)
+            return self._publish(request, [*changes, *further])
         # Training goes on from its own weights: an approximation is only written on request.
         written = written or not lossy.pipeline.forward_only
         if written:
             lossy.check_places(changes, output, in_place=options.in_place)
         changes = [*lossy.changes(changes, given_back=False), *further]
         with lossy.explained():
-            done = self._publish(replace(request, produced_by=lossy.text), changes, options)
+            done = self._publish(request.made_by(lossy.text), changes)
         if written:
             lossy.write(done, output)
         return done
 
-    def _publish(
-        self, request: CommitRequest, changes: Sequence[Change], options: CommitOptions
-    ) -> CommitResult:
+    def _publish(self, request: CommitRequest, changes: Sequence[Change]) -> CommitResult:
         from mvc.repo.commit.commit import commit
 
-        return commit(self.context, replace(request, changes=changes), options.progress)
+        return commit(self.context, replace(request, changes=changes), request.options.progress)
 
-    def _lossy(
-        self, request: CommitRequest, options: CommitOptions, text: str | None
-    ) -> LossyCommit | None:
+    def _lossy(self, request: CommitRequest, text: str | None) -> LossyCommit | None:
         """The making of production weights by the pipeline ``text``; None if it only codes."""
         from mvc.pipelines.pipeline import Pipeline
 
+        options = request.options
         parsed = Pipeline.parse(text or "lossless")
         makes = parsed.decisions or parsed.lossy or parsed.forward_only
         if options.produced_by is None and makes:
@@ -592,7 +581,6 @@ class Repository:
         and Busy if another checkout into the same place takes longer than a minute.
         """
         from mvc.repo import queries
-        from mvc.repo.checkout import states
 
         check_keywords("checkout", WriteOptions, options)
         commit_id = self.find(rev, at=at, target=target)
@@ -605,6 +593,8 @@ class Repository:
         elif not isinstance(path, str | None):
             raise WrongUsage("a state has one path", hint="name one file, or one folder of shards")
         else:
+            from mvc.repo.checkout import states
+
             done = states.load_state(self.context, commit_id, path)
         queries.note(self.context, [commit_id])
         return done
@@ -862,7 +852,7 @@ class Repository:
 
     def forgotten_ns(self, rev: Rev) -> int | None:
         """When a version's state was forgotten, in ns since 1970; None if it is stored."""
-        return manifests.forgotten_ns(self.context, self.find(rev))
+        return availability.forgotten_ns(self.context, self.find(rev))
 
     def iter_versions(
         self,
@@ -1124,11 +1114,11 @@ class Repository:
             fs.replace_file(Path(path), lambda file: file.write(data), mode=None, durable=False)
         return text
 
-    def _view(self, since: Time | None, until: Time | None, by: By | None) -> View:
+    def _view(self, since: Time | None, until: Time | None, by: By | None) -> Excerpt:
         from mvc.report.axis import check_by
-        from mvc.report.overview import View
+        from mvc.report.overview import Excerpt
 
-        return View(self._moment(since), self._moment(until), check_by(by))
+        return Excerpt(self._moment(since), self._moment(until), check_by(by))
 
     # -- deployments, refs, paths --------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from inspect import isclass
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -27,6 +26,14 @@ _O = TypeVar("_O", bound="CommandOptions")
 
 class CommandOptions(Struct, frozen=True, kw_only=True):
     """The options of a command; a field that is such a struct itself stands for its fields."""
+
+
+class ProgramOption(click.Option):
+    """An option whose ``help`` is one clean line: click loads ``inspect`` to clean any."""
+
+    def __init__(self, *args: Any, help: str | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.help = help
 
 
 class _Declared(Struct, frozen=True):
@@ -80,12 +87,13 @@ def argument(metavar: str | None, *, needs: str = "", **settings: Any) -> Any:
 
 def option(metavar: str | None, help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
     """An option with a value."""
-    return _Declared(click.Option, names, {"metavar": metavar, "help": help_, **settings}, needs)
+    settings = {"metavar": metavar, "help": help_, **settings}
+    return _Declared(ProgramOption, names, settings, needs)
 
 
 def flag(help_: str, *names: str, needs: str = "", **settings: Any) -> Any:
     """An option that is there or not; with ``count``, how often."""
-    return _Declared(click.Option, names, {"help": help_, **settings}, needs)
+    return _Declared(ProgramOption, names, {"help": help_, **settings}, needs)
 
 
 @cache
@@ -94,7 +102,7 @@ def _fields(options: type[CommandOptions]) -> tuple[FieldInfo, ...]:
 
 
 def _is_group(field: FieldInfo) -> bool:
-    return isclass(field.type) and issubclass(field.type, CommandOptions)
+    return isinstance(field.type, type) and issubclass(field.type, CommandOptions)
 
 
 def _flat(options: type[CommandOptions]) -> Iterator[FieldInfo]:

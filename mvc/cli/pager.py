@@ -8,12 +8,14 @@ and leaves the screen as it is.
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 VARIABLE = "MVC_PAGER"
 _OF_SHELL = "|&;<>()$`\\\"' \t\n*?[#~=%"
@@ -29,6 +31,8 @@ class Pager:
     @classmethod
     def start(cls, environment: Mapping[str, str]) -> Pager | None:
         """Starts it; None if none is wanted or there is none. Raises PagerMissing."""
+        import subprocess  # only on a terminal
+
         chosen = environment.get(VARIABLE, environment.get("PAGER"))
         command = "less" if chosen is None else chosen.strip()
         if command in {"", "cat"} or environment.get("TERM") == "dumb":
@@ -51,10 +55,10 @@ class Pager:
 
     def end(self) -> None:
         """Waits until the user leaves it; Ctrl-C is the pager's until then."""
-        with suppress(BrokenPipeError):
-            self.stream.close()
         while True:
             try:
+                with suppress(BrokenPipeError):
+                    self.stream.close()
                 self._process.wait()
             except KeyboardInterrupt:
                 continue
@@ -67,6 +71,8 @@ class PagerMissing(Exception):
 
 def _is_there(command: str, environment: Mapping[str, str]) -> bool:
     """Whether the program that a command begins with is found, after settings of variables."""
+    import shlex
+
     try:
         words = [word for word in shlex.split(command) if "=" not in word.partition("/")[0]]
     except ValueError:  # the shell says what is wrong

@@ -18,7 +18,7 @@ import click
 
 from mvc import __version__
 from mvc.cli.completing import COMPLETIONS
-from mvc.cli.options import CommandOptions, check_needs, filled, parameters
+from mvc.cli.options import CommandOptions, ProgramOption, check_needs, filled, parameters
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 
@@ -127,7 +127,25 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
 
 
 def _option(*names: str, **settings: Any) -> click.Option:
-    return click.Option(names, callback=_remember, expose_value=False, **settings)
+    return ProgramOption(names, callback=_remember, expose_value=False, **settings)
+
+
+def _ending(*names: str, text: Callable[[click.Context], str], help_: str) -> click.Option:
+    """A flag that prints a text and ends the program."""
+
+    def print_and_exit(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            click.echo(text(ctx), color=ctx.color)
+            ctx.exit()
+
+    return ProgramOption(
+        names, is_flag=True, is_eager=True, expose_value=False, callback=print_and_exit, help=help_
+    )
+
+
+def _help_option() -> click.Option:
+    """As click's own, which reads the user's language to name it."""
+    return _ending("-h", "--help", text=click.Context.get_help, help_="Show this message and exit.")
 
 
 def _shared_options(*, hidden: bool) -> list[click.Option]:
@@ -163,12 +181,12 @@ class Verb(click.Command):
 
     def __init__(self, *args: Any, example: str, json: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.example = example
+        self.example, self.add_help_option = example, False
         if json:
             self.params.append(
                 _option("--json", "as_json", is_flag=True, help="Print one JSON object.")
             )
-        self.params.extend(_shared_options(hidden=True))
+        self.params.extend((*_shared_options(hidden=True), _help_option()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with _of(ctx):
@@ -312,16 +330,21 @@ _EXAMPLE = (
 
 @click.command(
     cls=Program,
-    params=_shared_options(hidden=False),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.option(
-    "-C", "directory", metavar="DIR", shell_complete=COMPLETIONS["DIR"],
-    help="Work as if started in DIR.",
+    params=[
+        *_shared_options(hidden=False),
+        ProgramOption(
+            ("-C", "directory"), metavar="DIR", shell_complete=COMPLETIONS["DIR"],
+            help="Work as if started in DIR.",
+        ),
+        _ending(
+            "-V", "--version", text=lambda _: f"mvc {__version__}",
+            help_="Show the version and exit.",
+        ),
+        _help_option(),
+    ],
+    add_help_option=False,
+    context_settings={"max_content_width": 100},
 )  # fmt: skip
-@click.version_option(
-    __version__, "-V", "--version", prog_name="mvc", message="%(prog)s %(version)s"
-)
 @click.pass_context
 def program(ctx: click.Context, directory: str | None) -> None:
     """Git for model weights: every deployed version, exactly, in a small local store."""

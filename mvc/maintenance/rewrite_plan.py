@@ -102,7 +102,7 @@ def check_writable(context: Context, what: str) -> None:
 
     Raises InvalidTime if the time of the operation cannot be recorded.
     """
-    context.store.require(frozenset())
+    context.store.require()
     if not context.store.writable:
         raise ReadOnly(
             f"nothing can be {what}: the repository's folder cannot be written",

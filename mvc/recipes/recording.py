@@ -351,11 +351,10 @@ class Run:
             options.message,
             metrics_from(self.metrics),
             deploy=options.deploy,
-            allow_empty=True,
-            branch=options.branch,
             params=params_from(options.params or {}),
             attachments={RECIPE: recipe.encoded(), **self._attached},
             needs=recipe.needs,
+            options=CommitOptions(allow_empty=True, branch=options.branch),
         )
         announce = announcing(context, options.deploy)
         done = commit(context, request)

@@ -200,7 +200,7 @@ def drop(
         if not there:
             raise _NothingToDo
         for version in {*(mark.commit for mark in there), *(version for version, _ in needed)}:
-            manifests.check_kept(context, version)
+            availability.check_kept(context, version)
         if context.store.graph.was_rewritten(generation):
             for (version, path), entry in needed.items():
                 gone = availability.dropped(context, version, path)

@@ -17,7 +17,7 @@ from mvc.model.commit import Commit
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.oplog.oplog import undone_by
+from mvc.repo.lookup.undos import undone_by
 from mvc.repo.values import check_values, metrics_from, params_from
 from mvc.store.journal.entries import Entry, Evidence
 from mvc.store.journal.frames import Recorded

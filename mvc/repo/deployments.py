@@ -19,7 +19,7 @@ from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context, noting
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.times import check_moment, datetime_of, format_time
 from mvc.store.index import keys
@@ -38,7 +38,8 @@ class Deployed(Struct, frozen=True):
 
     Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
     target's newest record. ``author`` and ``reason``: who recorded it, and why; empty where that is
-    not known. ``returns_to``: of a rollback, the sequence of the deployment that it went back to.
+    not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction.
+    ``returns_to``: of a rollback, the sequence of the deployment that it went back to.
     """
 
     target: str
@@ -93,7 +94,7 @@ def deploy(
     def make() -> Entry:
         now = context.store.now_ns()
         if time_ns is None or time_ns > now:
-            manifests.check_kept(context, commit)
+            availability.check_kept(context, commit)
         made = deployment_for(snapshot, target, now if time_ns is None else time_ns, commit)
         author = context.author
         return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)

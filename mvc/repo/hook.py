@@ -6,9 +6,7 @@ It runs once the deployment is durable, and cannot fail it. A repository cannot 
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -97,7 +95,9 @@ def _live(context: Context, target: str) -> str | None:
 
 def _run(command: str, seconds: float, facts: Mapping[str, str | None]) -> str | None:
     """Runs the hook to its end; what went wrong, None if nothing did."""
-    import subprocess  # rarely needed
+    import json  # all three are rarely needed
+    import signal
+    import subprocess
 
     try:
         process = subprocess.Popen(  # noqa: S603 - the user's own setting
@@ -126,6 +126,8 @@ def _run(command: str, seconds: float, facts: Mapping[str, str | None]) -> str |
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends the hook and the processes that it started."""
+    import signal
+
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

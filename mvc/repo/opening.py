@@ -93,7 +93,7 @@ def open_context(
                 raise
             context = Context(store, root, settings)
             with suppress(MvcError):  # the next command tries again
-                if files.stat(folder / PLANS) is not None:
+                if files.stat(folder / PLANS) is not None and files.list(folder / PLANS):
                     from mvc.repo.interrupted import finish_checkouts
 
                     finish_checkouts(context)

@@ -20,7 +20,7 @@ from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, deployment_for, of_commit, recorded_as
 from mvc.repo.live import live_at, succession
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.store.journal.entries import Entry
 from mvc.store.snapshot import Snapshot
@@ -53,7 +53,7 @@ def rollback(
         now, live = context.store.now_ns(), live_at(context, None, target)
         past = _Past(snapshot, target, now)
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
-        manifests.check_kept(context, back.commit)
+        availability.check_kept(context, back.commit)
         left[:] = [live.commit]
         made = replace(deployment_for(snapshot, target, now, back.commit), returns_to=back.sequence)
         author = context.author

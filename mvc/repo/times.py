@@ -30,17 +30,16 @@ _MAX_TEXT = 100
 _UNITS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _SHORT = {"s": "second", "sec": "second", "m": "minute", "min": "minute",
           "h": "hour", "hr": "hour", "d": "day", "w": "week"}  # fmt: skip
-_ISO = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)"
-    r"(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?",
-    re.ASCII | re.IGNORECASE,
+_ISO = (  # compiled when first used, as the others: few commands read a time
+    r"(?ai)(\d{4})-(\d\d)-(\d\d)"
+    r"(?:[T ](\d\d)(?::(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?)?"
 )
-_ON_DAY = re.compile(
-    r"(?:(today|yesterday|last\s+[a-z]{3,9})(?:\s+|$))?(?:(?:at\s+)?(\d\d?):(\d\d)(?::(\d\d))?)?",
-    re.ASCII,
+_ON_DAY = (
+    r"(?a)(?:(today|yesterday|last\s+[a-z]{3,9})(?:\s+|$))?"
+    r"(?:(?:at\s+)?(\d\d?):(\d\d)(?::(\d\d))?)?"
 )
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_PART = re.compile(r"\s*(?:and\s+)?(an?\b|\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*,?", re.ASCII)
+_PART = r"(?a)\s*(?:and\s+)?(an?\b|\d{1,15}(?:\.\d{1,9})?)\s*([a-z]+)\s*,?"
 _FORMS = (
     "write 2026-11-20T10:00, 2026-11-20T10:00:00Z, 10:00, 'yesterday 10:00', 'last tuesday 10:00', "
     "'2 hours ago' or now"
@@ -71,9 +70,9 @@ def parse_time(text: str, *, now_ns: int, zone: tzinfo | None = None) -> int:
         if span is None:
             raise _unreadable(text)
         return check_moment(now_ns - int(span * _SECOND), text)
-    if match := _ISO.fullmatch(text.strip()):
+    if match := re.fullmatch(_ISO, text.strip()):
         return check_moment(_iso(match, text, zone), text)
-    if word and (match := _ON_DAY.fullmatch(word)):
+    if word and (match := re.fullmatch(_ON_DAY, word)):
         return check_moment(_on_day(match, text, now_ns, zone), text)
     raise _unreadable(text)
 
@@ -187,7 +186,7 @@ def _span(text: str) -> Fraction | None:
     from fractions import Fraction
 
     total, at = Fraction(0), 0
-    while match := _PART.match(text, at):
+    while match := re.compile(_PART).match(text, at):
         number, word = match.groups()
         unit = _SHORT.get(word, word.removesuffix("s"))
         if unit not in _UNITS:

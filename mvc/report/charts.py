@@ -55,7 +55,8 @@ class Charts(Struct, frozen=True, dict=True):
     @cached_property
     def legend(self) -> list[Legend]:
         """The names of the lines, if there are several."""
-        names, colours = [], self._colours
+        colours = self._colours
+        names: list[str] = []
         for name, colour in colours.items():
             if colour == len(names) < NAMED:
                 names.append(name)

@@ -40,7 +40,7 @@ class Span(Struct, frozen=True):
     reason: str = ""
 
 
-class View(Struct, frozen=True):
+class Excerpt(Struct, frozen=True):
     """What is looked at: versions and deployments from ``since`` to ``until``, both included, in ns
     since 1970, on an axis of time or of version numbers; None: the one that shows more.
     """
@@ -54,7 +54,7 @@ class View(Struct, frozen=True):
         return within(commit.time_ns, self.since, self.until)
 
 
-EVERYTHING = View()
+EVERYTHING = Excerpt()
 
 
 class Overview(Struct, frozen=True):
@@ -68,7 +68,7 @@ class Overview(Struct, frozen=True):
     """
 
     now_ns: int
-    view: View
+    view: Excerpt
     head: CommitId | None
     known: Mapping[CommitId, Commit]
     versions: tuple[Commit, ...]
@@ -82,7 +82,7 @@ class Overview(Struct, frozen=True):
     params: Mapping[CommitId, Mapping[str, str]]
 
 
-def overview(context: Context, view: View = EVERYTHING) -> Overview:
+def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
@@ -124,7 +124,7 @@ def overview(context: Context, view: View = EVERYTHING) -> Overview:
     )
 
 
-def _overlaps(span: Span, view: View) -> bool:
+def _overlaps(span: Span, view: Excerpt) -> bool:
     return (view.since is None or span.end_ns > view.since) and (
         view.until is None or span.start_ns <= view.until
     )
@@ -140,9 +140,9 @@ def _lines(
     tips = sorted((name, id_) for id_, each in names.items() for name in each)
     tips.sort(key=lambda tip: (tip[0] != head.branch, tip[0].startswith("tag: ")))
     found = dict[CommitId, str]()
-    for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(known))]:
-        at = tip if name != "HEAD" or head.branch is None else None
-        while at in known and at not in found:
+    for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(list(known)))]:
+        at: CommitId | None = tip if name != "HEAD" or head.branch is None else None
+        while at is not None and at in known and at not in found:
             found[at] = known[at].run or name
             at = next(iter(known[at].parents), None)
     return found
@@ -195,7 +195,7 @@ def changes(
             raise _TimeIsUp
 
     line, tip = [], found.head
-    while tip in known and known[tip].parents:
+    while tip is not None and tip in known and known[tip].parents:
         if found.view.shows(known[tip]):
             line.append(known[tip])
         tip = known[tip].parents[0]

@@ -21,7 +21,7 @@ from mvc.repo.worktree.worktree import REPORT_BEGIN
 from mvc.report.axis import Axis
 from mvc.report.charts import KINDS, Charts, metrics_of, whole
 from mvc.report.figure import STYLE, Panel, svg
-from mvc.report.overview import Overview, VersionChange, View, changes, overview
+from mvc.report.overview import Excerpt, Overview, VersionChange, changes, overview
 from mvc.report.stats import by_version
 
 _ROWS, _DEPLOYMENTS = 1000, 500  # of the tables
@@ -54,7 +54,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.dim{color:var(--dim)}
 )
 
 
-def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
+def page(context: Context, view: Excerpt, *, seconds: float, unfold: bool) -> str:
     """The document; at most ``seconds`` are spent on the distances of layers.
 
     ``unfold``: the layers of optimizers, schedulers and random generators, too.
@@ -67,7 +67,7 @@ def page(context: Context, view: View, *, seconds: float, unfold: bool) -> str:
     lanes = dict(sorted(found.spans.items(), key=lambda p: p[1][-1].start_ns)[-_LANES:])
     timeline: list[Panel] = [charts.count("versions so far"), charts.live(lanes)]
     metrics = metrics_of(found)
-    drawn = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
+    drawn: list[Panel] = [*charts.legend, *(charts.metric(name) for name in metrics[:_METRICS])]
 
     def deltas(commit: Commit) -> float | None:
         return stats[commit.id].deltas if commit.id in stats else None

@@ -15,11 +15,12 @@ from mvc.repo import deployments
 from mvc.repo.arguments import check_seconds, checked
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import unknown_metric
+from mvc.repo.times import datetime_of
 from mvc.report import figure
 from mvc.report.axis import Axis
 from mvc.report.charts import Charts, metrics_of
 from mvc.report.figure import Bars, Lanes, Legend, Line, Panel
-from mvc.report.overview import View, changes, overview
+from mvc.report.overview import Excerpt, changes, overview
 from mvc.report.stats import by_version
 
 _FIRST, _CHANGES = 6, 1000  # metrics if none is named; versions whose distances are measured
@@ -63,7 +64,9 @@ class Plot(Struct, frozen=True):
         return self.svg()
 
 
-def plot(context: Context, metrics: Sequence[str], options: Mapping[str, Any], view: View) -> Plot:
+def plot(
+    context: Context, metrics: Sequence[str], options: Mapping[str, Any], view: Excerpt
+) -> Plot:
     """``Repository.plot``; ``options`` by the names of ``PlotOptions``."""
     seconds, target = options.get("seconds", 10.0), options.get("target")
     stored, distance = options.get("stored", False), options.get("distance", False)
@@ -103,11 +106,12 @@ def _png(drawn: Plot) -> bytes:
     made = Figure(figsize=(9, 1.8 * len(panels)), layout="constrained")
     every = made.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     axis = drawn.axis
+    zone = datetime_of(axis.low).tzinfo  # of the other charts, too
     scale = 86_400 * 10**9 if axis.by == "time" else 1  # matplotlib counts days
     for axes, panel in zip(every, panels, strict=True):
         axes.set_xlim(axis.low / scale, axis.high / scale)
         if axis.by == "time":
-            axes.xaxis.axis_date()
+            axes.xaxis.axis_date(zone)
         if isinstance(panel, Line):
             unit = _unit(panel)
             for curve in panel.curves:

@@ -26,7 +26,7 @@ from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import availability
 from mvc.repo.opening import opened
 from mvc.serving.output import ServedOutput, TakenOver
 from mvc.store.journal.frames import Position
@@ -178,7 +178,7 @@ class Follower:
                 self._output.follow(self.repo, live, self._path)
             if live == self.current:
                 return None
-            manifests.check_kept(self.repo.context, live.commit)
+            availability.check_kept(self.repo.context, live.commit)
             if self._model is not None and self._loaded != live.commit:
                 self.repo.load(self._model, live, path=self._path)
                 self._loaded = live.commit

@@ -21,10 +21,8 @@ from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import GENESIS, Recorded, encode_entry
 from mvc.store.packs.reader import pack_numbers, pack_path
-from mvc.store.publishing.publish import publish
 from mvc.store.snapshot import JOURNAL, PACKS, IndexThresholds, Snapshot
 from mvc.store.writing.pack_ends import PackEnds
-from mvc.store.writing.pack_writer import PackWriter
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, ThreadPoolExecutor
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from mvc.store.recovery.timing import Timing
     from mvc.store.writing.full_or_delta import Policy
     from mvc.store.writing.object_writer import ObjectWriter
+    from mvc.store.writing.pack_writer import PackWriter
 
 
 FOLDER = ".mvc"
@@ -198,7 +197,7 @@ class Store:
             self._arenas = Arenas(2 * PIECE)
         return self._arenas
 
-    def require(self, features: frozenset[str]) -> None:
+    def require(self, features: frozenset[str] = frozenset()) -> None:
         """Names features in ``format``, durably, before anything is written that needs them.
 
         The caller must not hold the journal's lock. Raises ReadOnly if a feature that is named
@@ -211,11 +210,13 @@ class Store:
                 add_features(self.fs, self.folder, features)
 
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
-        """Appends to packs; with ``fresh`` only to new ones."""
+        """Appends to packs; with ``fresh`` only to new ones. Imported here, as all that writes."""
+        from mvc.store.writing.pack_writer import PackWriter
+
         return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh)
 
     def object_writer(self, packs: PackWriter, policy: Policy) -> ObjectWriter:
-        """Encodes objects and appends them to packs. Imported here: few commands write any."""
+        """Encodes objects and appends them to packs."""
         from mvc.store.writing.object_writer import ObjectWriter
 
         return ObjectWriter(
@@ -227,6 +228,8 @@ class Store:
         self, make: Callable[[], Entry], *, release: Callable[[], None] | None = None
     ) -> Recorded:
         """See ``publish``; afterwards the index is brought up to date if it lags."""
+        from mvc.store.publishing.publish import publish
+
         recorded = publish(
             self.snapshot, lambda: self._made(make), release=release, stored=self._required
         )

@@ -22,7 +22,7 @@ from mvc.model.names import check_path
 from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.inputs import of_states, refuse_empty
 from mvc.repo.commit.reduced_file import approximating
-from mvc.repo.commit.request import CommitRequest
+from mvc.repo.commit.request import CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests
@@ -165,15 +165,17 @@ class WriterThread(threading.Thread):
                 deploy=options.deploy,
                 deploy_time_ns=item.called_ns if as_of_call else None,
                 pipeline=self._coding.text if reduced else options.pipeline,
-                max_recovery=options.max_recovery,
-                allow_empty=True,
-                author=options.author,
                 time_ns=item.called_ns,
-                produced_by=options.pipeline if made_here else None,
-                branch=options.branch,
-                new_branch=options.branch is not None,
                 code=self._code,
-                run=self._run(item),
+                options=CommitOptions(
+                    max_recovery=options.max_recovery,
+                    allow_empty=True,
+                    author=options.author,
+                    produced_by=options.pipeline if made_here else None,
+                    branch=options.branch,
+                    new_branch=options.branch is not None,
+                    run=self._run(item),
+                ),
             )
             return commit(context, request, self._queue.moved)
 

@@ -112,9 +112,8 @@ def spawn(
     **options,
 ) -> subprocess.CompletedProcess:
     """The program as a process of its own; its output is text, unless ``binary``."""
-    command = [sys.executable, "-c", "from mvc.cli.main import main; main()"]
     return subprocess.run(
-        [*command, *map(str, arguments)],
+        [sys.executable, "-m", "mvc", *map(str, arguments)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
         capture_output=True,

@@ -220,7 +220,7 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
     from mvc.repo import attached
     from mvc.repo.commit.commit import commit
     from mvc.repo.commit.inputs import of_state
-    from mvc.repo.commit.request import CommitRequest
+    from mvc.repo.commit.request import CommitOptions, CommitRequest
 
     with library.Repository.open(gone.folder) as repo:
         head = repo.find()
@@ -231,7 +231,7 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
             repo.context,
             CommitRequest(
                 [of_state(state, "model.safetensors", None)],
-                allow_empty=True,
+                options=CommitOptions(allow_empty=True),
                 message="forged",
                 attachments=carried,
                 needs=(),

@@ -75,7 +75,9 @@ def make(root: Path) -> World:
         first = repo.commit(FIRST).id
         (root / "file.bin").write_bytes(FILE)
         second = repo.commit("file.bin", options=CommitOptions(cwd=root)).id
-        third = recipes.trained(repo.context, _thing, {"name": "THIRD"}, first, reset_point=True)
+        third = recipes.trained(
+            repo.context, _thing, {"name": "THIRD"}, first, options=CommitOptions(reset_point=True)
+        )
         fourth = repo.commit(UNDONE).id
         repo.undo()
         contents: dict[Any, Contents] = {
@@ -103,8 +105,9 @@ def commit_recipe(repo: Repository) -> None:
     base = state_of(repo.context).commits[0]
     arguments = {"name": "SECOND"}
     recipes.trained(
-        repo.context, _thing, arguments, base, deploy="prod", allow_empty=True, message="again"
-    )
+        repo.context, _thing, arguments, base, deploy="prod", message="again",
+        options=CommitOptions(allow_empty=True),
+    )  # fmt: skip
 
 
 def checkout(repo: Repository) -> None:

@@ -179,3 +179,17 @@ def test_files_are_stored_once_and_come_back(tmp_path: Path, repo: mvc.Repositor
     trainer(tmp_path, [callback], max_steps=1).train()
     assert {*callback.report.newest.entries} == {"config.json", MODEL, TRAINING}
     assert {*repo.manifest("HEAD").by_path} == {*beside, MODEL, TRAINING}
+
+
+def test_what_transformers_refuses_to_save_ends_no_training(
+    tmp_path: Path, repo: mvc.Repository
+) -> None:
+    class Broken:
+        def save_pretrained(self, folder: str) -> None:
+            raise NotImplementedError("no vocabulary")
+
+    run = trainer(tmp_path, [MVCCallback(repo)], max_steps=1)
+    run.callback_handler.processing_class = Broken()
+    with pytest.warns(UserWarning, match="mvc: the tokenizer is not kept: no vocabulary"):
+        run.train()
+    assert "config.json" in repo.manifest("HEAD").by_path

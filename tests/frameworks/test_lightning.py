@@ -182,6 +182,7 @@ class Configured(Net):
 CONFIG: dict[str, Any] = {
     "rate": 0.01, "layers": [4, 8], "net": {"width": 16, "act": "relu"}, "max_tokens": 512,
     "flags": SimpleNamespace(half=True), "nothing": None, "scale": torch.tensor(0.5),
+    "tokenizer_name": "gpt2",
     "api_key": "sk-1", "hub": {"token": "hf-2"}, "password": 4711, "tracking": "http://me:pw3@host",
     "text": "x" * 5000, "lines": "a\nb", "function": print, "many": list(range(5000)),
 }  # fmt: skip
@@ -195,7 +196,8 @@ def test_hyper_parameters_are_params(tmp_path: Path) -> None:
     assert params.pop("plateau", "false") == "false"
     assert params == {
         "rate": "0.01", "layers": "[4, 8]", "net.width": "16", "net.act": "relu",
-        "max_tokens": "512", "flags.half": "true", "nothing": "null", "scale": "0.5",
+        "max_tokens": "512", "tokenizer_name": "gpt2",
+        "flags.half": "true", "nothing": "null", "scale": "0.5",
     }  # fmt: skip
 
 
@@ -242,8 +244,9 @@ def test_two_processes_and_one_writer(tmp_path: Path) -> None:
 
 def test_checkpoints_of_a_training_go_onto_one_branch(tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "models") as repo:
-        plugin = MVCCheckpointIO(repo)
+        plugin = MVCCheckpointIO(repo, run="a")
         plugin.save_checkpoint({"epoch": 1}, tmp_path / "a.ckpt")
+        assert repo.version().run == "a"
         repo.switch("aside", create=True)
         plugin.save_checkpoint({"epoch": 2}, tmp_path / "b.ckpt")
         assert len(list(repo.log("main"))) == 2 and len(list(repo.log("aside"))) == 1

@@ -64,8 +64,14 @@ def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict
         ],
         "annotations": {id_: each for id_, each in found.items() if each},
         "code": {str(c.id): [c.run, c.code, c.dirty] for c in commits},
+        "forgotten": [[str(f.commit), f.named, _hex(f.root)] for e in entries for f in e.forgotten],
+        "gone": [str(id_) for entry in entries for id_ in entry.gone],
         "unknown": [[tag, data.hex()] for e in (*entries, *commits) for tag, data in e.unknown],
     }
+
+
+def _hex(root: bytes | None) -> str | None:
+    return None if root is None else root.hex()
 
 
 def _plain(value: Any) -> str | None:

@@ -1,11 +1,12 @@
 """How the frozen repository with tails was made. It is never made again.
 
-    git worktree add /tmp/old COMMIT          # the program of the time
+    git worktree add /tmp/old a314218e         # the program of the time
     cd tests/frozen && PYTHONPATH=/tmp/old python make_tails.py OUT
 
 As ``make.py``, whose helpers it uses, with the optional features ``entry-5`` and ``commit-4``: who
-did what and why, rollbacks that say what they went back to, annotations, runs, code that differs
-from its git commit; and fields of a later program, which this one ignores.
+did what and why, rollbacks that say what they went back to, annotations, receipts of what was
+forgotten, runs, code that differs from its git commit; and fields of a later program, which this
+one ignores.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from mvc.api.repository import Repository
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_states
-from mvc.repo.commit.request import CommitRequest
+from mvc.repo.commit.request import CommitOptions, CommitRequest
 from mvc.repo.worktree.git_code import GitCode
 from mvc.store.journal.entries import Entry, RefChange
 
@@ -40,8 +41,9 @@ def tails(root: Path) -> None:
                 f"tails {i}",
                 {"acc": i / 8} if i % 2 else {},
                 deploy="prod" if i < 4 else None,
-                author="somebody" if i == 2 else None,
-                run=("", "lr 0.1", "é")[i % 3],
+                options=CommitOptions(
+                    author="somebody" if i == 2 else None, run=("", "lr 0.1", "é")[i % 3]
+                ),
                 code=GitCode("1f" * 20, dirty=i > 2, patch=b"--- a\n+++ b\n" if i == 4 else b""),
             )
             commit(context, request)

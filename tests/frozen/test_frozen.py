@@ -43,6 +43,7 @@ READ = {
     "trained",
     "params",
     "recipes",
+    "tails",
 }
 
 
@@ -59,8 +60,8 @@ def expected(name: str) -> dict[str, Any]:
 
 def test_all_of_them_are_here() -> None:
     assert {path.stem for path in HERE.glob("*.json")} == set(NAMES)
-    assert len(NAMES) == 21 and set(NAMES) >= READ
-    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 430_000
+    assert len(NAMES) == 22 and set(NAMES) >= READ
+    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 460_000
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "both-copies"])
@@ -163,6 +164,58 @@ def test_an_older_program_refuses_recipes(
     monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {feature})
     with pytest.raises(UnsupportedFormat, match=feature):
         Repository.open(root)
+
+
+@pytest.mark.parametrize("feature", ["commit-4", "entry-5"])
+def test_an_older_program_refuses_tails(
+    feature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unpacked("tails", tmp_path / "repo")
+    monkeypatch.setattr(store_format, "KNOWN", store_format.KNOWN - {feature})
+    with pytest.raises(UnsupportedFormat, match=feature):
+        Repository.open(root)
+
+
+@pytest.mark.parametrize("name", sorted(READ - {"tails"}))
+def test_only_a_write_that_needs_it_upgrades_a_repository(name: str, tmp_path: Path) -> None:
+    root = unpacked(name, tmp_path / "repo")
+    file = root / ".mvc/format"
+    before = store_format.parse_format(file.read_bytes())
+    assert not {"entry-5", "commit-4"} & before
+    with Repository.open(root) as repo:
+        assert len(list(repo.log(every=True))) and repo.storage.fsck().entries
+        for deployed in repo.deployments():
+            assert deployed.author == repo.version(deployed.commit).author or not deployed.author
+        assert all(repo.annotations(entry.id) == () for entry in repo.log(every=True))
+        repo.branch("later", repo.log(every=True)[0].id)
+        repo.commit({"w": np.arange(5.0)}, options=mvc.CommitOptions(branch="later"))
+        assert store_format.parse_format(file.read_bytes()) == before
+        repo.deploy("later", "new", reason="why not")
+        assert store_format.parse_format(file.read_bytes()) == before | {"entry-5"}
+        repo.commit({"w": np.arange(6.0)}, run="a", options=mvc.CommitOptions(branch="later"))
+        assert store_format.parse_format(file.read_bytes()) == before | {"entry-5", "commit-4"}
+
+
+def test_what_the_frozen_tails_say(tmp_path: Path) -> None:
+    """Who, why and what was found out, also after this program has collected and repacked."""
+    root = unpacked("tails", tmp_path / "repo")
+    then = expected("tails")
+    with Repository.open(root) as repo:
+        repo.commit({"w": np.arange(5.0)})
+        repo.storage.repack(interval=1)
+        repo.storage.gc(grace="0")
+    now = describe(root)
+    for what in ("returns", "annotations", "code", "forgotten", "gone", "unknown"):
+        found = now[what]
+        if what == "code":
+            found = {id_: each for id_, each in found.items() if id_ in then["code"]}
+        assert _comparable(found) == _comparable(then[what]), what
+    why = {(operation, reason) for _, operation, reason, _ in then["who"] if reason}
+    assert why <= {(operation, reason) for _, operation, reason, _ in now["who"]}
+    oracle = reader.Repository(root / ".mvc")
+    for id_, found in then["annotations"].items():
+        read = oracle.annotations(bytes.fromhex(id_))
+        assert [each.note for each in read] == [each[5] for each in found]
 
 
 def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def test_every_dtype_that_a_file_can_name(repo: Repository) -> None:
         file.write_bytes(struct.pack("<Q", len(text)) + text + data)
         id_ = repo.commit([file]).id
         assert {t.spec.dtype for t in repo.manifest().entries[0].tensors} == set(NAMES)
-        repo.checkout(id_, to=repo.root / f"out{version}")
-        assert (repo.root / f"out{version}").read_bytes() == file.read_bytes()
+        repo.checkout(id_, to=repo.root / f"out{version}.bin")
+        assert (repo.root / f"out{version}.bin").read_bytes() == file.read_bytes()
 
 
 @pytest.mark.long
@@ -154,7 +154,7 @@ def test_a_layer_beyond_4_GiB(tmp_path: Path) -> None:
     ).encode()
     start = 8 + len(header)
     places = [0, (1 << 31) - 4, 1 << 31, (1 << 32) - 4, 1 << 32, size - 4]
-    file, out = tmp_path / "large.safetensors", tmp_path / "out"
+    file, out = tmp_path / "large.safetensors", tmp_path / "out.bin"
     with file.open("wb") as made:
         made.write(struct.pack("<Q", len(header)) + header)
         made.truncate(start + size)

@@ -48,8 +48,8 @@ def test_neither_is_lost_where_they_are_one(two_cases: tuple[Path, str], tmp_pat
     with Repository.open(root, fs=FoldingFS()) as repo:
         with pytest.raises(WouldOverwrite, match="one name on this file system"):
             repo.checkout(id_, to=tmp_path / "out")
-        repo.checkout(id_, path=["MODEL.PT"], to=tmp_path / "single")
-    assert (tmp_path / "single").read_bytes() == b"MODEL.PT"
+        repo.checkout(id_, path=["MODEL.PT"], to=tmp_path / "single.bin")
+    assert (tmp_path / "single.bin").read_bytes() == b"MODEL.PT"
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a\\b", "CON", "x.", ".mvc/x", "a\nb", "y" * 256])
@@ -109,8 +109,8 @@ def test_old_versions_that_have_both_are_read_by_path(
     assert repo.checkout(path="m")["w"][0] == 1
     assert repo.checkout(path="m/n")["w"][0] == 0
     for name in ("m", "m/n"):
-        repo.checkout(path=[name], to=tmp_path / name[-1])
-        assert (tmp_path / name[-1]).is_file()
+        repo.checkout(path=[name], to=tmp_path / f"{name[-1]}.bin")
+        assert (tmp_path / f"{name[-1]}.bin").is_file()
     repo.commit({"w": np.ones(3)}, path="other")
     assert repo.remove(["m"]) == ("m",)
     repo.commit({"w": np.zeros(4)}, path="other")

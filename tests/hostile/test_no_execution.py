@@ -154,8 +154,8 @@ def test_a_pickle_bomb_is_kept_and_never_runs(tmp_path: Path, name: str) -> None
         with contextlib.suppress(MvcError):
             repo.checkout(id_)
         repo.diff(id_)
-        repo.checkout(id_, to=tmp_path / "out")
-    assert (tmp_path / "out").read_bytes() == data
+        repo.checkout(id_, to=tmp_path / "out.bin")
+    assert (tmp_path / "out.bin").read_bytes() == data
     assert not marker.exists()
 
 

@@ -152,5 +152,5 @@ def test_a_forged_version_is_readable_all_the_same(tmp_path: Path) -> None:
     ids = forge(tmp_path / "repo")
     with Repository.open(tmp_path / "repo") as repo:
         assert [e.id for e in repo.log()] == ids[::-1]
-        repo.checkout(ids[0], to=tmp_path / "out")
-        assert np.frombuffer((tmp_path / "out").read_bytes(), np.uint8).tolist() == [1] * 16
+        repo.checkout(ids[0], to=tmp_path / "out.bin")
+        assert np.frombuffer((tmp_path / "out.bin").read_bytes(), np.uint8).tolist() == [1] * 16

@@ -12,7 +12,7 @@ from mvc.maintenance.fsck.fsck import fsck
 from mvc.maintenance.gc import collect
 from mvc.repo import refs
 from mvc.repo.commit.commit import commit as make_commit
-from mvc.repo.commit.request import CommitRequest
+from mvc.repo.commit.request import CommitOptions, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.oplog import oplog
 from mvc.repo.oplog.oplog import Operation
@@ -27,7 +27,7 @@ def context(tmp_path: Path) -> Context:
 
 
 def empty_commit(context: Context) -> None:
-    request = CommitRequest([], reset_point=False, allow_empty=True)
+    request = CommitRequest([], options=CommitOptions(allow_empty=True))
     make_commit(context, request, None)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from blake3 import blake3
 
 from mvc.codecs import words
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, UnsupportedFormat
 from mvc.model.commit import Commit
 from mvc.model.layout import Forms
 from mvc.model.manifest import Manifest, Shape
@@ -36,7 +36,7 @@ __all__ = ["FORMS", "REFUSED", "Form", "agree"]
 REFUSED = "refused"
 FROZEN = Path(__file__).parents[1] / "frozen"
 _SOUND = ("codings", "files", "history", "lossy", "maintained", "params", "recipes", "relinked",
-          "trained")  # fmt: skip
+          "tails", "trained")  # fmt: skip
 _KINDS = ("proven", "dropped", "restored")
 _DAY, _FAR = 24 * 60, 1 << 62
 
@@ -73,7 +73,7 @@ def agree(form: Form, data: bytes, before: bytes) -> bool:
 def _mvc(read: Read, data: bytes) -> Any:
     try:
         return read(data)
-    except DamagedData:
+    except (DamagedData, UnsupportedFormat):
         return REFUSED
 
 
@@ -165,7 +165,7 @@ def _commit(commit: Commit) -> Any:
         commit.version, commit.manifest, commit.root, list(commit.parents), commit.author,
         commit.time_ns, commit.zone_minutes, commit.message, _floats(commit.metrics.items()),
         commit.pipeline, commit.code, list(commit.params.items()), list(commit.needs),
-        list(commit.attached),
+        list(commit.attached), commit.run, commit.dirty, list(commit.unknown),
     )  # fmt: skip
 
 
@@ -186,7 +186,10 @@ def _second_commit(m: Any) -> Any:
     parameters = list(m.params.items())
     _ascending([name.encode("utf-8", "surrogateescape") for name in attached])
     _ascending(needs)
-    lowest = 3 if needs or attached else 2 if parameters else 1
+    tail = dict(m.tail)
+    run, dirty = _text(tail.pop("run", None), 1024), tail.pop("dirty", None)
+    reader.need(not dirty, "a mark with bytes")
+    lowest = 4 if m.tail else 3 if needs or attached else 2 if parameters else 1
     reader.need(m.which == lowest and -_DAY < m.zone < _DAY, "its form")
     reader.need(
         len(m.parents) <= 64 and len(m.pipeline.encode("utf-8", "replace")) <= 400, "limits"
@@ -194,7 +197,14 @@ def _second_commit(m: Any) -> Any:
     return (
         m.which, m.manifest, m.root, list(m.parents), m.author, m.time, m.zone, m.message,
         _floats(m.metrics.items()), m.pipeline, m.code, parameters, needs, attached,
+        run, dirty is not None, [*tail.items()],
     )  # fmt: skip
+
+
+def _text(data: bytes | None, most: int) -> str:
+    """A text of a tail, which is not empty."""
+    reader.need(data is None or 0 < len(data) <= most, "a text of a tail")
+    return (data or b"").decode("utf-8", "surrogateescape")
 
 
 def _within(most: int, *texts: str) -> None:
@@ -217,10 +227,14 @@ def _entry(e: Entry) -> Any:
         [(r.target, r.sequence) for r in e.retractions],
         None if e.removed is None else list(e.removed),
         list(e.marks),
-        [(f.commit, int(f.named)) for f in e.forgotten],
+        [(f.commit, int(f.named)) for f in e.forgotten], [f.root or bytes(32) for f in e.forgotten],
+        list(e.gone),
         _next(e.undoes),
         [(r.target, r.sequence, _next(r.previous)) for r in e.relinks],
         [(w.commit, _KINDS.index(w.kind), w.path, w.milliseconds, w.where) for w in e.weights],
+        e.author, e.reason, [_next(d.returns_to) for d in e.deployments],
+        [(f.commit, _floats(f.metrics.items()), list(f.params.items()), f.note)
+         for f in e.evidence], list(e.unknown),
     )  # fmt: skip
 
 
@@ -232,7 +246,24 @@ def _entry_by_second(data: bytes) -> Any:
     c = reader.Cursor(data)
     e = c.get("entry", reader.Record(sequence=0))
     undoes = e.undoes or 0
-    lowest = 4 if e.weights else 3 if e.links else 2 if e.forgotten or undoes else 1
+    tail = dict(e.tail)
+    author, reason = _text(tail.pop("author", None), 1024), _text(tail.pop("reason", None), 1 << 16)
+    returns, evidence = tail.pop("returns", None), tail.pop("evidence", None)
+    roots, gone = tail.pop("roots", None), tail.pop("gone", None)
+    rootless = [bytes(32)] * len(e.forgotten)
+    reader.need(roots is None or (len(roots) == len(rootless) and roots != rootless), "roots")
+    reader.need(gone is None or gone, "a field that is empty")
+    nowhere = [0] * len(e.deployments)
+    reader.need(returns is None or (len(returns) == len(nowhere) and any(returns)), "returns")
+    reader.need(evidence is None or evidence, "evidence that is empty")
+    for f in evidence or ():
+        for table in (f.metrics, f.params):
+            _ascending([name.encode("utf-8", "surrogateescape") for name, _ in table])
+            _within(1024, *(name for name, _ in table))
+        _within(1024, *(value for _, value in f.params))
+    lowest = (
+        5 if e.tail else 4 if e.weights else 3 if e.links else 2 if e.forgotten or undoes else 1
+    )
     reader.need(c.at == len(data) and e.which == lowest, "its form")
     reader.need(all(p <= 1 << 32 and max(s, n) <= _FAR for p, s, n in e.regions), "a region")
     reader.need(all(isinstance(d.commit, bytes) for d in e.deployments), "a deployment")
@@ -250,7 +281,9 @@ def _entry_by_second(data: bytes) -> Any:
         [_second_commit(commit) for commit in e.commits],
         e.refs, [(d.target, d.time, d.commit, d.previous) for d in e.deployments],
         e.retractions, e.removed, [struct.pack("<d", mark) for mark in e.marks],
-        e.forgotten, undoes, e.links, e.weights,
+        e.forgotten, roots or rootless, gone or [], undoes, e.links, e.weights, author, reason,
+        returns or nowhere,
+        [(f.commit, _floats(f.metrics), f.params, f.note) for f in evidence or ()], [*tail.items()],
     )  # fmt: skip
 
 

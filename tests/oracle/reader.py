@@ -14,7 +14,8 @@ from tests.oracle import grid, steps
 
 MIB = 1 << 20
 FEATURES = ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc"
-TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence"}, {4: "run", 8: "dirty"}
+TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence", 20: "roots", 24: "gone"}, {
+    4: "run", 8: "dirty"}  # fmt: skip
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -28,7 +29,7 @@ LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, a dig
     "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
     "marks:*float forgotten:2*id,uint undoes:2uint links:3*text,uint,uint "
     "weights:4*id,uint,text,uint,text tail:5tail",
-    "found": "commit:id metrics params:*text,text note:text",
+    "found": "commit:id metrics:*text,float params:*text,text note:text",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "which:form manifest:id root:id parents:*id author:text time:sint zone:sint "
     "message:text metrics pipeline:text code:text params needs:3*id attached:3*text "
@@ -44,6 +45,7 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "bytes": lambda c, r: c.take(c.get("uint")),
     "text": lambda c, r: c.get("bytes").decode("utf-8", "surrogateescape"),
     "id": lambda c, r: c.take(32),
+    "ids": lambda c, r: [c.take(32) for _ in range(0, len(c.data), 32)],
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
     "params": lambda c, r: dict(c.get("*text,text") if r.which > 1 else []),
@@ -75,7 +77,7 @@ def tail(fields, names):  # what it says, by name
     need(tags and tags == sorted(set(tags)), "the tags of a tail do not ascend")
     need(all(tag in names or tag & 3 < 2 for tag in tags), "a field that must be known")
     said = {names.get(tag, tag): data for tag, data in fields}
-    readers = {"returns": "*uint", "evidence": "*found"}
+    readers = {"returns": "*uint", "evidence": "*found", "roots": "ids", "gone": "ids"}
     return said | {
         name: Cursor(said[name]).get(kind) for name, kind in readers.items() if name in said
     }

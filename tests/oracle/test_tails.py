@@ -24,7 +24,7 @@ def test_who_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(3):
             repo.commit({"w": np.full(3, i)}, run="a b", deploy="prod")
         repo.rollback("prod", reason="error\nrate")
-        done = repo.live(target="prod")
+        done = repo.live("prod").deployment
         oracle = held_against(tmp_path)
         last = oracle.entries[-1].tail
         assert (last["author"].decode(), last["reason"]) == ("gräce", b"error\nrate")
@@ -32,6 +32,17 @@ def test_who_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert oracle.live("prod", None, 1 << 62) == repo.find("HEAD~1")
         assert {m.tail["run"] for m in oracle.commits.values()} == {b"a b"}
         assert all("dirty" not in m.tail for m in oracle.commits.values())
+
+
+def test_the_receipt_of_what_was_forgotten(tmp_path: Path) -> None:
+    with Repository.init(tmp_path) as repo:
+        ids = [repo.commit(state).id for state in series(4)]
+        root = repo.version(ids[1]).root
+        repo.storage.forget(ids[1], reason="asked for")
+        entry = held_against(tmp_path).entries[-1]
+        assert (entry.forgotten, entry.tail["roots"]) == ([(ids[1], 1)], [root])
+        repo.storage.gc(grace="0")
+        assert reader.Repository(tmp_path / ".mvc").entries[-1].tail["gone"] == [ids[1]]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -63,7 +74,7 @@ def test_annotations_that_are_undone_and_collected(tmp_path: Path, seed: int) ->
             ours = repo.annotations(id_)
             read = oracle.annotations(id_)
             assert [r.note for r in read] == [a.note for a in ours]
-            assert [r.metrics["auc"] for r in read] == [a.metrics["auc"] for a in ours]
+            assert [dict(r.metrics)["auc"] for r in read] == [a.metrics["auc"] for a in ours]
             assert [dict(r.params) for r in read] == [a.params for a in ours]
         assert repo.storage.fsck(full=True).sound
 

@@ -33,7 +33,7 @@ from mvc.recipes.recipe import recipe_of
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import CommitRequest
+from mvc.repo.commit.request import CommitOptions, CommitRequest
 from tests.cli.program import Mvc
 from tests.recipes.recorded import recorded
 from tests.recipes.trainings import (
@@ -83,7 +83,9 @@ def altered(
             carried[name] = attached.state(repo.context, rev, name)
     change = of_state(repo.checkout(rev), "model.safetensors", None)
     needs = repo.version(rev).needs if needs is None else needs
-    request = CommitRequest([change], allow_empty=True, attachments=carried, needs=needs)
+    request = CommitRequest(
+        [change], attachments=carried, needs=needs, options=CommitOptions(allow_empty=True)
+    )
     return commit(repo.context, request).id
 
 

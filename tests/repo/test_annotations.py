@@ -155,6 +155,36 @@ def test_gc_does_not_bring_back_what_was_undone(tmp_path: Path, undos: int, aged
         assert repo.storage.fsck(full=True).sound
 
 
+@pytest.mark.parametrize("what", ["annotate what goes", "annotate what stays", "redo"])
+def test_gc_sees_what_is_annotated_while_it_runs(history: History, what: str) -> None:
+    with history.open() as repo, history.open() as other:
+        aside = repo.commit(weights(40), options=mvc.CommitOptions(branch="side", new_branch=True))
+        repo.annotate(history.ids[0], note="undone")
+        undone = repo.undo().number
+        repo.delete_branch("side", force=True)
+        rounds: list[str] = []
+
+        def meanwhile(_: int, __: int, writing: str) -> None:
+            if writing != "operations":
+                return  # it is still planned
+            if not rounds:
+                if what == "redo":
+                    other.undo(undone)
+                else:
+                    goes = what == "annotate what goes"
+                    other.annotate(aside.id if goes else history.ids[1], note="meanwhile")
+            rounds.append(what)
+
+        gc.collect(repo.context, grace=timedelta(0), progress=meanwhile)
+        assert rounds
+        assert notes(repo, str(history.ids[0])) == (["undone"] if what == "redo" else [])
+        if what == "annotate what stays":
+            assert notes(repo, str(history.ids[1])) == ["meanwhile"]
+        with pytest.raises(UnknownRevision):
+            repo.find(aside.id)
+        assert repo.storage.fsck(full=True).sound
+
+
 def test_what_is_no_annotation(history: History) -> None:
     with history.open() as repo:
         before = repo.context.fresh().position

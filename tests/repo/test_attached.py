@@ -26,7 +26,7 @@ from mvc.model.manifest import Manifest
 from mvc.repo import attached
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import CommitRequest
+from mvc.repo.commit.request import CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.store import format as store_format
 from mvc.store.format import read_features
@@ -43,7 +43,9 @@ def keep(
     repo: mvc.Repository, seed: int, attachments: dict[str, Any], needs: tuple[CommitId, ...] = ()
 ) -> CommitResult:
     changes = (of_state(state(seed), "model.safetensors", None),)
-    request = CommitRequest(changes, attachments=attachments, needs=needs, allow_empty=True)
+    request = CommitRequest(
+        changes, attachments=attachments, needs=needs, options=CommitOptions(allow_empty=True)
+    )
     return commit(repo.context, request)
 
 

@@ -91,6 +91,21 @@ def test_what_may_only_be_read_lets_nothing_be_written(tmp_path: Path, in_commit
         assert (tmp_path / ".mvc/journal").read_bytes() == before
 
 
+def test_a_checkout_that_may_not_move_head_writes_no_file(tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path) as repo:
+        for text in ("one", "two"):
+            (tmp_path / "notes").write_text(text)
+            repo.commit([tmp_path / "notes"])
+        repo.branch("side", "HEAD~1")
+        add(repo, ONLY_READ, in_commit=False)
+        for move in (lambda: repo.switch("side"), lambda: repo.checkout("HEAD~1", to=tmp_path)):
+            with pytest.raises(ReadOnly, match="it uses entry-tag-401"):
+                move()
+            assert (tmp_path / "notes").read_text() == "two"
+        repo.checkout("HEAD~1", to=tmp_path / "out")
+        assert (tmp_path / "out" / "notes").read_text() == "one"
+
+
 @pytest.mark.parametrize("kind", ["entry", "commit", "manifest"])
 def test_what_must_be_known_is_refused(tmp_path: Path, kind: str) -> None:
     history = History(tmp_path, 1)

@@ -212,7 +212,7 @@ def _settled(root: Path, file: Path, limit: float) -> float:
     with mvc.Repository.open(root) as repo:
         while time.time_ns() <= max(d.time_ns for d in repo.deployments(TARGET)):
             time.sleep(0.01)
-        wanted = int(repo.version(repo.live(target=TARGET)).message)
+        wanted = int(repo.version(repo.live(TARGET)).message)
     began = time.monotonic()
     while number_in(file.read_bytes()) != wanted:
         assert time.monotonic() - began < max(3 * limit, 20)

@@ -492,7 +492,7 @@ class History:
         for path, expected in version.contents.items():
             try:
                 if isinstance(expected, bytes):
-                    target = self._folder / "restored"
+                    target = self._folder / "restored.bin"
                     self.repo.checkout(id_, path=[path], to=target, force=True)
                     assert target.read_bytes() == expected
                 else:

@@ -92,8 +92,11 @@ def command(session: Session, args: _ForgetOptions) -> int:
         return 1
     done = None if args.dry_run else forget.forget(context, chosen, reason=args.reason or "")
     if as_json:
-        told = {"dry_run": args.dry_run, "number": done.sequence if done else None}
-        told["receipt"] = None if done is None else _receipt(session, done.sequence)
+        told = {
+            "dry_run": args.dry_run,
+            "number": None if done is None else done.sequence,
+            "receipt": None if done is None else _receipt(session, done.sequence),
+        }
         session.out.json("mvc.forget/1", told | _json(chosen, cost))
     elif done is not None:
         states = count(len(done.entry.forgotten), "state")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 import mvc
 from mvc.distributed import messages as m
@@ -69,6 +70,17 @@ class Seat:
         self.word = BEAT + 2 * SLICE
 
 
+class Away(Struct, frozen=True):
+    """A worker that does not take part.
+
+    ``since``: from when on it is waited for, until it joins; None if it is not. ``why`` it is not
+    waited for; None also if its part was done.
+    """
+
+    since: float | None = None
+    why: str | None = None
+
+
 class Service:
     """Runs one training. ``tell(event, **fields)`` reports."""
 
@@ -77,10 +89,7 @@ class Service:
         self._settings: dict[str, Any] = dict(job.get("settings", {}))
         self._workers = int(job["workers"])
         self._seats: dict[int, Seat] = {}
-        self._missing: dict[int, float] = {}
-        gone = job.get("gone", {})  # workers that cannot come, and why; None: their part is done
-        self._gone = {int(worker) for worker in gone}
-        self._refused: dict[int, str] = {int(w): why for w, why in gone.items() if why is not None}
+        self._away = {int(worker): Away(why=why) for worker, why in job.get("gone", {}).items()}
         self._held: list[m.Message] = []
         self._log: list[Event] = []
         self._connections: list[Connection] = []
@@ -139,7 +148,7 @@ class Service:
             self._begun_with = start
             now = time.monotonic()
             away = set(range(self._workers)) - self._seats.keys()
-            self._missing = dict.fromkeys(away - self._refused.keys() - self._gone, now)
+            self._away |= {each: Away(since=now) for each in away - self._away.keys()}
             self._committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
@@ -152,7 +161,7 @@ class Service:
                 workers=self._workers,
                 round=start.number,
             )
-            for worker in away - self._missing.keys():
+            for worker in away - self._awaited.keys():
                 self._machine.remove(worker)
             for worker in sorted(self._seats):
                 self._welcome(worker)
@@ -210,7 +219,7 @@ class Service:
 
         A training that has begun goes on without those that do not come in time.
         """
-        wanted = set(range(self._workers)) - self._gone
+        wanted = set(range(self._workers)) - self._away.keys()
         again = self._job.get("again")
 
         def say(seconds: float) -> None:
@@ -225,7 +234,7 @@ class Service:
                     continue
                 if self._seats and again:
                     late = wanted - self._seats.keys()
-                    self._refused |= dict.fromkeys(late, "it did not come back")
+                    self._away |= {each: Away(why="it did not come back") for each in late}
                     break
                 raise CannotDistribute(
                     f"{self._late(wanted)} did not join within {limit:g} seconds",
@@ -269,7 +278,8 @@ class Service:
             return None
         self._seats[worker] = seat
         self._connections.append(seat.link)
-        self._refused.pop(worker, None)
+        if worker not in self._awaited:  # one that is waited for has come when it joins
+            self._away.pop(worker, None)
         self._tell("joined", worker=worker, pid=said.get("pid"))
         return worker
 
@@ -365,12 +375,12 @@ class Service:
         seat.steps, seat.asked = frame.step, None
         if isinstance(message, m.Drift):
             self._drifts[worker] = message
-        if isinstance(message, m.Done) and self._missing:
+        if isinstance(message, m.Done) and self._awaited:
             self._held.append(message)  # the training does not end without those who may come back
             return
         self._take(message)
-        if isinstance(message, m.Join) and worker in self._missing:
-            del self._missing[worker]
+        if isinstance(message, m.Join) and worker in self._awaited:
+            del self._away[worker]
             self._release()
 
     def _take(self, message: m.Message) -> None:
@@ -380,7 +390,7 @@ class Service:
 
     def _release(self) -> None:
         """If nobody is waited for any more, those who are done may be told to end."""
-        if self._missing:
+        if self._awaited:
             return
         held, self._held = self._held, []
         for message in held:
@@ -446,6 +456,16 @@ class Service:
 
     # -- who goes and who comes ----------------------------------------------------------------
 
+    @property
+    def _awaited(self) -> dict[int, float]:
+        """The workers that may come back, and since when they are waited for."""
+        return {w: each.since for w, each in self._away.items() if each.since is not None}
+
+    @property
+    def _refused(self) -> dict[int, str]:
+        """The workers that are not waited for, and why."""
+        return {w: each.why for w, each in self._away.items() if each.why is not None}
+
     def _come_back(self, link: Connection, said: Mapping[str, Any]) -> None:
         worker = self._seat(link, said)
         if worker is None:
@@ -463,9 +483,7 @@ class Service:
         """
         if deaf:
             self._seats[worker].link.say(again=True)
-            self._refused[worker] = reason
-        else:
-            self._missing[worker] = time.monotonic()
+        self._away[worker] = Away(why=reason) if deaf else Away(since=time.monotonic())
         del self._seats[worker]
         self._held = [message for message in self._held if message.worker != worker]
         self._log.append(Event(HUB, "lost", (worker,)))
@@ -486,11 +504,10 @@ class Service:
     def _dismiss(self, worker: int, reason: str) -> None:
         """A worker takes part no more."""
         self._seats.pop(worker, None)
-        self._missing.pop(worker, None)
-        self._refused[worker] = reason
+        self._away[worker] = Away(why=reason)
         self._log.append(Event(HUB, "lost", (worker,)))
         self._tell("refused", worker=worker, reason=reason)
-        if not self._seats and not self._missing:
+        if not self._seats and not self._awaited:
             raise CannotDistribute(reason)
 
     def _owing(self) -> dict[int, float]:
@@ -507,7 +524,7 @@ class Service:
         """When somebody's time is up next."""
         since = [*self._owing().values()]
         if self._held or not self._seats or not self._running:
-            since += self._missing.values()
+            since += self._awaited.values()
         return min(since) + self._timeout if since else None
 
     def _overdue(self) -> None:
@@ -520,13 +537,12 @@ class Service:
                         f"the training could not begin: worker {worker}: {reason}"
                     )
                 self._lose(worker, reason, deaf=True)
-        for worker, since in list(self._missing.items()):
+        for worker, since in self._awaited.items():
             if now >= since + self._timeout:
                 if not self._running:
                     raise CannotDistribute(f"worker {worker} has gone before the training began")
-                del self._missing[worker]
-                self._refused[worker] = "it did not come back"
-        if not self._seats and not self._missing:
+                self._away[worker] = Away(why="it did not come back")
+        if not self._seats and not self._awaited:
             worker, why = max(self._refused.items())
             raise CannotDistribute(f"no worker is left: worker {worker}: {why}", hint=_RESUME)
         self._release()
@@ -591,7 +607,7 @@ class Service:
         """The training is over: a worker that neither speaks nor reads is not waited for."""
         reason = f"it did not answer within {self._timeout:g} seconds at the end"
         self._seats.pop(worker).link.say(failed=reason)
-        self._refused[worker] = reason
+        self._away[worker] = Away(why=reason)
         self._tell("lost", worker=worker, reason=reason, deaf=True)
 
 

@@ -20,7 +20,7 @@ import torch
 _MOST = 200  # values
 _LONGEST = 200  # bytes of a name, and of a value as text
 _DEEPEST = 4  # levels of nesting
-_SECRET = re.compile(r"token|key|secret|password|passwd|credential", re.IGNORECASE)
+_SECRET = re.compile(r"token(?!i[sz])|key|secret|password|passwd|credential", re.IGNORECASE)
 _COUNT = re.compile(r"token|key", re.IGNORECASE)  # max_tokens: a number of them is no secret
 _LOGIN = re.compile(r"://[^/\s]*@")
 

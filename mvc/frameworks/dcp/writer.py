@@ -51,7 +51,7 @@ from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.commit.commit import commit
 from mvc.repo.commit.inputs import of_state
-from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
@@ -176,7 +176,7 @@ class MvcWriter(StorageWriter):
             changes.append(Change(beside, None))
         message = f"checkpoint {self._path}" if self._message is None else self._message
         with suppress(NothingToCommit):
-            request = CommitRequest(changes, message, branch=self._branch)
+            request = CommitRequest(changes, message, options=CommitOptions(branch=self._branch))
             self.committed = commit(self._context, request).id
 
 

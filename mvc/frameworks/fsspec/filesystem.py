@@ -51,7 +51,7 @@ from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import check_path, printable
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.request import Change, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
@@ -254,7 +254,9 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
         _check_apart({path for path, change in changes.items() if change.open is not None})
         said = {plan.message for plan in group}
         message = said.pop() if len(said) == 1 else f"change {len(changes)} paths"
-        request = CommitRequest(tuple(changes.values()), message, branch=branch)
+        request = CommitRequest(
+            tuple(changes.values()), message, options=CommitOptions(branch=branch)
+        )
         with context.caches.lock, suppress(NothingToCommit):
             commit(context, request)
 

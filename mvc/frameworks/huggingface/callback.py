@@ -382,7 +382,9 @@ def _write_checkpoint(
     for file in beside:
         source = str(PurePosixPath(name).parent / file)
         fs.make_dirs((folder / file).parent)
-        repo.checkout(commit, path=[source], to=folder / file)
+        stream = io.BytesIO()
+        repo.checkout(commit, path=[source], to=stream)
+        files[file] = stream.getvalue()
     for file, content in files.items():
         fs.write_atomic(folder / file, content)
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import copy
 import tempfile
+import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,19 @@ def files_beside(model: Any, processing: Any) -> dict[str, bytes]:
     """
     if not isinstance(model, PreTrainedModel):
         return {}
+    saves: dict[str, Callable[[str], object]] = {
+        "configuration": partial(_save_configuration, model)
+    }
+    if model.can_generate() and model.generation_config is not None:
+        saves["generation configuration"] = model.generation_config.save_pretrained
+    if callable(save := getattr(processing, "save_pretrained", None)):
+        saves["tokenizer"] = save
     with tempfile.TemporaryDirectory(prefix="mvc-pretrained-") as folder:
-        _save_configuration(model, folder)
-        if callable(save := getattr(processing, "save_pretrained", None)):
-            save(folder)
+        for what, save in saves.items():
+            try:
+                save(folder)
+            except Exception as error:  # of transformers: a recording ends no training
+                warnings.warn(f"mvc: the {what} is not kept: {error}", stacklevel=2)
         root = Path(folder)
         found = sorted(path for path in root.rglob("*") if path.is_file())
         return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
@@ -38,5 +50,3 @@ def _save_configuration(model: PreTrainedModel, folder: str) -> None:
     if model.is_remote_code():
         custom_object_save(model, folder, config=config)
     config.save_pretrained(folder)
-    if model.can_generate() and model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)

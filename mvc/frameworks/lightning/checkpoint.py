@@ -26,7 +26,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.model.names import check_path, check_ref
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.request import CommitOptions
+from mvc.repo.commit.request import CommitOptions, check_run
 from mvc.repo.lookup.refs import tip
 from mvc.training.state.parts import training_path
 
@@ -44,7 +44,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
 
     ``repo`` is an open Repository, or the path of an existing one. Each checkpoint is durable
     when ``save_checkpoint`` returns. ``deploy`` names the target on which it goes live. All go
-    onto ``branch``, by default the one that is current at the first.
+    onto ``branch``, by default the one that is current at the first. ``run`` names the training.
     """
 
     def __init__(
@@ -54,7 +54,9 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         deploy: str | None = None,
         branch: str | None = None,
         pipeline: str | None = None,
+        run: str = "",
     ) -> None:
+        check_run(run)
         if deploy is not None:
             check_ref("deployment target", deploy)
         if branch is not None:
@@ -69,6 +71,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
         self._deploy = deploy
         self._named = self._branch = branch
         self._pipeline = pipeline
+        self._run = run
 
     @property
     def repo(self) -> Repository:
@@ -105,6 +108,7 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
             deploy=self._deploy,
             pipeline=self._pipeline,
             options=CommitOptions(branch=self._branch, new_branch=self._named is None),
+            run=self._run,
         )
         files.make_dirs(file.parent)
         files.write_atomic(file, f"{_HEAD}\ncommit {made.id}\npath {name}\n".encode())

@@ -259,7 +259,7 @@ def rebuild_index(context: Context) -> None:
 
     Raises ReadOnly if the folder cannot be written, DamagedData if journal entries are lost.
     """
-    context.store.require(frozenset())
+    context.store.require()
     if not context.store.writable:
         raise ReadOnly(
             "the index cannot be rebuilt: the repository's folder cannot be written",

@@ -104,5 +104,5 @@ class ContentGraph:
         for number in sorted(layout.edges):
             edge = self.priced.contents.edges[number]
             used, id_ = directions(edge, times), self._ids[edge.b]
-            add_delta(chosen, self._costs, id_, self._deltas[number], used)
+            add_delta(chosen, self._costs, id_, self._deltas[number], used=used)
         return completed(chosen, self._costs)

@@ -90,7 +90,7 @@ def add_edges(chosen: Selection, costs: Costs, versions: Versions, layout: Selec
     for number in sorted(layout.edges):
         edge = versions.edges[number]
         for id_, candidates in costs.between(edge.a, edge.b, edge.span).items():
-            add_delta(chosen, costs, id_, candidates, directions(edge, times))
+            add_delta(chosen, costs, id_, candidates, used=directions(edge, times))
 
 
 def add_delta(
@@ -98,6 +98,7 @@ def add_delta(
     costs: Costs,
     id_: bytes,
     candidates: Iterable[Candidate],
+    *,
     used: tuple[bool, bool],
 ) -> None:
     """Adds the delta that makes ``id_``; ``used``: whether recoveries go forward, and backward."""

@@ -29,7 +29,7 @@ from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import availability
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 from mvc.store.writing.layout import ENDLESS
@@ -448,7 +448,7 @@ def _numbers(problem: RepackProblem, ids: Sequence[CommitId]) -> list[int]:
     numbers = problem.survey.numbers
     for id_ in ids:
         if id_ not in numbers:
-            manifests.check_kept(problem.survey.context, id_)
+            availability.check_kept(problem.survey.context, id_)
             raise Unattainable(f"the state of version {id_.short} is not there any more")
     return [numbers[id_] for id_ in ids]
 

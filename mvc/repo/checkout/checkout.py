@@ -114,6 +114,7 @@ def restore_all(
         before = head(context)
         here = before.branch if before.branch else before.commit
         if here != to:
+            context.store.require()
             context.store.now_ns()
         if create and isinstance(to, str):
             branch_change(context, to, commit)  # refuses a name before any file is written

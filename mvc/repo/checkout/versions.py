@@ -23,7 +23,7 @@ from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
 from mvc.repo.history import log as history_log
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev
@@ -110,7 +110,7 @@ class _Decoder:
         id_ = version.id if isinstance(version, Commit) else version.commit
         try:
             commit = commits.get(self._context, id_)
-            manifests.check_kept(self._context, id_)
+            availability.check_kept(self._context, id_)
             entry = one_entry(self._manifests.load(commit.manifest), self._path)
             check_available(self._context, id_, [entry])
             return self._state(entry)

@@ -30,7 +30,7 @@ from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.deployments import deployment_for, recorded_as
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
 from mvc.repo.times import local_zone_minutes
@@ -62,7 +62,7 @@ def commit(
     check_request(request)
     context.store.now_ns()
     if request.code is None:
-        code = code_now(context, patch=request.patch)
+        code = code_now(context, patch=request.options.patch)
         request = replace(request, code=code)
     caches = [change.last for change in request.changes if change.last is not None]
     for _ in range(_TRIES):
@@ -92,13 +92,13 @@ def _attempt(
     parent = manifests.of_commit(context, at.commit)
     coding = Pipeline.parse(_pipeline(context, request)).coding()
     policy = storage_policy(context, request, parent, coding)
-    lossy = coding.features if request.produced_by else frozenset()
+    lossy = coding.features if request.options.produced_by else frozenset()
     store.require(lossy | policy.pipeline.features)
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
         try:
             files = _store_files(request, parent, ContentWriter(objects, progress))
             draft = _draft(context, request, files, at, objects=objects)
-            if not request.allow_empty and draft.manifest.id == parent.id:
+            if not request.options.allow_empty and draft.manifest.id == parent.id:
                 raise NothingToCommit(
                     "nothing to commit: no tracked path differs from HEAD",
                     hint="to record a version all the same, add --allow-empty",
@@ -158,12 +158,12 @@ def _tip(context: Context, request: CommitRequest) -> Head:
         return Head(None, request.onto)
     if request.tag is not None:
         return Head(None, tagged(context, request.tag))
-    return tip(context, request.branch, new=request.new_branch)
+    return tip(context, request.options.branch, new=request.options.new_branch)
 
 
 def _staged_removals(context: Context, request: CommitRequest) -> tuple[str, ...]:
     """Paths that ``mvc rm`` removed; they leave with the next commit on the current branch."""
-    current = request.branch in {None, head(context).branch} and not request.apart
+    current = request.options.branch in {None, head(context).branch} and not request.apart
     return staged_removals(context) if current and request.tag is None else ()
 
 
@@ -176,10 +176,10 @@ def _recorded_pipeline(context: Context, request: CommitRequest) -> str:
 
     A lossy pipeline is recorded only if the weights were produced by it.
     """
-    text = request.produced_by or _pipeline(context, request)
+    text = request.options.produced_by or _pipeline(context, request)
     pipeline = Pipeline.parse(text)
     coding = exactly(pipeline.coding())
-    if request.produced_by is None and coding != pipeline:
+    if request.options.produced_by is None and coding != pipeline:
         text = coding.text
     return text if text in PRESETS else Pipeline.parse(text).text
 
@@ -353,9 +353,9 @@ def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draf
     """What publishes the version; valid only under the journal's lock."""
     for needed in request.needs:
         commits.get(context, needed)
-        manifests.check_kept(context, needed)
+        availability.check_kept(context, needed)
     made = _commit(context, request, draft)
-    if manifests.forgotten_ns(context, made.id) is not None:
+    if availability.forgotten_ns(context, made.id) is not None:
         raise StateForgotten(
             f"this very version, {made.id.short}, was forgotten",
             hint="with another message or time it is another version",
@@ -392,14 +392,14 @@ def _commit(context: Context, request: CommitRequest, draft: _Draft) -> Commit:
         manifest=draft.manifest.id,
         root=draft.manifest.root,
         parents=(head,) if head else (),
-        author=request.author or context.author,
+        author=request.options.author or context.author,
         time_ns=time_ns,
         zone_minutes=local_zone_minutes(time_ns),
         message=request.message,
         metrics={name: float(value) for name, value in request.metrics.items()},
         pipeline=_recorded_pipeline(context, request),
         code=code.commit,
-        run=request.run,
+        run=request.options.run,
         dirty=code.dirty,
         params=request.params,
         needs=tuple(sorted(set(request.needs))),

@@ -85,7 +85,7 @@ class LossyCommit(Struct):
             )
         return cls(
             context, text, pipeline, frozenset(exact), loss=request.metrics.get("loss"),
-            branch=request.branch,
+            branch=request.options.branch,
         )  # fmt: skip
 
     def check_places(

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
@@ -107,16 +108,14 @@ class CommitRequest(Struct, frozen=True):
     """What to commit.
 
     ``deploy_time_ns`` (ns since 1970) is when the version went live; None means the moment of
-    publishing. ``produced_by`` is the lossy pipeline that produced the contents; the commit
-    itself is lossless and uses only the coding stages of ``pipeline``. ``max_recovery`` is in
-    seconds; None means the setting. ``branch`` and ``new_branch`` are those of ``CommitOptions``.
-    With ``tag``, this tag gets the version, whose parent is the version that it names; its files
-    are those of ``changes`` alone, and HEAD and branches stay. With ``apart`` the version comes
-    after ``onto``, and no name leads to it.
+    publishing, and ``time_ns`` likewise the commit's time. Of ``options`` those count that are not
+    about files, times and output. With ``options.produced_by`` the commit itself is lossless and
+    uses only the coding stages of ``pipeline``. With ``tag``, this tag gets the version, whose
+    parent is the version that it names; its files are those of ``changes`` alone, and HEAD and
+    branches stay. With ``apart`` the version comes after ``onto``, and no name leads to it.
     ``attachments`` are what the version carries beside its files, bytes or tensors by name;
     ``needs`` the versions beside the parent without which it cannot be made again.
-    ``run`` names the training. ``code`` is the git work tree around the repository, None to look
-    at it now, with its ``patch`` or without.
+    ``code`` is the git work tree around the repository, None to look at it now.
     """
 
     changes: Sequence[Change]
@@ -125,23 +124,19 @@ class CommitRequest(Struct, frozen=True):
     deploy: str | None = None
     deploy_time_ns: int | None = None
     pipeline: str | None = None
-    max_recovery: float | None = None
-    reset_point: bool = False
-    allow_empty: bool = False
-    author: str | None = None
     time_ns: int | None = None
-    produced_by: str | None = None
-    branch: str | None = None
-    new_branch: bool = False
     params: Mapping[str, str] = field(default_factory=dict)
     attachments: Mapping[str, bytes | Mapping[str, Any]] = field(default_factory=dict)
     needs: Collection[CommitId] = ()
     tag: str | None = None
-    run: str = ""
     code: GitCode | None = None
-    patch: bool | None = None
     apart: bool = False
     onto: CommitId | None = None
+    options: CommitOptions = field(default_factory=CommitOptions)
+
+    def made_by(self, pipeline: str) -> Self:
+        """The same of contents that a lossy pipeline has made."""
+        return replace(self, options=replace(self.options, produced_by=pipeline))
 
 
 def check_request(request: CommitRequest) -> None:
@@ -150,15 +145,16 @@ def check_request(request: CommitRequest) -> None:
         raise WrongUsage("a deployment time without a deployment target")
     if request.deploy is not None:
         check_ref("deployment target", request.deploy)
-    if request.max_recovery is not None and not 0 < request.max_recovery < math.inf:
+    options = request.options
+    if options.max_recovery is not None and not 0 < options.max_recovery < math.inf:
         raise WrongUsage("max_recovery is a number of seconds above 0")
-    if request.branch is not None:
-        check_ref("branch", request.branch)
+    if options.branch is not None:
+        check_ref("branch", options.branch)
     if request.tag is not None:
         check_ref("tag", request.tag)
-    if request.author is not None:
-        check_author(request.author)
-    check_run(request.run)
+    if options.author is not None:
+        check_author(options.author)
+    check_run(options.run)
     if len(request.message.encode("utf-8", "surrogateescape")) > MAX_MESSAGE:
         raise WrongUsage(f"the message is longer than {MAX_MESSAGE} bytes")
     check_values(request.metrics, request.params)

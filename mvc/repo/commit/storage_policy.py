@@ -50,8 +50,8 @@ def storage_policy(
     context: Context, request: CommitRequest, parent: Manifest, pipeline: Pipeline
 ) -> Policy:
     """How a commit on ``parent`` is stored. Raises InvalidConfig for a bound that none can keep."""
-    get, bound = context.config.get, request.max_recovery
-    layout, reset = layout_of(context.config, bound), request.reset_point
+    get, bound = context.config.get, request.options.max_recovery
+    layout, reset = layout_of(context.config, bound), request.options.reset_point
     if bound is None:
         bound = get("store.max_recovery")
     if bound is not None:

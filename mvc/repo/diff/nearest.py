@@ -63,7 +63,7 @@ def nearest(context: Context, path: Path) -> Nearest | None:
     entry = entry_at(context, path, path.name)
     if not entry.tensors:
         return None
-    search = _Search(context, entry)
+    search = _NearestSearch(context, entry)
     snapshot.retry_on_rewrite(search.run)
     if not search.best:
         return None
@@ -81,8 +81,8 @@ def nearest(context: Context, path: Path) -> Nearest | None:
         best.commit,
         best.entry.path,
         len(entry.tensors),
-        len(entry.tensors) - sum(row.kind != "removed" for row in rows),
-        (*sorted(measured, key=lambda row: row.max_abs or 0.0, reverse=True), *rest),
+        equal=len(entry.tensors) - sum(row.kind != "removed" for row in rows),
+        differing=(*sorted(measured, key=lambda row: row.max_abs or 0.0, reverse=True), *rest),
         versions=search.versions,
         complete=search.complete and told_apart,
     )
@@ -93,7 +93,7 @@ class _Candidate(Struct, frozen=True):
     entry: FileEntry
 
 
-class _Search:
+class _NearestSearch:
     """Looks at versions: first at those that brought a tensor of the file, then from the newest."""
 
     def __init__(self, context: Context, entry: FileEntry) -> None:

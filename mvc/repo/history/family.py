@@ -20,7 +20,7 @@ from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
 from mvc.repo.history.log import ancestry, names_by_commit
 from mvc.repo.live import live_now
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import availability
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.types import Progress
@@ -105,7 +105,7 @@ def family(
     snapshot, names = context.fresh(), _names(context)
     start = None if rev is None else resolve(context, rev)
     if start is not None:
-        manifests.check_kept(context, start)
+        availability.check_kept(context, start)
     starts = names if start is None else {**names, start: names.get(start, [])}
     history = list(ancestry(snapshot, starts, incomplete=incomplete, published=True))[::-1]
     following: dict[CommitId, int] = {}
@@ -116,7 +116,7 @@ def family(
     for done, commit in enumerate(history, 1):
         entries = None
         with noting(incomplete):
-            if manifests.forgotten_ns(context, commit.id) is None:
+            if availability.forgotten_ns(context, commit.id) is None:
                 entries = stream.load(commit.manifest).entries
         found.take(commit, entries)
         for parent in commit.parents[:1]:

@@ -24,7 +24,7 @@ from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.where import as_number, condition
-from mvc.repo.lookup import commits, manifests, refs
+from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.availability import Dropped, dropped
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
@@ -126,7 +126,7 @@ def log(
             tuple(names.get(commit.id, ())),
             deployments.of_commit(snapshot, commit.id, incomplete),
             reset_point=is_reset_point(context, commit.id) if reset_points else None,
-            forgotten_ns=manifests.forgotten_ns(context, commit.id),
+            forgotten_ns=availability.forgotten_ns(context, commit.id),
             relations=_relations_if_known(context, commit, incomplete) if related else None,
             dropped=dropped(context, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,
@@ -248,7 +248,7 @@ def _mentions(commit: Commit, annotations: Annotations, pattern: re.Pattern[str]
 
 def is_reset_point(context: Context, commit: CommitId) -> bool:
     """Whether every blob of a version is stored in full; False for a forgotten version."""
-    if manifests.forgotten_ns(context, commit) is not None:
+    if availability.forgotten_ns(context, commit) is not None:
         return False
     graph = context.store.graph
     return all(

@@ -46,7 +46,7 @@ class Checkpoint(Struct, frozen=True):
     size: int
 
 
-class History(Struct, frozen=True):
+class FoundHistory(Struct, frozen=True):
     """Checkpoints that follow each other, oldest first.
 
     ``run`` names the training that wrote them; it is empty for files of which no more is known.
@@ -64,7 +64,7 @@ def find_histories(
     time: str,
     path: str | None,
     left_out: list[Path] | None = None,
-) -> list[History]:
+) -> list[FoundHistory]:
     """The histories in ``sources``; checkpoints of equal time are in the order of their names.
 
     A folder means its model files and its subfolders with model files, which are one history,
@@ -94,13 +94,13 @@ def find_histories(
         plain.add(runs.pop()[1])
     if left_out is not None:
         left_out += [*plain.skipped, *(path for _, each in runs for path in each.left_out(fs))]
-    histories = [History(None, "", make.checkpoints(plain))] if plain.holds_any else []
+    histories = [FoundHistory(None, "", make.checkpoints(plain))] if plain.holds_any else []
     alone = not histories and len(runs) == 1 and runs[0][1].at in sources
     taken: set[str] = set()
     for name, each in runs:
         branch = _branch_name(name, taken)
         checkpoints = make.checkpoints(each)
-        histories.append(History(None if alone else branch, branch, checkpoints))
+        histories.append(FoundHistory(None if alone else branch, branch, checkpoints))
     return histories
 
 

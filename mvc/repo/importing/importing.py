@@ -20,7 +20,7 @@ from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy as record_deployment
 from mvc.repo.deployments import of_commit
-from mvc.repo.importing.finding import Checkpoint, History, find_histories
+from mvc.repo.importing.finding import Checkpoint, FoundHistory, find_histories
 from mvc.repo.importing.metrics import metrics_of
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.commits import Ancestors
@@ -106,7 +106,7 @@ class _Line:
     """
 
     def __init__(
-        self, context: Context, options: _Options, history: History, *, done: int, total: int
+        self, context: Context, options: _Options, history: FoundHistory, *, done: int, total: int
     ) -> None:
         self._context = context
         self._options = options
@@ -131,7 +131,7 @@ class _Line:
 
     def _commit(self, checkpoint: Checkpoint) -> Imported:
         from mvc.repo.commit.commit import commit
-        from mvc.repo.commit.request import Change, CommitRequest
+        from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
         from mvc.repo.content.sources import open_file
 
         fs, deploy = self._context.store.fs, self._options.deploy
@@ -147,9 +147,9 @@ class _Line:
             deploy=deploy,
             deploy_time_ns=None if deploy is None else checkpoint.time_ns,
             time_ns=checkpoint.time_ns,
-            run=self._history.run,
             apart=True,
             onto=self.end,
+            options=CommitOptions(run=self._history.run),
         )
         try:
             made = commit(self._context, request, self._report)

@@ -9,18 +9,22 @@ its manifest and what it carries are stored in any case.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from msgspec import Struct
 
 from mvc.errors import DamagedData, StateForgotten, WeightsDropped
 from mvc.ids import CommitId, ManifestId
 from mvc.limits import PIECE
-from mvc.model.manifest import FileEntry
+from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Weights
 from mvc.store.journal.frames import Recorded
+
+Availability = Literal["stored", "made", "given up"]
+"""Of a file whose version was not forgotten; ``made``: by a recipe, while a block runs."""
 
 
 class Dropped(Struct, frozen=True):
@@ -47,6 +51,23 @@ class Dropped(Struct, frozen=True):
         there = ", still stored" if self.stored else ""
         taken = f"{self.seconds:.3g} s, " if self.seconds else ""
         return f"recoverable by retraining ({taken}{proven}){there}"
+
+
+def forgotten_ns(context: Context, id_: CommitId) -> int | None:
+    """When the state of a version was forgotten, in ns since 1970; None if it is stored."""
+    recorded = context.store.snapshot.forgotten(id_)
+    return None if recorded is None else recorded.entry.time_ns
+
+
+def check_kept(context: Context, id_: CommitId) -> None:
+    """Raises StateForgotten if the state of a version was forgotten."""
+    time_ns = forgotten_ns(context, id_)
+    if time_ns is not None:
+        date = format_time(time_ns, precise=False)
+        raise StateForgotten(
+            f"the state of version {id_.short} was forgotten on {date}",
+            hint="its commit is still shown by 'mvc log'; what it held is gone",
+        )
 
 
 def dropped_paths(marks: Iterable[Weights]) -> dict[CommitId, str]:
@@ -126,10 +147,23 @@ def is_stored(context: Context, entry: FileEntry) -> bool:
 
 
 def _is_there(context: Context, commit: CommitId, path: str) -> bool:
-    try:
-        return is_stored(context, manifests.of_commit(context, commit).by_path[path])
-    except (StateForgotten, DamagedData, KeyError):
+    if forgotten_ns(context, commit) is not None:
         return False
+    try:
+        manifest = Manifest.decode(
+            context.store.recovery.manifest(commits.get(context, commit).manifest)
+        )
+        return is_stored(context, manifest.by_path[path])
+    except (DamagedData, KeyError):
+        return False
+
+
+def availability(context: Context, entry: FileEntry, gone: Dropped) -> Availability:
+    """Of a file of a version that is not forgotten; ``gone``: what the version gave up."""
+    if entry.path != gone.path or is_stored(context, entry):
+        return "stored"
+    made = all(content.id in context.store.made for content in entry.contents)
+    return "made" if made else "given up"
 
 
 def check_available(
@@ -143,9 +177,8 @@ def check_available(
     if gone is None:
         return
     for entry in entries:
-        if entry.path != gone.path or is_stored(context, entry):
-            continue
-        if not stored and all(content.id in context.store.made for content in entry.contents):
+        state = availability(context, entry, gone)
+        if state == "stored" or (state == "made" and not stored):
             continue
         when = format_time(gone.time_ns, precise=False)
         raise WeightsDropped(

@@ -6,13 +6,12 @@ from collections import OrderedDict
 from collections.abc import Collection
 from threading import Lock
 
-from mvc.errors import StateForgotten
 from mvc.ids import CommitId, ManifestId
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
+from mvc.repo.lookup.availability import check_kept, forgotten_ns
 from mvc.repo.lookup.commits import get as get_commit
-from mvc.repo.times import format_time
 
 EMPTY = Manifest(())
 _KEPT = 16
@@ -63,23 +62,6 @@ def of_commit(context: Context, id_: CommitId | None) -> Manifest:
 def if_kept(context: Context, id_: CommitId) -> Manifest | None:
     """As ``of_commit``, but returns None if the state was forgotten."""
     return None if forgotten_ns(context, id_) is not None else of_commit(context, id_)
-
-
-def forgotten_ns(context: Context, id_: CommitId) -> int | None:
-    """When the state of a version was forgotten, in ns since 1970; None if it is stored."""
-    recorded = context.store.snapshot.forgotten(id_)
-    return None if recorded is None else recorded.entry.time_ns
-
-
-def check_kept(context: Context, id_: CommitId) -> None:
-    """Raises StateForgotten if the state of a version was forgotten."""
-    time_ns = forgotten_ns(context, id_)
-    if time_ns is not None:
-        date = format_time(time_ns, precise=False)
-        raise StateForgotten(
-            f"the state of version {id_.short} was forgotten on {date}",
-            hint="its commit is still shown by 'mvc log'; what it held is gone",
-        )
 
 
 def objects(manifest: Manifest, without: Collection[str] = ()) -> dict[bytes, TensorSpec]:

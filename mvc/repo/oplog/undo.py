@@ -9,7 +9,7 @@ retracted, and a rollback deploys what was live before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,9 +20,12 @@ from mvc.model.names import printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.lookup import availability, commits, manifests
+from mvc.repo.live import live_at, live_now
+from mvc.repo.lookup import availability, commits
+from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
-from mvc.repo.oplog.oplog import Operation, find, label, undoes, undone_by
+from mvc.repo.lookup.undos import undoes, undone_by
+from mvc.repo.oplog.oplog import Operation, find, label
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.times import format_time
 from mvc.store.journal.entries import Entry, RefChange, RefValue
@@ -42,8 +45,8 @@ class Undoing(Struct, frozen=True):
     """The changes of an undo, planned or done.
 
     ``entry``: the journal entry of the undo. ``before`` and ``after``: HEAD. ``deployments``: those
-    that the operation recorded; they stay in force. ``number``: the undo's number; None if it is
-    only planned.
+    that the operation recorded, of an import those that are live; they stay in force. ``number``:
+    the undo's number; None if it is only planned.
     """
 
     operation: Operation
@@ -101,7 +104,21 @@ def _plan(context: Context, number: int | None, reason: str) -> Undoing:
         if (deployed.sequence, deployed.target) == (operation.number, made.target)
         and not deployed.retracted
     )
-    return Undoing(operation, entry, head(context), revert.head(), deployments=tuple(standing))
+    live = _live_imports(context, revert.refs) if operation.entry.operation == "import" else ()
+    stay = (*standing, *live)
+    return Undoing(operation, entry, head(context), revert.head(), deployments=stay)
+
+
+def _live_imports(context: Context, refs: Sequence[RefChange]) -> Iterator[Deployed]:
+    """What is live of the versions that an import made, which no branch will lead to any more."""
+    snapshot = context.store.snapshot
+    old, new = (
+        Ancestors(snapshot, [id_ for id_ in side if isinstance(id_, CommitId)])
+        for side in ([change.old for change in refs], [change.new for change in refs])
+    )
+    for commit, names in live_now(context).items():
+        if commit in old and commit not in new:
+            yield from (live_at(context, None, target) for target in names)
 
 
 def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
@@ -282,7 +299,7 @@ class _Revert:
         at = self.head().commit
         if at is None or at == head(self._context).commit:
             return
-        if (time_ns := manifests.forgotten_ns(self._context, at)) is not None:
+        if (time_ns := availability.forgotten_ns(self._context, at)) is not None:
             when = format_time(time_ns, precise=False)
             raise RefConflict(
                 f"HEAD would stand on {at.short}, whose state was forgotten on {when}",

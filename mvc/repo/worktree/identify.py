@@ -13,7 +13,7 @@ from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, of_commit
-from mvc.repo.lookup import manifests
+from mvc.repo.lookup import availability, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import branches, head, tags
 from mvc.repo.worktree.worktree import entry_at
@@ -58,7 +58,7 @@ def identify(context: Context, path: Path) -> list[Identified]:
             same is not None and same.content_id == entry.content_id,
             tuple(name for name, history in holders if commit.id in history),
             deployments=of_commit(snapshot, commit.id),
-            forgotten_ns=manifests.forgotten_ns(context, commit.id) if same is None else None,
+            forgotten_ns=availability.forgotten_ns(context, commit.id) if same is None else None,
         )
         for commit, same in found
     ]

@@ -1,4 +1,4 @@
-"""``mvc data``, and the options of other commands for versions that are trained again."""
+"""What commands say of weights that were given up, and how they train them again."""
 
 from __future__ import annotations
 

@@ -251,7 +251,8 @@ def test_runs_become_branches(repo: Repository, run: Path) -> None:
     assert repo.head().branch == "lr-1"  # the newest: there was nothing before
     assert repo.live("prod", at=1_600_000_002 * SECOND).commit == repo.find("group/a-b~1")
 
-    repo.undo()
+    undone = repo.undo()
+    assert [d.commit for d in undone.deployments] == [repo.live("prod").commit]
     assert repo.branches() == [] and repo.head().branch == "main"
     again = take(repo, run, deploy="prod")  # what was committed is there still
     assert [i.commit for i in again] == [i.commit for i in found]
@@ -382,3 +383,14 @@ def test_a_run_with_the_name_of_a_tag_is_refused(repo: Repository, run: Path) ->
     trained(run / "a", range(1, 2))
     with pytest.raises(RefConflict, match="there is a tag a"):
         take(repo, run)
+
+
+def test_what_was_undone_is_collected_and_imported_again(repo: Repository, run: Path) -> None:
+    trained(run, range(1, 5))
+    first = take(repo, run)
+    repo.undo()
+    assert {*repo.storage.gc(grace="0").commits} == {imported.commit for imported in first}
+    again = take(repo, run)
+    assert all(imported.kept for imported in again)
+    assert [i.commit for i in again] == [i.commit for i in first]
+    assert repo.storage.fsck(full=True).sound
