@@ -158,7 +158,8 @@ class Watcher(threading.Thread):
 def followed(folder: Path, rng: random.Random, swaps: int, limit: float) -> None:
     """So many swaps; ``limit``: seconds after which the newest version must be served.
 
-    On a busy machine a process waits at each of its steps for a processor: some of that is allowed.
+    On a busy machine a process waits at each of its steps, for a processor or the disk: some of
+    that is allowed, and more of it for one swap in a hundred.
     """
     root, file = folder / "models", folder / "served.safetensors"
     with mvc.Repository.init(root) as repo:
@@ -202,7 +203,8 @@ def followed(folder: Path, rng: random.Random, swaps: int, limit: float) -> None
         max_late_ms=late[-1] // 10**6,
         max_settled_ms=int(settled * 1000),
     )
-    assert late[-1] < (limit + 5 * watcher.held_up) * SECOND
+    assert late[len(late) * 99 // 100] < (limit + watcher.held_up) * SECOND
+    assert late[-1] < (limit + 10 * watcher.held_up) * SECOND
 
 
 def _settled(root: Path, file: Path, limit: float) -> float:
