@@ -54,6 +54,8 @@ def refused(use: Callable[[], object]) -> str:
 
 # By the method and the parameter that takes the revision.
 USES: dict[tuple[str, str], Use] = {
+    ("annotate", "rev"): lambda repo, rev: repo.annotate(rev, note="good").note,
+    ("annotations", "rev"): lambda repo, rev: repo.annotations(rev),
     ("branch", "rev"): lambda repo, rev: repo.branch("side", rev).commit,
     ("checkout", "rev"): lambda repo, rev: repo.checkout(rev)["w"].tolist(),
     ("deploy", "rev"): lambda repo, rev: repo.deploy(rev, "test").commit,
@@ -74,6 +76,7 @@ USES: dict[tuple[str, str], Use] = {
     ("model", "rev"): lambda repo, rev: refused(lambda: repo.recipes.model(rev)),
     ("retrain", "rev"): lambda repo, rev: refused(lambda: repo.recipes.retrain(rev, trust=True)),
     ("retraining", "rev"): lambda repo, rev: retraining(repo, rev),
+    ("patch", "rev"): lambda repo, rev: refused(lambda: repo.recipes.patch(rev)),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
     ("repack", "add"): lambda repo, rev: str(
