@@ -78,7 +78,8 @@ def test_version_and_folder_have_the_same_content(tmp_path: Path, repo: mvc.Repo
         run.train(attached, 6)
     assert repo.live("prod").commit == repo.find("HEAD")
     assert repo.log()[0].commit.metrics == {"fold": 2}
-    assert repo.log()[0].commit.params == {"lr": "0.1"}
+    params = repo.log()[0].commit.params
+    assert params["lr"] == "0.1" and params["optimizer.amsgrad"] == "false"
     kept = repo.checkout(path="model.training.safetensors")
     other = Run(seed=9)
     other.accelerator.load_state(str(tmp_path / "out"))

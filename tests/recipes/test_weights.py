@@ -172,7 +172,7 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
     chain.lose(second)
     for read in (
         lambda: repo.load_model(second, trust=True),
-        lambda: repo.checkout(second, to=repo.root.parent / "elsewhere"),
+        lambda: repo.checkout(second, to=repo.root.parent / "elsewhere.safetensors"),
         lambda: repo.switch("side", create=True, start=second),
     ):
         with pytest.raises(WeightsDropped, match="were given up") as caught:
@@ -183,8 +183,8 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
     with repo.recipes.retraining(second, trust=True):
         model = repo.load_model(second, trust=True)
         assert all(torch.equal(v, chain.states[2][n]) for n, v in model.state_dict().items())
-        repo.checkout(second, to=repo.root.parent / "elsewhere")
-        written = load_file(repo.root.parent / "elsewhere")
+        repo.checkout(second, to=repo.root.parent / "elsewhere.safetensors")
+        written = load_file(repo.root.parent / "elsewhere.safetensors")
         assert all(torch.equal(v, chain.states[2][n]) for n, v in written.items())
         assert not repo.diff(first, second).unmeasured
         repo.switch("side", create=True, start=second)
