@@ -20,9 +20,16 @@ import torch
 _MOST = 200  # values
 _LONGEST = 200  # bytes of a name, and of a value as text
 _DEEPEST = 4  # levels of nesting
-_SECRET = re.compile(r"token(?!i[sz])|key|secret|password|passwd|credential", re.IGNORECASE)
-_COUNT = re.compile(r"token|key", re.IGNORECASE)  # max_tokens: a number of them is no secret
-_LOGIN = re.compile(r"://[^/\s]*@")
+_WORDS = (
+    r"secret|passw(?:or)?d|passphrase|pwd|credential|auth(?!or(?!i))|bearer|cookie|private"
+    r"|(?:api|access)[-_ ]?(?:key|token)"
+)
+_COUNTED = r"token(?!i[sz])|key"  # max_tokens: a number of them is no secret
+_SECRET = re.compile(_WORDS, re.IGNORECASE)
+_SECRET_TEXT = re.compile(f"{_WORDS}|{_COUNTED}", re.IGNORECASE)
+_LOGIN = re.compile(r"//[^/\s]*@|//[^/\s:]*:(?!\d+/)\S*@")  # a password may hold slashes
+_QUERY = re.compile(r"[?&;#]([^?&;#=\s]+)=")
+_SIGNATURE = re.compile(r"(?<![a-z])sig(?:nature)?(?![a-z])", re.IGNORECASE)
 
 
 def hyper_parameters(*sources: tuple[str, object]) -> dict[str, str]:
@@ -52,7 +59,9 @@ def _walk(prefix: str, value: object, levels: int) -> Iterator[tuple[str, str]]:
         yield prefix, json.dumps(value)
     elif isinstance(value, list | tuple) and len(value) < _LONGEST:
         parts = [_plain(part) for part in value]
-        if all(part is None or isinstance(part, int | float | str) for part in parts):
+        if all(part is None or isinstance(part, int | float | str) for part in parts) and not any(
+            _holds_login(part) for part in parts
+        ):
             yield prefix, json.dumps(parts)
     elif levels and isinstance(value, Mapping):
         for name in value:
@@ -75,12 +84,23 @@ def _plain(value: object) -> object:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    if isinstance(value, str) and _LOGIN.search(value):
+    """Whether the name says so, or the text; what is under a secret name is secret as a whole."""
+    if _holds_login(value):
         return True
-    last = name.rpartition(".")[2]
-    if value is None or isinstance(value, int | float | Mapping):
-        last = _COUNT.sub("", last)
-    return _SECRET.search(last) is not None
+    above, _, last = name.rpartition(".")
+    number = value is None or isinstance(value, int | float)
+    words = _SECRET if number else _SECRET_TEXT
+    return words.search(last) is not None or _SECRET_TEXT.search(above) is not None
+
+
+def _holds_login(value: object) -> bool:
+    """Whether a text is an address with a login, or with a secret in its query."""
+    if not isinstance(value, str):
+        return False
+    queried = _QUERY.findall(value)
+    return _LOGIN.search(value) is not None or any(
+        _SECRET_TEXT.search(name) or _SIGNATURE.search(name) for name in queried
+    )
 
 
 def _fits(text: str) -> bool:
