@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import mvc
-from mvc.errors import CannotResume, NotARepository, WouldOverwrite, WrongUsage
+from mvc.errors import CannotResume, NotARepository, UnknownRevision, WouldOverwrite, WrongUsage
 from tests.frameworks.need import need
 
 transformers = need("transformers", "accelerate")
@@ -126,6 +127,35 @@ def test_only_where_the_trainer_saves(tmp_path: Path, repo: mvc.Repository) -> N
     saved = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out" / "checkpoint-8")
     kept = repo.checkout("HEAD~1")
     assert all(torch.equal(kept[k], v) for k, v in saved.state_dict().items())
+
+
+def test_a_training_of_which_nothing_is_recorded_warns_once(
+    tmp_path: Path, repo: mvc.Repository
+) -> None:
+    run = trainer(tmp_path, [MVCCallback(repo, every_n_steps=None)], max_steps=2)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run.train()
+    told = [str(one.message) for one in seen if str(one.message).startswith("mvc: ")]
+    assert told == [
+        "mvc: nothing of this training will be recorded: the Trainer saves no checkpoint "
+        "(save_strategy='no'), and every_n_steps is None"
+    ]
+    with pytest.raises(UnknownRevision):
+        repo.find("HEAD")
+
+
+@pytest.mark.parametrize("every, saves", [(1, "no"), (None, "steps")])
+def test_a_training_that_is_recorded_does_not_warn(
+    tmp_path: Path, repo: mvc.Repository, every: int | None, saves: str
+) -> None:
+    run = trainer(
+        tmp_path, [MVCCallback(repo, every_n_steps=every)], max_steps=1, save_strategy=saves
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="mvc: ")
+        run.train()
+    assert steps(repo) == [1]
 
 
 def test_best_model_at_the_end_is_not_the_last_step(tmp_path: Path, repo: mvc.Repository) -> None:

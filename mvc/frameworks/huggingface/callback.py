@@ -18,6 +18,7 @@ import io
 import json
 import re
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path, PurePosixPath
@@ -63,7 +64,8 @@ class MVCCallback(TrainerCallback):
     """Records a Trainer's steps; ``Trainer(callbacks=[MVCCallback(repo)])``.
 
     ``repo`` is an open Repository, or the path of an existing one. Every ``every_n_steps``-th
-    step of the optimizer makes a version; None makes one where the Trainer saves a checkpoint.
+    step of the optimizer makes a version; None makes one where the Trainer saves a checkpoint, and
+    warns if ``save_strategy`` is ``no``. The last step is no exception to n.
     ``include`` names any of ``model``, ``optimizer``, ``scheduler``, ``scaler``, ``rng``; the
     other options are those of ``mvc.Recorder``. Only the first of several processes writes. A
     pipeline that decides by the data of a batch is refused, since the Trainer does not show it.
@@ -169,6 +171,12 @@ class MVCCallback(TrainerCallback):
             origin, kept = self._going_on
             self._go_on(self._source, origin, kept, _parts(live, None))
         if state.is_world_process_zero:
+            if self._every is None and _text(args.save_strategy) == "no":
+                warnings.warn(
+                    "mvc: nothing of this training will be recorded: the Trainer saves no "
+                    "checkpoint (save_strategy='no'), and every_n_steps is None",
+                    stacklevel=2,
+                )
             self._recording.begin(
                 self._source, start=state.global_step, origin=origin, hyper=_hyper(args),
                 files=files,
