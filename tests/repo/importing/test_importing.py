@@ -162,6 +162,12 @@ def test_equal_times_go_by_name_as_people_count(run: Path) -> None:
     assert names(find(run / "epoch9.pt", run)) == ["epoch1.pt", "epoch9.pt", "epoch10.pt"]
 
 
+def test_digits_that_are_no_decimals_are_letters(run: Path) -> None:
+    for name in ("2²3", "1²3", "10²3"):
+        put(run / f"{name}.safetensors", 0, 50)
+    assert [name.partition("²")[0] for name in names(find(run))] == ["1", "2", "10"]
+
+
 def test_one_tracked_path(run: Path) -> None:
     put(run / "a.pth.tar", 0, 5)
     assert [set(c.files) for c in find(run)] == [{"model.pth.tar"}]
@@ -320,6 +326,81 @@ def test_a_strange_state_of_a_trainer_gives_no_metrics(
     (run / "trainer_state.json").write_text(state)
     take(repo, run)
     assert repo.version().metrics == {}
+
+
+# -- links -----------------------------------------------------------------------------------
+
+
+def find_with_links(*sources: Path) -> tuple[dict[str, list[str]], list[Path]]:
+    """The sources of each run's versions, and what is left out."""
+    left_out: list[Path] = []
+    found = find_histories(FS, sources, "mtime", None, left_out=left_out)
+    return {history.run: names([*history.checkpoints]) for history in found}, left_out
+
+
+def test_a_folder_that_contains_itself_by_many_links(run: Path) -> None:
+    put(run / "model.pt", 0, 5)
+    for name in "xyz":
+        (run / name).symlink_to(".")
+    assert find_with_links(run) == ({"": ["model.pt"]}, [run / name for name in "xyz"])
+
+
+def test_runs_with_links_to_the_folder_above(run: Path) -> None:
+    runs = [trained(run / name, range(1, 3), whole=True) for name in "abcd"]
+    for folder in runs:
+        (folder / "parent").symlink_to("..")
+        (folder / "checkpoint-1" / "parent").symlink_to("../..")
+    found, left_out = find_with_links(run)
+    assert found == {name: ["checkpoint-1", "checkpoint-2", name] for name in "abcd"}
+    places = ("checkpoint-1/parent", "parent", "runs")
+    assert left_out == [folder / place for folder in runs for place in places]
+    for checkpoint in find(run / "a"):
+        assert len(checkpoint.files) < 4 and not any("/" in name for name in checkpoint.files)
+
+
+def test_links_to_what_is_newest_are_no_more_versions(repo: Repository, run: Path) -> None:
+    trained(run / "a", range(1, 4))
+    (run / "a" / "last").symlink_to("checkpoint-3")
+    (run / "a" / "checkpoint-best").symlink_to("checkpoint-2")
+    (run / "latest").symlink_to("a")
+    found, left_out = find_with_links(run)
+    assert found == {"a": ["checkpoint-1", "checkpoint-2", "checkpoint-3"]}
+    below = [run / "a" / name for name in ("checkpoint-best", "last", "runs")]
+    assert left_out == [run / "latest", *below]
+    take(repo, run)
+    assert [branch.name for branch in repo.branches()] == ["a"]
+
+
+def test_links_that_are_named_are_followed(run: Path) -> None:
+    real = trained(run / "a", range(1, 3))
+    link = run / "latest"
+    link.symlink_to("a")
+    versions = ["checkpoint-1", "checkpoint-2"]
+    assert find_with_links(link)[0] == {"a": versions}
+    assert find_with_links(link, real, link, real)[0] == {"a": versions}
+    (real / "last").symlink_to("checkpoint-2")
+    assert names(find(real / "last")) == ["last"]
+    assert names(find(real / "last", real / "checkpoint-2")) == ["checkpoint-2"]
+
+
+def test_a_folder_that_is_one_version_has_no_folders_by_links(run: Path) -> None:
+    other = put(run.parent / "blobs" / "0123", 1, 5)
+    put(run / "trainer_state.json", 0, 5)
+    (run / "inside").mkdir()
+    (run / "inside" / "model.pt").symlink_to(other)
+    (run / "inside" / "blobs").symlink_to(other.parent)
+    (checkpoint,) = find(run)
+    assert set(checkpoint.files) == {"inside/model.pt", "trainer_state.json"}
+    assert find_with_links(run)[1] == [run / "inside" / "blobs"]
+
+
+def test_links_to_files_are_followed(run: Path) -> None:
+    put(run.parent / "blob", 1, 5)
+    (run / "model.pt").symlink_to("../blob")
+    assert names(find(run)) == ["model.pt"]
+    (run / "gone.pt").symlink_to("../gone")
+    with pytest.raises(UnknownPath, match="leads nowhere"):
+        find(run)
 
 
 def test_an_import_that_was_killed_goes_on(
