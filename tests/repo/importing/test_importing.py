@@ -1,5 +1,6 @@
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import InvalidTime, RefConflict, UnknownPath, WrongUsage
+from mvc.errors import InvalidTime, MvcWarning, RefConflict, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.repo.importing.finding import Checkpoint, find_histories
 from mvc.repo.importing.importing import Imported, import_checkpoints
+from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
 from tests.repo.working import write_model
 
 SECOND = 10**9
@@ -326,6 +328,40 @@ def test_a_strange_state_of_a_trainer_gives_no_metrics(
     (run / "trainer_state.json").write_text(state)
     take(repo, run)
     assert repo.version().metrics == {}
+
+
+def test_losses_that_are_no_numbers_hide_no_others(repo: Repository, run: Path) -> None:
+    """Python writes them as no JSON."""
+    put(run / "model.safetensors", 1, 5)
+    logged = [{"loss": 0.5}, {"loss": float("nan"), "norm": -float("inf"), "acc": 1, "l": [1]}]
+    state = {"global_step": 7, "log_history": logged, "best": float("inf")}
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    take(repo, run)
+    assert repo.version().metrics == {"step": 7, "acc": 1, "loss": 0.5}
+
+
+def test_of_a_state_only_the_log_becomes_objects(repo: Repository, run: Path) -> None:
+    put(run / "model.safetensors", 1, 5)
+    state = '{"other": [%s[]], "global_step": 7}' % ("[]," * (3 << 20))
+    (run / "trainer_state.json").write_text(state)
+    (checkpoint,) = find(run)
+    tracemalloc.start()
+    try:
+        assert metrics_of(FS, checkpoint, []) == {"step": 7}
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(state)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_state_that_is_too_long_is_not_read(repo: Repository, run: Path) -> None:
+    for step in (1, 2):
+        put(run / f"checkpoint-{step}" / "model.safetensors", step, step)
+        state = run / f"checkpoint-{step}" / "trainer_state.json"
+        state.write_text('{"log_history": [{"loss": 1}]}' + " " * MOST_BYTES)
+    with pytest.warns(MvcWarning, match=r"checkpoint-1/.* and 1 more: longer") as told:
+        take(repo, run)
+    assert len(told) == 1
+    assert repo.version().metrics == {"step": 2}
 
 
 # -- links -----------------------------------------------------------------------------------
