@@ -8,7 +8,6 @@ in. The temporary folder needs room for the versions twice; set TMPDIR to choose
 from __future__ import annotations
 
 import filecmp
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -43,7 +42,7 @@ from mvc.repo.config import Config, load_config
 from mvc.repo.content.predecessors import content_names
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
-from mvc.repo.importing.finding import Checkpoint, find_checkpoints
+from mvc.repo.importing.finding import Checkpoint, find_checkpoints, natural
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head
 from mvc.repo.worktree.worktree import tracked_name
@@ -515,12 +514,8 @@ def _find_versions(fs: FileSystem, sources: Sequence[Path]) -> list[Checkpoint]:
                 f"no model files in {printable(str(source))}",
                 hint="name files, or a folder of them",
             )
-        found += sorted(inside, key=lambda checkpoint: _by_number(checkpoint.source.name))
+        found += sorted(inside, key=lambda checkpoint: natural(checkpoint.source.name))
     return found
-
-
-def _by_number(name: str) -> list[tuple[int, str]]:
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"(\d+)", name) if p]
 
 
 def _from_head(context: Context, version: Checkpoint, folder: Path) -> list[Checkpoint]:

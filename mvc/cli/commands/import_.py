@@ -70,7 +70,8 @@ def command(session: Session, args: _ImportOptions) -> None:
         raise
     if left_out:
         names = listed([printable(str(path)) for path in left_out], 5)
-        session.out.note(f"left out, no models by their names: {names}; name a file to import it")
+        why = "no models by their names, or links to folders"
+        session.out.note(f"left out, {why}: {names}; name one to import it")
     if session.as_json:
         session.out.json("mvc.import/1", {"versions": found, "left_out": left_out})
         return

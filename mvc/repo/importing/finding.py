@@ -19,7 +19,7 @@ from mvc.io.files import FileIdentity, FileSystem
 from mvc.limits import MAX_REF_BYTES
 from mvc.model.names import check_path, check_ref, printable
 from mvc.repo.times import check_moment, parse_time
-from mvc.repo.worktree.worktree import FoundFile, dead_link, files_in, sound_files_in
+from mvc.repo.worktree.worktree import FoundFile, dead_link, files_in, is_link, sound_files_in
 
 _EXTENSIONS = (
     ".pth.tar", ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".npy", ".jit", ".ptl",
@@ -69,11 +69,13 @@ def find_histories(
 
     A folder means its model files and its subfolders with model files, which are one history,
     and each subfolder that is the run of a training, which is another. What is none of these is
-    added to ``left_out``, unless it is hidden. Raises UnknownPath for a source that does not exist
-    and for a symbolic link that leads nowhere, WrongUsage if files of several formats would become
-    one path, InvalidTime if a name has no time.
+    added to ``left_out``, unless it is hidden; so are links to folders, as what they lead to may
+    be there by its own name, or be a folder above. A source itself may be one. Raises
+    UnknownPath for a source that does not exist and for a symbolic link that leads nowhere,
+    WrongUsage if files of several formats would become one path, InvalidTime if a name has no time.
     """
     make = _Maker(fs, _Clock(time), None if path is None else PurePosixPath(path).as_posix())
+    sources = _each_once(fs, sources)
     plain, runs = _Found(), list[tuple[str, _Found]]()
     for source in sources:
         identity = fs.stat(source)
@@ -87,6 +89,7 @@ def find_histories(
                 runs.append((source.resolve().name, found))
             elif _is_checkpoint(fs.list(source)):
                 plain.folders[source] = None
+                plain.skipped += _names_and_links(fs, source)[1]
             else:
                 plain.add(found)
             runs += [(place.relative_to(source).as_posix(), each) for place, each in found.runs]
@@ -111,6 +114,18 @@ def find_checkpoints(fs: FileSystem, sources: Sequence[Path], path: str) -> list
 
 
 # -- looking into folders --------------------------------------------------------------------
+
+
+def _each_once(fs: FileSystem, sources: Sequence[Path]) -> list[Path]:
+    """``sources`` with each folder once: by its own name, if links to it are named too."""
+    chosen: dict[Path | tuple[int, int], Path] = {}
+    for source in sources:
+        identity = fs.stat(source)
+        is_folder = identity is not None and identity.is_dir
+        key = (identity.device, identity.inode) if identity is not None and is_folder else source
+        if key not in chosen or (is_folder and is_link(fs, chosen[key])):
+            chosen[key] = source
+    return list(chosen.values())
 
 
 class _Found(Struct):
@@ -159,7 +174,7 @@ def _look_into(fs: FileSystem, folder: Path, deep: int = 0) -> _Found:
         if identity is None:
             if _is_model(name) and fs.stat(place, follow=False) is not None:
                 raise dead_link(str(place))
-        elif identity.is_dir:
+        elif identity.is_dir and not is_link(fs, place):
             _look_at_folder(fs, place, found, deep + 1)
         elif identity.is_file and _is_model(name) and not _BESIDE.fullmatch(name):
             found.singles[place] = identity
@@ -173,13 +188,23 @@ def _look_at_folder(fs: FileSystem, place: Path, found: _Found, deep: int) -> No
     inside = _Found() if deep > _DEEPEST else _look_into(fs, place, deep)
     if inside.is_run:
         found.runs.append((place, inside))
-    elif not inside.runs and any(_is_model(file.name) for file in files_in(fs, place)):
-        found.folders[place] = None
     elif not inside.runs:
-        found.skipped.append(place)
+        names, links = _names_and_links(fs, place)
+        if any(_is_model(name) for name in names):
+            found.folders[place] = None
+            found.skipped += links
+        else:
+            found.skipped.append(place)
     else:
         found.skipped += [*inside.singles, *inside.folders, *inside.skipped]
     found.runs += inside.runs
+
+
+def _names_and_links(fs: FileSystem, folder: Path) -> tuple[list[str], list[Path]]:
+    """The files of a folder, and its links to folders, which are no part of a version."""
+    linked: set[str] = set()
+    names = [file.name for file in files_in(fs, folder, linked=linked)]
+    return names, [folder / name for name in sorted(linked)]
 
 
 def _is_checkpoint(names: Sequence[str]) -> bool:
@@ -225,13 +250,16 @@ class _Maker(Struct, frozen=True):
         """Those of a folder, oldest first; the files next to a run's folders are one version."""
         if self.prefix is not None:
             check_path(self.prefix)
-        made = [self._folder(folder, sound_files_in(self.fs, folder)) for folder in found.folders]
+        made = [self._folder(folder, self._inside(folder)) for folder in found.folders]
         if found.at is not None and found.has_result:
-            files = sound_files_in(self.fs, found.at)
+            files = self._inside(found.at)
             made.append(self._folder(found.at, [file for file in files if "/" not in file.name]))
         else:
             made += self._files(found.singles)
-        return tuple(sorted(made, key=lambda c: (c.time_ns, _natural(c.source.name))))
+        return tuple(sorted(made, key=lambda c: (c.time_ns, natural(c.source.name))))
+
+    def _inside(self, folder: Path) -> list[FoundFile]:
+        return sound_files_in(self.fs, folder, linked=set())
 
     def _files(self, singles: Mapping[Path, FileIdentity]) -> Iterator[Checkpoint]:
         named = self.prefix or _default_name(singles)
@@ -311,6 +339,6 @@ def _strptime(name: str, form: str) -> datetime | None:
         return None
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts epoch2 before epoch10."""
-    return [(int(p), "") if p.isdigit() else (-1, p) for p in _DIGITS.split(name) if p]
+    return [(int(p), "") if p.isdecimal() else (-1, p) for p in _DIGITS.split(name) if p]

@@ -7,21 +7,23 @@ before is found by content and time, so import can be repeated, also after it wa
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from mvc.errors import NothingToCommit, RefConflict, WrongUsage
+from mvc.errors import MvcWarning, NothingToCommit, RefConflict, WrongUsage
 from mvc.ids import CommitId
+from mvc.limits import MIB
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.context import Context
 from mvc.repo.deployments import deploy as record_deployment
 from mvc.repo.deployments import of_commit
 from mvc.repo.importing.finding import Checkpoint, FoundHistory, find_histories
-from mvc.repo.importing.metrics import metrics_of
+from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
 from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, tip
@@ -29,6 +31,10 @@ from mvc.repo.worktree.worktree import entry_at
 from mvc.store.index import keys
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.types import Progress
+
+
+class WithoutMetrics(MvcWarning):
+    """The state that a trainer left is too long to read metrics from it."""
 
 
 class Imported(Struct, frozen=True):
@@ -90,13 +96,22 @@ def import_checkpoints(
             done = lines[-1].done
     finally:
         _move_branches(context, lines)
+    if options.too_long:
+        warnings.warn(_without_metrics(options.too_long), WithoutMetrics, stacklevel=3)
     return result
+
+
+def _without_metrics(states: Sequence[Path]) -> str:
+    more = f" and {len(states) - 1} more" if len(states) > 1 else ""
+    what = f"{printable(str(states[0]))}{more}"
+    return f"no metrics are read from {what}: longer than {MOST_BYTES // MIB} MiB"
 
 
 class _Options(Struct, frozen=True, kw_only=True):
     deploy: str | None
     message: str | None
     progress: Progress | None
+    too_long: list[Path] = field(default_factory=list)
 
 
 class _Line:
@@ -143,7 +158,7 @@ class _Line:
         request = CommitRequest(
             changes,
             self._options.message or f"import {checkpoint.source.name}",
-            metrics=metrics_of(fs, checkpoint),
+            metrics=metrics_of(fs, checkpoint, self._options.too_long),
             deploy=deploy,
             deploy_time_ns=None if deploy is None else checkpoint.time_ns,
             time_ns=checkpoint.time_ns,

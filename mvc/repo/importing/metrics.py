@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
 
 from mvc.errors import InvalidName, IoFailed
 from mvc.io.files import FileSystem
@@ -15,7 +18,7 @@ from mvc.model.names import check_key
 from mvc.repo.importing.finding import Checkpoint
 
 _STATE = "trainer_state.json"
-_MOST_BYTES = 64 * MIB
+MOST_BYTES = 16 * MIB  # of a state: the log of a long training has some
 _MOST = 100  # metrics
 _NUMBER = r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _NAMED = re.compile(rf"([A-Za-z][A-Za-z0-9_/]*)=({_NUMBER})")
@@ -26,12 +29,23 @@ _KNOWN = re.compile(
     re.IGNORECASE,
 )
 _STEPS = {"checkpoint", "ckpt", "global_step"}
+_NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # but Python writes it
 
 
-def metrics_of(fs: FileSystem, checkpoint: Checkpoint) -> dict[str, float]:
-    """Numbers by name, at most 100; those of the trainer's state come before those of names."""
+class _State(Struct):
+    """What is read of the state of a trainer; the rest of it is never made into objects."""
+
+    global_step: int | float | None = None
+    log_history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def metrics_of(fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]) -> dict[str, float]:
+    """Numbers by name, at most 100; those of the trainer's state come before those of names.
+
+    A state of more than MOST_BYTES is not read, but added to ``too_long``.
+    """
     found: dict[str, float] = {}
-    for name, number in (*_in_state(fs, checkpoint), *_in_name(checkpoint.source.name)):
+    for name, number in (*_in_state(fs, checkpoint, too_long), *_in_name(checkpoint.source.name)):
         if len(found) < _MOST and name not in found and math.isfinite(number):
             found[name] = number
     return found
@@ -45,27 +59,33 @@ def _in_name(name: str) -> Iterator[tuple[str, float]]:
         yield "step" if key.lower() in _STEPS else key.lower(), float(text)
 
 
-def _in_state(fs: FileSystem, checkpoint: Checkpoint) -> Iterator[tuple[str, float]]:
+def _in_state(
+    fs: FileSystem, checkpoint: Checkpoint, too_long: list[Path]
+) -> Iterator[tuple[str, float]]:
     """What transformers logged last of each number, up to the step of the checkpoint."""
     place = next((p for p in checkpoint.files.values() if p.name == _STATE), None)
-    state = None if place is None else _read(fs, place)
-    if not isinstance(state, dict):
+    identity = None if place is None else fs.stat(place)
+    if place is None or identity is None:
         return
-    step, logged = state.get("global_step"), state.get("log_history")
-    if (number := _number(step)) is not None:
+    if identity.size > MOST_BYTES:
+        too_long.append(place)
+        return
+    state = _read(fs, place)
+    if (number := _number(state.global_step)) is not None:
         yield "step", number
-    for entry in reversed(logged if isinstance(logged, list) else []):
-        for name, value in entry.items() if isinstance(entry, dict) else ():
+    for entry in reversed(state.log_history):
+        for name, value in entry.items():
             if (number := _number(value)) is not None and _is_name(name):
                 yield name, number
 
 
-def _read(fs: FileSystem, place: Path) -> object:
-    """The state as Python values; None where it is no JSON, or more than a trainer writes."""
+def _read(fs: FileSystem, place: Path) -> _State:
+    """The state; an empty one where the file is no JSON, or none that a trainer writes."""
     try:
-        return json.loads(fs.read_bytes(place, _MOST_BYTES))
+        data = _NO_JSON.sub(b"null", fs.read_bytes(place, MOST_BYTES))
+        return msgspec.json.decode(data, type=_State)
     except (IoFailed, ValueError, RecursionError):
-        return None
+        return _State()
 
 
 def _number(value: object) -> float | None:

@@ -113,27 +113,35 @@ def dead_link(name: str) -> UnknownPath:
     )
 
 
-def sound_files_in(fs: FileSystem, root: Path, folder: str = "") -> list[FoundFile]:
+def sound_files_in(
+    fs: FileSystem, root: Path, folder: str = "", *, linked: set[str] | None = None
+) -> list[FoundFile]:
     """As ``files_in``, sorted by name. Raises UnknownPath for a link that leads nowhere.
 
     For what records files: without the file behind the link, a model would be incomplete.
     """
     dead: set[str] = set()
-    found = sorted(files_in(fs, root, folder, dead), key=lambda file: file.name)
+    found = sorted(files_in(fs, root, folder, dead, linked=linked), key=lambda file: file.name)
     if dead:
         raise dead_link(min(dead))
     return found
 
 
 def files_in(
-    fs: FileSystem, root: Path, folder: str = "", dead: set[str] | None = None
+    fs: FileSystem,
+    root: Path,
+    folder: str = "",
+    dead: set[str] | None = None,
+    *,
+    linked: set[str] | None = None,
 ) -> Iterator[FoundFile]:
     """Every file below ``folder`` that is not ignored, in no promised order; names from ``root``.
 
     ``folder`` itself is entered even if it is ignored. Symbolic links are followed; a folder
     that contains itself through a link is entered once. Temporary files and reports of mvc, special
     files, links that lead nowhere, and the folders of version control systems are skipped. The
-    names of such links are added to ``dead`` unless they are ignored.
+    names of such links are added to ``dead`` unless they are ignored. With ``linked``, links to
+    folders are not followed: their names are added to it.
     """
     ignore = Ignore()
     parts = folder.split("/") if folder else []
@@ -159,10 +167,18 @@ def files_in(
             if identity is None:  # a link that leads nowhere, or a file deleted meanwhile
                 if dead is not None and fs.stat(root / name, follow=False) is not None:
                     dead.add(name)
+            elif identity.is_dir and linked is not None and is_link(fs, place):
+                linked.add(name)
             elif identity.is_dir:
                 waiting.append((name, ignore, above))
             elif identity.is_file and not is_report(fs, root / name):
                 yield FoundFile(name, identity)
+
+
+def is_link(fs: FileSystem, folder: Path) -> bool:
+    """Whether a path that leads to a folder is a symbolic link."""
+    identity = fs.stat(folder, follow=False)
+    return identity is not None and not identity.is_dir
 
 
 def is_report(fs: FileSystem, path: Path) -> bool:

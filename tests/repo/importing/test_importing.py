@@ -1,5 +1,6 @@
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import InvalidTime, RefConflict, UnknownPath, WrongUsage
+from mvc.errors import InvalidTime, MvcWarning, RefConflict, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.repo.importing.finding import Checkpoint, find_histories
 from mvc.repo.importing.importing import Imported, import_checkpoints
+from mvc.repo.importing.metrics import MOST_BYTES, metrics_of
 from tests.repo.working import write_model
 
 SECOND = 10**9
@@ -160,6 +162,12 @@ def test_equal_times_go_by_name_as_people_count(run: Path) -> None:
         put(run / f"epoch{n}.pt", n, 50)
     assert names(find(run)) == ["epoch1.pt", "epoch9.pt", "epoch10.pt"]
     assert names(find(run / "epoch9.pt", run)) == ["epoch1.pt", "epoch9.pt", "epoch10.pt"]
+
+
+def test_digits_that_are_no_decimals_are_letters(run: Path) -> None:
+    for name in ("2²3", "1²3", "10²3"):
+        put(run / f"{name}.safetensors", 0, 50)
+    assert [name.partition("²")[0] for name in names(find(run))] == ["1", "2", "10"]
 
 
 def test_one_tracked_path(run: Path) -> None:
@@ -320,6 +328,115 @@ def test_a_strange_state_of_a_trainer_gives_no_metrics(
     (run / "trainer_state.json").write_text(state)
     take(repo, run)
     assert repo.version().metrics == {}
+
+
+def test_losses_that_are_no_numbers_hide_no_others(repo: Repository, run: Path) -> None:
+    """Python writes them as no JSON."""
+    put(run / "model.safetensors", 1, 5)
+    logged = [{"loss": 0.5}, {"loss": float("nan"), "norm": -float("inf"), "acc": 1, "l": [1]}]
+    state = {"global_step": 7, "log_history": logged, "best": float("inf")}
+    (run / "trainer_state.json").write_text(json.dumps(state))
+    take(repo, run)
+    assert repo.version().metrics == {"step": 7, "acc": 1, "loss": 0.5}
+
+
+def test_of_a_state_only_the_log_becomes_objects(repo: Repository, run: Path) -> None:
+    put(run / "model.safetensors", 1, 5)
+    state = '{"other": [%s[]], "global_step": 7}' % ("[]," * (3 << 20))
+    (run / "trainer_state.json").write_text(state)
+    (checkpoint,) = find(run)
+    tracemalloc.start()
+    try:
+        assert metrics_of(FS, checkpoint, []) == {"step": 7}
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(state)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_state_that_is_too_long_is_not_read(repo: Repository, run: Path) -> None:
+    for step in (1, 2):
+        put(run / f"checkpoint-{step}" / "model.safetensors", step, step)
+        state = run / f"checkpoint-{step}" / "trainer_state.json"
+        state.write_text('{"log_history": [{"loss": 1}]}' + " " * MOST_BYTES)
+    with pytest.warns(MvcWarning, match=r"checkpoint-1/.* and 1 more: longer") as told:
+        take(repo, run)
+    assert len(told) == 1
+    assert repo.version().metrics == {"step": 2}
+
+
+# -- links -----------------------------------------------------------------------------------
+
+
+def find_with_links(*sources: Path) -> tuple[dict[str, list[str]], list[Path]]:
+    """The sources of each run's versions, and what is left out."""
+    left_out: list[Path] = []
+    found = find_histories(FS, sources, "mtime", None, left_out=left_out)
+    return {history.run: names([*history.checkpoints]) for history in found}, left_out
+
+
+def test_a_folder_that_contains_itself_by_many_links(run: Path) -> None:
+    put(run / "model.pt", 0, 5)
+    for name in "xyz":
+        (run / name).symlink_to(".")
+    assert find_with_links(run) == ({"": ["model.pt"]}, [run / name for name in "xyz"])
+
+
+def test_runs_with_links_to_the_folder_above(run: Path) -> None:
+    runs = [trained(run / name, range(1, 3), whole=True) for name in "abcd"]
+    for folder in runs:
+        (folder / "parent").symlink_to("..")
+        (folder / "checkpoint-1" / "parent").symlink_to("../..")
+    found, left_out = find_with_links(run)
+    assert found == {name: ["checkpoint-1", "checkpoint-2", name] for name in "abcd"}
+    places = ("checkpoint-1/parent", "parent", "runs")
+    assert left_out == [folder / place for folder in runs for place in places]
+    for checkpoint in find(run / "a"):
+        assert len(checkpoint.files) < 4 and not any("/" in name for name in checkpoint.files)
+
+
+def test_links_to_what_is_newest_are_no_more_versions(repo: Repository, run: Path) -> None:
+    trained(run / "a", range(1, 4))
+    (run / "a" / "last").symlink_to("checkpoint-3")
+    (run / "a" / "checkpoint-best").symlink_to("checkpoint-2")
+    (run / "latest").symlink_to("a")
+    found, left_out = find_with_links(run)
+    assert found == {"a": ["checkpoint-1", "checkpoint-2", "checkpoint-3"]}
+    below = [run / "a" / name for name in ("checkpoint-best", "last", "runs")]
+    assert left_out == [run / "latest", *below]
+    take(repo, run)
+    assert [branch.name for branch in repo.branches()] == ["a"]
+
+
+def test_links_that_are_named_are_followed(run: Path) -> None:
+    real = trained(run / "a", range(1, 3))
+    link = run / "latest"
+    link.symlink_to("a")
+    versions = ["checkpoint-1", "checkpoint-2"]
+    assert find_with_links(link)[0] == {"a": versions}
+    assert find_with_links(link, real, link, real)[0] == {"a": versions}
+    (real / "last").symlink_to("checkpoint-2")
+    assert names(find(real / "last")) == ["last"]
+    assert names(find(real / "last", real / "checkpoint-2")) == ["checkpoint-2"]
+
+
+def test_a_folder_that_is_one_version_has_no_folders_by_links(run: Path) -> None:
+    other = put(run.parent / "blobs" / "0123", 1, 5)
+    put(run / "trainer_state.json", 0, 5)
+    (run / "inside").mkdir()
+    (run / "inside" / "model.pt").symlink_to(other)
+    (run / "inside" / "blobs").symlink_to(other.parent)
+    (checkpoint,) = find(run)
+    assert set(checkpoint.files) == {"inside/model.pt", "trainer_state.json"}
+    assert find_with_links(run)[1] == [run / "inside" / "blobs"]
+
+
+def test_links_to_files_are_followed(run: Path) -> None:
+    put(run.parent / "blob", 1, 5)
+    (run / "model.pt").symlink_to("../blob")
+    assert names(find(run)) == ["model.pt"]
+    (run / "gone.pt").symlink_to("../gone")
+    with pytest.raises(UnknownPath, match="leads nowhere"):
+        find(run)
 
 
 def test_an_import_that_was_killed_goes_on(
