@@ -193,6 +193,29 @@ def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, served
     assert polled(follower) == second and number_in(served) == 2
 
 
+@pytest.mark.parametrize("gone", [None, "format", "journal"])
+def test_a_repository_whose_folder_stays(
+    repo: mvc.Repository, served: Path, tmp_path: Path, gone: str | None
+) -> None:
+    folder = repo.root / ".mvc"
+    follower = mvc.Follower(repo.root, "prod", to=served)
+    first = version(repo, 1)
+    assert polled(follower) == first
+    shutil.copytree(folder, tmp_path / "copy")
+    for path in folder.iterdir() if gone is None else [folder / gone]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    left = sorted(folder.iterdir())
+    for call in (follower.poll, follower.live, follower.poll):
+        with pytest.raises(NotARepository, match=f"is away: its folder has no {gone or 'format'}"):
+            call()
+    assert sorted(folder.iterdir()) == left
+    assert number_in(served) == 1 and follower.current is not None
+    shutil.copytree(tmp_path / "copy", folder, dirs_exist_ok=True)
+    with mvc.Repository.open(repo.root) as again:
+        second = version(again, 2)
+    assert polled(follower) == second and number_in(served) == 2
+
+
 def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, served: Path) -> None:
     follower = mvc.Follower(repo, "prod", to=served)
     first = version(repo, 1)
