@@ -90,6 +90,7 @@ class Follower:
         self._on_change = on_change
         self._fs, self._clock = self.repo.context.store.fs, self.repo.context.store.clock
         self._folder = self.repo.root / FOLDER
+        self._needed = self._folder / FORMAT, self._folder / JOURNAL
         try:
             self._output = (
                 None if to is None else ServedOutput(self._fs, Path(to), as_folder=atomic_dir)
@@ -144,7 +145,7 @@ class Follower:
         if self._closing.is_set():
             raise WrongUsage("this follower is closed", hint="make another one")
         place = self._fs.stat(self._folder)
-        lacking = [n for n in (FORMAT, JOURNAL) if self._fs.stat(self._folder / n) is None]
+        lacking = [file.name for file in self._needed if self._fs.stat(file) is None]
         if place is None or lacking:
             self._opened_as = self._read = None
             without = "" if place is None else f": its folder has no {lacking[0]}"
