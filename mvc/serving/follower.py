@@ -23,13 +23,16 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
+from mvc.io.files import FileIdentity
 from mvc.model.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at
 from mvc.repo.lookup import availability
 from mvc.repo.opening import opened
 from mvc.serving.output import ServedOutput, TakenOver
+from mvc.store.format import FORMAT
 from mvc.store.journal.frames import Position
+from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER
 from mvc.types import PathName
 
@@ -87,6 +90,7 @@ class Follower:
         self._on_change = on_change
         self._fs, self._clock = self.repo.context.store.fs, self.repo.context.store.clock
         self._folder = self.repo.root / FOLDER
+        self._needed = self._folder / FORMAT, self._folder / JOURNAL
         try:
             self._output = (
                 None if to is None else ServedOutput(self._fs, Path(to), as_folder=atomic_dir)
@@ -94,7 +98,7 @@ class Follower:
         except BaseException:
             self._close_repo()
             raise
-        self._opened_as: tuple[int, int, bytes] | None = self._identity()
+        self._opened_as: tuple[int, int, bytes] | None = self._identity(self._fs.stat(self._folder))
         self._loaded: CommitId | None = None
         self._live: Deployed | None = None
         self._read: tuple[int, Position] | None = None  # the journal that ``_live`` comes from
@@ -140,24 +144,26 @@ class Follower:
         """The repository; opened again if another one has its place, or the caller closed it."""
         if self._closing.is_set():
             raise WrongUsage("this follower is closed", hint="make another one")
-        if self._fs.stat(self._folder) is None:
+        place = self._fs.stat(self._folder)
+        lacking = [file.name for file in self._needed if self._fs.stat(file) is None]
+        if place is None or lacking:
             self._opened_as = self._read = None
+            without = "" if place is None else f": its folder has no {lacking[0]}"
             raise NotARepository(
-                f"the repository {printable(str(self._folder.parent))} is away",
+                f"the repository {printable(str(self._folder.parent))} is away{without}",
                 hint="what is served stays as it is; its record is followed once it is back",
             )
-        if self.repo.closed or self._identity() != self._opened_as:
+        if self.repo.closed or self._identity(place) != self._opened_as:
             fresh = mvc.Repository.open(
                 self._folder.parent, discover=False, fs=self._fs, clock=self._clock
             )
             self._close_repo()
             self.repo, self._own, self._read = fresh, True, None
-            self._opened_as = self._identity()
+            self._opened_as = self._identity(self._fs.stat(self._folder))
         return self.repo
 
-    def _identity(self) -> tuple[int, int, bytes] | None:
+    def _identity(self, place: FileIdentity | None) -> tuple[int, int, bytes] | None:
         """Of the folder in the repository's place, and of the journal that is open."""
-        place = self._fs.stat(self._folder)
         journal = self.repo.context.store.snapshot.identity
         return None if place is None else (place.inode, place.device, journal)
 

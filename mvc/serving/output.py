@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from mvc.errors import IoFailed, MvcError, MvcWarning, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.files import SWAPPED, FileSystem
+from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
+from mvc.repo.checkout.export import chosen
 from mvc.repo.checkout.outputs import names_folder, refuse_store
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.deployments import Deployed
+from mvc.repo.worktree.worktree import entry_at
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -26,8 +29,8 @@ class TakenOver(MvcWarning):
 class ServedOutput:
     """A place that holds the files of one version, or with ``as_folder`` a link to their folder.
 
-    Raises WrongUsage for a place in a repository's store, or where a folder stands, IoFailed where
-    its folder does not exist.
+    Raises WrongUsage for a place in a repository's store, or where a folder, a pipe or a device
+    stands, IoFailed where its folder does not exist.
     """
 
     def __init__(self, fs: FileSystem, place: Path, *, as_folder: bool) -> None:
@@ -37,7 +40,7 @@ class ServedOutput:
         folder = fs.stat(place.parent)
         if folder is None or not folder.is_dir:
             raise IoFailed(f"there is no folder for {self._shown}", hint="make it first")
-        self._refuse_folder()
+        self._refuse_unfit()
         if not as_folder and names_folder(fs, place):
             raise WrongUsage(
                 f"{self._shown} names a folder",
@@ -49,30 +52,36 @@ class ServedOutput:
         there = self._seen()
         if self._written == (there, live.commit):
             return
-        self._refuse_folder()
-        if there is not None and not self._is_known(repo, there):
+        self._refuse_unfit()
+        if not self._as_folder:
+            path = one_entry(repo.manifest(live), path).path
+        if there is not None and self._holds(repo, live, path):
+            self._written = there, live.commit  # whoever wrote it
+            return
+        known = there is None or self._is_known(repo, there, live.target)
+        repo.checkout(live, path=path, to=self._place, force=True, atomic_dir=self._as_folder)
+        self._written = self._seen(), live.commit
+        if not known:
             warnings.warn(
                 f"{self._shown}, which something else wrote, becomes {live.commit.short}, "
                 f"which is live on {live.target}",
                 TakenOver,
                 stacklevel=3,
             )
-        if not self._as_folder:
-            path = one_entry(repo.manifest(live), path).path
-        repo.checkout(live, path=path, to=self._place, force=True, atomic_dir=self._as_folder)
-        self._written = self._seen(), live.commit
 
     @property
     def _shown(self) -> str:
         return printable(str(self._place))
 
-    def _refuse_folder(self) -> None:
+    def _refuse_unfit(self) -> None:
         present = self._fs.stat(self._place, follow=False)
-        if present is not None and present.is_dir:
-            raise WrongUsage(
-                f"{self._shown} is a folder",
-                hint="name a file, or with atomic_dir a place that becomes a link to a folder",
-            )
+        if present is None or present.is_file or self._fs.read_link(self._place) is not None:
+            return
+        what = "a folder" if present.is_dir else "a pipe, a socket or a device"
+        raise WrongUsage(
+            f"{self._shown} is {what}",
+            hint="name a file, or with atomic_dir a place that becomes a link to a folder",
+        )
 
     def _seen(self) -> object:
         """What tells whether something else has written there; None if nothing is there."""
@@ -81,12 +90,47 @@ class ServedOutput:
         there = self._fs.stat(self._place, follow=False)
         return there and (there.inode, there.device, there.size, there.mtime_ns)
 
-    def _is_known(self, repo: Repository, there: object) -> bool:
-        """Whether this is a version of the repository, of this Follower or an earlier one."""
-        if self._written is not None:
-            return self._written[0] == there
-        if isinstance(there, str):
-            return there.startswith(f"{SWAPPED}{self._place.name}.")
-        with suppress(MvcError):  # what cannot be read is no version
-            return bool(repo.identify(self._place))
+    def _holds(self, repo: Repository, live: Deployed, path: str | None) -> bool:
+        """Whether what is there has all bytes of the version already; compared by hash."""
+        if self._as_folder:
+            target = self._fs.read_link(self._place)
+            if target is None or not target.startswith(f"{self._ours}{live.commit.short}-"):
+                return False
+        with suppress(MvcError):  # what cannot be read is written
+            if not self._as_folder:
+                return self._is_entry(repo, self._place, repo.manifest(live).by_path[path or ""])
+            entries, _ = chosen(repo.context, live.commit, () if path is None else (path,))
+            return all(self._is_entry(repo, self._place / e.path, e) for e in entries)
         return False
+
+    def _is_entry(self, repo: Repository, file: Path, entry: FileEntry) -> bool:
+        present = self._fs.stat(file, follow=False)
+        if present is None or not present.is_file or present.size != entry.size:
+            return False
+        return entry_at(repo.context, file, entry.path).content_id == entry.content_id
+
+    def _is_known(self, repo: Repository, there: object, target: str) -> bool:
+        """Whether a Follower of this target may have put it there, or this one did.
+
+        To begin with that is any version of the repository, later one that was live on the target.
+        """
+        if self._written is not None and self._written[0] == there:
+            return True
+        if isinstance(there, str):
+            if self._written is None:
+                return there.startswith(self._ours)
+            return any(
+                there.startswith(f"{self._ours}{deployed.commit.short}-")
+                for deployed in repo.deployments(target, incomplete=[])
+            )
+        with suppress(MvcError):  # what cannot be read is no version
+            return any(
+                self._written is None or any(d.target == target for d in found.deployments)
+                for found in repo.identify(self._place)
+            )
+        return False
+
+    @property
+    def _ours(self) -> str:
+        """How the names of the folders begin that mvc makes for this place."""
+        return f"{SWAPPED}{self._place.name}."

@@ -193,6 +193,29 @@ def test_a_repository_that_goes_away_and_comes_back(repo: mvc.Repository, served
     assert polled(follower) == second and number_in(served) == 2
 
 
+@pytest.mark.parametrize("gone", [None, "format", "journal"])
+def test_a_repository_whose_folder_stays(
+    repo: mvc.Repository, served: Path, tmp_path: Path, gone: str | None
+) -> None:
+    folder = repo.root / ".mvc"
+    follower = mvc.Follower(repo.root, "prod", to=served)
+    first = version(repo, 1)
+    assert polled(follower) == first
+    shutil.copytree(folder, tmp_path / "copy")
+    for path in folder.iterdir() if gone is None else [folder / gone]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    left = sorted(folder.iterdir())
+    for call in (follower.poll, follower.live, follower.poll):
+        with pytest.raises(NotARepository, match=f"is away: its folder has no {gone or 'format'}"):
+            call()
+    assert sorted(folder.iterdir()) == left
+    assert number_in(served) == 1 and follower.current is not None
+    shutil.copytree(tmp_path / "copy", folder, dirs_exist_ok=True)
+    with mvc.Repository.open(repo.root) as again:
+        second = version(again, 2)
+    assert polled(follower) == second and number_in(served) == 2
+
+
 def test_another_repository_in_its_place_is_followed(repo: mvc.Repository, served: Path) -> None:
     follower = mvc.Follower(repo, "prod", to=served)
     first = version(repo, 1)
@@ -275,8 +298,96 @@ def test_a_file_of_something_else_is_taken_over_with_a_line(
         version(repo, 2)
         assert mvc.Follower(repo, "prod", to=served).poll() is not None  # it holds a version
         assert number_in(served) == 2
-    with pytest.warns(TakenOver):  # the other Follower has written it
-        assert follower.poll() is not None
+        before = served.stat()
+        assert follower.poll() is not None  # the other Follower has written it
+        assert served.stat() == before
+
+
+@pytest.mark.parametrize("atomic_dir", [False, True])
+def test_two_followers_of_a_target_keep_one_place(
+    repo: mvc.Repository, tmp_path: Path, atomic_dir: bool
+) -> None:
+    place = tmp_path / ("live" if atomic_dir else "served.safetensors")
+    file = place / "model.safetensors" if atomic_dir else place
+    pair = [mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir) for _ in range(2)]
+    with warnings.catch_warnings(action="error"):
+        for i in range(6):
+            version(repo, i)
+            pair.reverse()
+            assert pair[0].poll() is not None and number_in(file) == i
+            written = place.lstat().st_ino
+            assert pair[1].poll() is not None
+            assert [follower.poll() for follower in pair * 2] == [None] * 4
+            assert place.lstat().st_ino == written
+        fresh = mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir)
+        assert fresh.poll() is not None and place.lstat().st_ino == written
+        version(repo, 6)
+        assert pair[0].poll() is not None
+        version(repo, 7)  # at once, before the other one has seen 6 there
+        assert pair[1].poll() is not None and number_in(file) == 7
+    file.write_bytes(file.read_bytes()[:-4] + bytes(4))  # of the same size
+    if not atomic_dir:
+        with pytest.warns(TakenOver):
+            pair[0].poll()
+        assert number_in(file) == 7
+
+
+def test_followers_of_two_targets_at_one_file_are_told(repo: mvc.Repository, served: Path) -> None:
+    prod, edge = (mvc.Follower(repo, target, to=served) for target in ("prod", "edge"))
+    version(repo, 1, "prod")
+    version(repo, 2, "edge")
+    assert prod.poll() is not None and edge.poll() is not None
+    for follower, number in ((prod, 1), (edge, 2)):
+        with pytest.warns(TakenOver):
+            follower.poll()
+        assert number_in(served) == number
+
+
+def test_a_damaged_folder_is_written_anew_at_the_start(
+    repo: mvc.Repository, tmp_path: Path
+) -> None:
+    version(repo, 1)
+    mvc.Follower(repo, "prod", to=tmp_path / "live", atomic_dir=True).poll()
+    file = tmp_path / "live" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + bytes(4))
+    mvc.Follower(repo, "prod", to=tmp_path / "live", atomic_dir=True).poll()
+    assert number_in(file) == 1
+
+
+@pytest.mark.parametrize("atomic_dir", [False, True])
+def test_a_pipe_is_refused_without_a_warning(
+    repo: mvc.Repository, tmp_path: Path, atomic_dir: bool
+) -> None:
+    place = tmp_path / ("live" if atomic_dir else "served.safetensors")
+    follower = mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir)
+    version(repo, 1)
+    os.mkfifo(place)
+    with warnings.catch_warnings(action="error"):
+        for _ in range(2):
+            with pytest.raises(WrongUsage, match="is a pipe, a socket or a device"):
+                follower.poll()
+        with pytest.raises(WrongUsage, match="is a pipe, a socket or a device"):
+            mvc.Follower(repo, "prod", to=place, atomic_dir=atomic_dir)
+    caught: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda text, *_: caught.append(str(text))
+        thread = threading.Thread(target=follower.run, args=(0.001,))
+        thread.start()
+        time.sleep(2.5)  # it is tried again every second
+        follower.close()
+        thread.join(60)
+    assert len(caught) == 1 and "is a pipe" in caught[0], caught
+
+
+def test_what_cannot_be_replaced_is_not_said_to_be(repo: mvc.Repository, served: Path) -> None:
+    served.write_bytes(b"not a model")
+    first = version(repo, 1)
+    version(repo, 2, None)
+    repo.storage.forget(first)
+    with warnings.catch_warnings(action="error"), pytest.raises(StateForgotten):
+        mvc.Follower(repo, "prod", to=served).poll()
+    assert served.read_bytes() == b"not a model"
 
 
 def test_a_folder_is_a_link_that_is_swapped(repo: mvc.Repository, tmp_path: Path) -> None:
@@ -297,7 +408,7 @@ def test_a_folder_is_a_link_that_is_swapped(repo: mvc.Repository, tmp_path: Path
         mvc.Follower(repo, "prod", to=tmp_path / "taken")
     (tmp_path / "file").touch()
     refused = pytest.raises(WouldOverwrite, match="cannot be swapped in one step")
-    with refused, pytest.warns(TakenOver):
+    with refused, warnings.catch_warnings(action="error"):
         mvc.Follower(repo, "prod", to=tmp_path / "file", atomic_dir=True).poll()
 
 

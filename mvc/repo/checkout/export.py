@@ -55,7 +55,7 @@ def export(
     fs = context.store.fs
     refuse_store(fs, output)
     with checking_out(context, output):
-        entries, left_out = _chosen(context, commit, paths, everything)
+        entries, left_out = chosen(context, commit, paths, everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
         done = Restored(
@@ -126,7 +126,7 @@ def export_to(
             f"the output takes no bytes: {error}",
             hint="pass a path, or a stream that is open for writing bytes",
         ) from None
-    entries, left_out = _chosen(context, commit, paths, False)
+    entries, left_out = chosen(context, commit, paths)
     if not entries:
         raise UnknownPath(
             f"version {commit.short} has no file to write", hint="'mvc log' lists other versions"
@@ -148,8 +148,8 @@ def export_to(
     )
 
 
-def _chosen(
-    context: Context, commit: CommitId, paths: Sequence[str], everything: bool
+def chosen(
+    context: Context, commit: CommitId, paths: Sequence[str], everything: bool = False
 ) -> tuple[list[FileEntry], tuple[str, ...]]:
     """The entries to write, and the paths of training states that are left out."""
     manifest = manifests.of_commit(context, commit)
