@@ -132,7 +132,8 @@ def _expects(key: Key) -> str:
     if math.isinf(key.high):
         span = f"{'greater than' if key.open_low else 'of at least'} {key.low:g}"
     else:
-        span = f"from {key.low:g} to {key.high:g}"
+        span = f"{'greater than' if key.open_low else 'from'} {key.low:g}"
+        span += f"{', at most' if key.open_low else ' to'} {key.high:g}"
     return f"{noun} {span}{', or null' if key.optional else ''}"
 
 

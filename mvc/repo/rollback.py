@@ -14,7 +14,7 @@ from itertools import dropwhile, islice, pairwise
 
 from msgspec.structs import asdict, replace
 
-from mvc.errors import NoDeployment, WrongUsage
+from mvc.errors import NoDeployment, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.context import Context
@@ -53,7 +53,7 @@ def rollback(
         now, live = context.store.now_ns(), live_at(context, None, target)
         past = _Past(snapshot, target, now)
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
-        availability.check_kept(context, back.commit)
+        past.check_kept(context, back, live)
         left[:] = [live.commit]
         made = replace(deployment_for(snapshot, target, now, back.commit), returns_to=back.sequence)
         author = context.author
@@ -73,14 +73,28 @@ class _Past:
 
     def steps_back(self, live: Deployed, steps: int) -> Deployed:
         """What so many rollbacks go back to. Raises NoDeployment."""
-        here, passed = live, {live.commit, *self._left_before()}
+        here, passed, left = live, {live.commit}, set(self._left_before())
         for _ in range(steps):
-            before = list(islice(self._before(self._origin(here), passed), 1))
-            if not before:
-                raise self._nothing_before(here, passed)
-            here = before[0]
+            before = next(self._before(self._origin(here), passed | left), None)
+            if before is None and not here.author:  # perhaps it was no rollback
+                before = next(self._before(here, passed), None)
+            if before is None:
+                raise self._nothing_before(here, live, passed | left)
+            here = before
             passed.add(here.commit)
         return here
+
+    def check_kept(self, context: Context, back: Deployed, live: Deployed) -> None:
+        """Raises StateForgotten, which names the next version back that is kept."""
+        try:
+            availability.check_kept(context, back.commit)
+        except StateForgotten as error:
+            for deployed in self._before(self._origin(back), {live.commit}):
+                if availability.forgotten_ns(context, deployed.commit) is None:
+                    command = f"mvc rollback {printable(self._target)} --to {deployed.commit.short}"
+                    hint = f"'{command}' goes to the version before it that is kept"
+                    raise StateForgotten(error.message, hint=hint) from None
+            raise
 
     def newest(self, live: Deployed, commit: CommitId) -> Deployed:
         """The last deployment of a version. Raises NoDeployment."""
@@ -150,10 +164,12 @@ class _Past:
             if each.target == self._target and not (each.dated and each.time_ns > self._now_ns)
         ]
 
-    def _nothing_before(self, here: Deployed, passed: set[CommitId]) -> NoDeployment:
+    def _nothing_before(
+        self, here: Deployed, live: Deployed, passed: set[CommitId]
+    ) -> NoDeployment:
         name = printable(self._target)
         what = f"nothing was live on {name} before {here.commit.short}"
-        left = next(self._before(self._origin(here), {here.commit}), None)
+        left = next(self._before(self._origin(here), {here.commit, live.commit}), None)
         if left is None or left.commit not in passed:
             return NoDeployment(what, hint=f"'mvc deploy REV {name}' deploys another version")
         return NoDeployment(

@@ -25,7 +25,7 @@ _LESS_IS_BETTER = {
     "cer", "err", "error", "errors", "fid", "loss", "losses", "mae", "mse", "nll", "perplexity",
     "ppl", "rmse", "wer",
 }  # fmt: skip
-_PLACES, _FEW, _CROWDED = 400, 10, 4  # so many versions at each taken place are a crowd
+_PLACES, _FEW, _CROWDED = 400, 5, 4  # so many versions at each taken place are a crowd
 
 
 class Charts(Struct, frozen=True, dict=True):

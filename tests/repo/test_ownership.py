@@ -24,7 +24,7 @@ WITHOUT = {"init", "config", "completion", "pipeline", "train-distributed", "pro
 """Commands that need no repository."""
 
 ARGUMENTS = {
-    "deploy": ["HEAD", "production"], "forget": ["HEAD"],
+    "annotate": ["HEAD", "--note", "good"], "deploy": ["HEAD", "production"], "forget": ["HEAD"],
     "import": ["."], "repack": ["-n"], "retract": ["production"], "rm": ["model.safetensors"],
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
     "identify": ["model.safetensors"],

@@ -298,6 +298,8 @@ def _changed(done: CommitResult) -> str:
     if not total:
         return f"{count(files, 'file')} changed"
     words = f"{changed:,} of {count(total, 'tensor')} changed"
+    if changed > total:  # those that are not there any more count, too
+        words = f"{count(changed, 'tensor')} changed or removed"
     return words if files < 2 else f"{words} in {count(files, 'file')}"
 
 

@@ -52,7 +52,8 @@ def command(session: Session, args: _DeployOptions) -> None:
     if args.target is None:
         raise WrongUsage(
             "name the TARGET, too",
-            hint=f"'mvc deploy --list {args.rev}' lists the deployments of a target",
+            hint=f"mvc deploy {args.rev} TARGET; "
+            "'mvc deploy --list TARGET' lists the deployments of one",
         )
     repository, out = session.repository, session.out
     done = (repository.retract if args.retract else repository.deploy)(

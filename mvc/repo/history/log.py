@@ -13,7 +13,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from mvc.errors import DamagedData, WrongUsage
+from mvc.errors import DamagedData, UnknownMetric, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
@@ -23,7 +23,7 @@ from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged
 from mvc.repo.content.relation import Relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
-from mvc.repo.history.where import as_number, condition
+from mvc.repo.history.where import Condition, as_number
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.availability import Dropped, dropped
 from mvc.repo.lookup.commits import Ancestors, newest_first
@@ -91,7 +91,7 @@ def log(
     """
     if limit is not None and limit < 0:
         raise WrongUsage(f"a limit of {limit} versions makes no sense")
-    wanted = condition(where) if where is not None else None
+    wanted = Condition(where) if where is not None else None
     pattern = _pattern(grep) if grep is not None else None
     snapshot, hidden = context.fresh(), None
     names = names_by_commit(context)
@@ -114,7 +114,7 @@ def log(
         found = (commit for commit in found if _changes(context, commit, paths))
     annotations = Annotations(snapshot, incomplete)
     if wanted is not None:
-        found = (commit for commit in found if wanted(_values(commit, annotations)))
+        found = _matching(found, wanted, annotations)
     if pattern is not None:
         found = (commit for commit in found if _mentions(commit, annotations, pattern))
     if sort is not None:
@@ -216,6 +216,25 @@ def _sorted(found: list[Commit], sort: str, annotations: Annotations) -> list[Co
         raise commits.unknown_metric(name, map(annotations.metrics, found))
     having = [commit for commit in found if commit.id in numbers]
     return sorted(having, key=lambda commit: numbers[commit.id], reverse=name == sort)
+
+
+def _matching(
+    found: Iterator[Commit], wanted: Condition, annotations: Annotations
+) -> Iterator[Commit]:
+    """Raises UnknownMetric at the end if none matched, and no version has a name that is asked."""
+    missing, known, some = set(wanted.names), set[str](), False
+    for commit in found:
+        values = _values(commit, annotations)
+        missing -= values.keys()
+        known |= values.keys()
+        if wanted(values):
+            some = True
+            yield commit
+    if missing and known and not some:
+        raise UnknownMetric(
+            f"no version has {printable(min(missing)[:100])}",
+            hint=f"there is: {', '.join(map(printable, sorted(known)[:10]))}",
+        )
 
 
 def _values(commit: Commit, annotations: Annotations) -> dict[str, float | str]:

@@ -26,7 +26,7 @@ _LONGEST = 10_000  # characters
 _DEEPEST = 50  # parentheses and negations around each other
 _TOKEN = re.compile(
     r"\s*(?:"
-    r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.])|[-+]?(?:inf|nan)\b)"
+    r"(?P<number>[-+]?(?:\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d+)?(?![\w.])|[-+]?(?:inf|nan)\b)"
     r"|(?P<name>[A-Za-z_][\w./@:-]*|`[^`]+`)"
     r"|(?P<text>\"[^\"]*\"|'[^']*')"
     r"|(?P<sign><=|>=|==|!=|<|>|=|\(|\))"
@@ -40,11 +40,19 @@ _EQUAL = {"=": True, "==": True, "!=": False}
 _CONSTANTS = {"true", "false", "null"}  # as params hold them
 
 
-def condition(text: str) -> Callable[[Values], bool]:
-    """What tells whether a version with these values matches. Raises WrongUsage with the place."""
-    parser = _Parser(text)
-    found = parser.whole()
-    return lambda values: found(values) is True
+class Condition:
+    """Tells whether a version with these values matches; ``names`` are those it asks for.
+
+    Raises WrongUsage with the place where ``text`` cannot be read.
+    """
+
+    def __init__(self, text: str) -> None:
+        parser = _Parser(text)
+        self._found = parser.whole()
+        self.names = frozenset(parser.names)
+
+    def __call__(self, values: Values) -> bool:
+        return self._found(values) is True
 
 
 class _Parser:
@@ -55,6 +63,7 @@ class _Parser:
         self._at = self._end = 0
         self._depth = 0
         self.kind = self.word = ""
+        self.names: set[str] = set()
         if len(text) > _LONGEST:
             raise WrongUsage(f"the condition is longer than {_LONGEST:,} characters")
         self._next()
@@ -145,6 +154,8 @@ class _Parser:
             text = word[1:-1] if kind == "text" else word
             return lambda _: text
         name = word.strip("`")
+        if not or_word:
+            self.names.add(name)
         return lambda values: values.get(name, name if or_word else None)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from mvc.errors import WrongUsage
-from mvc.repo.history.where import condition
+from mvc.api.repository import Repository
+from mvc.errors import UnknownMetric, WrongUsage
+from mvc.repo.history.where import Condition
 
 ROW: dict[str, float | str] = {
     "auc": 0.93, "loss": 2.0, "lr": "1e-3", "data": "cars", "half": "true", "val/acc": 0.5,
@@ -53,7 +56,7 @@ ROW: dict[str, float | str] = {
     ],
 )
 def test_what_matches(text: str, matches: bool) -> None:
-    assert condition(text)(ROW) is matches
+    assert Condition(text)(ROW) is matches
 
 
 @pytest.mark.parametrize(
@@ -79,7 +82,7 @@ def test_what_matches(text: str, matches: bool) -> None:
 )
 def test_the_place_is_marked(text: str, mark: str) -> None:
     with pytest.raises(WrongUsage) as caught:
-        condition(text)
+        Condition(text)
     message = str(caught.value)
     assert mark in message or "longer than" in message
     assert "\n" not in caught.value.message and "\x1b" not in message
@@ -103,4 +106,14 @@ def test_as_python_reads_it() -> None:
 
     for _ in range(2000):
         text = made(4)
-        assert condition(text)(names) is eval(text, {}, dict(names)), text
+        assert Condition(text)(names) is eval(text, {}, dict(names)), text
+
+
+def test_a_name_that_no_version_has_is_named(tmp_path: Path) -> None:
+    with Repository.init(tmp_path) as repo:
+        repo.commit({"w": np.zeros(1, np.float32)}, metrics={"auc": 0.5})
+        with pytest.raises(UnknownMetric, match="no version has acc") as caught:
+            list(repo.log(where="acc > 0.1"))
+        assert "auc" in str(caught.value.hint)
+        assert not list(repo.log(where="auc > 0.9"))
+        assert len(list(repo.log(where="acc > 0.1 or auc > 0.1"))) == 1

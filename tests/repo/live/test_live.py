@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.errors import NoDeployment, UnknownRevision, UnknownTarget, WrongUsage
+from mvc.errors import NoDeployment, StateForgotten, UnknownRevision, UnknownTarget, WrongUsage
 from mvc.ids import CommitId
 from mvc.repo.deployments import deployment_for
 from mvc.store.journal.entries import Entry
@@ -161,14 +161,41 @@ def test_a_retracted_rollback_was_none(repo: Repository, clock: FixedClock) -> N
     assert repo.rollback("prod").commit == made["a"]
 
 
-def test_rollbacks_that_an_earlier_version_recorded(repo: Repository, clock: FixedClock) -> None:
-    """They say neither who did them nor what they went back to."""
-    made = versions(repo, clock, "abc")
+def earlier(repo: Repository, clock: FixedClock, commit: CommitId) -> None:
+    """A deployment as an earlier version of mvc recorded it: not who did it, or if to go back."""
 
     def make() -> Entry:
-        again = deployment_for(repo.context.store.snapshot, "prod", clock.time_ns, made["b"])
+        again = deployment_for(repo.context.store.snapshot, "prod", clock.time_ns, commit)
         return Entry("deploy", clock.time_ns, "prod", deployments=(again,))
 
+    clock.advance(SECOND)
     repo.context.store.publish(make)
+
+
+def test_rollbacks_that_an_earlier_version_recorded(repo: Repository, clock: FixedClock) -> None:
+    made = versions(repo, clock, "abc")
+    earlier(repo, clock, made["b"])
     assert message(repo) == "b" and repo.live("prod").who == ""
     assert repo.rollback("prod").commit == made["a"]
+
+
+def test_deployments_that_look_like_earlier_rollbacks(repo: Repository, clock: FixedClock) -> None:
+    """The first may have been meant each time; something was live before all the same."""
+    made = versions(repo, clock, "bc")
+    for name in "bab":
+        if name not in made:
+            made[name] = repo.commit({"w": np.full(3, 9, np.float32)}, message=name).id
+        earlier(repo, clock, made[name])
+    assert repo.rollback("prod").commit == made["a"]
+
+
+def test_what_a_rollback_needs_was_forgotten(repo: Repository, clock: FixedClock) -> None:
+    made = versions(repo, clock, "abc")
+    repo.storage.forget(made["b"])
+    with pytest.raises(StateForgotten) as caught:
+        repo.rollback("prod")
+    assert f"'mvc rollback prod --to {made['a'].short}'" in str(caught.value.hint)
+    assert repo.rollback("prod", made["a"]).commit == made["a"]
+    with pytest.raises(NoDeployment) as none:
+        repo.rollback("prod", steps=9)
+    assert made["a"].short not in str(none.value.hint), "it is live already"
