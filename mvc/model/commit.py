@@ -49,8 +49,9 @@ class Commit(Struct, frozen=True, dict=True):
     texts by name: hyper-parameters, the name of a data set. ``needs`` are versions beside the
     parents without which this one cannot be made again, as the data sets of its training.
     ``attached`` are the names at the top of what its manifest carries beside the files. ``run``
-    names the training that made it. ``dirty``: the working folder differed from the git commit. A
-    commit without any of these has the bytes that it had before there were such fields.
+    names the training that made it. ``dirty``: the working folder differed from the git commit, or
+    git did not answer in time. A commit without any of these has the bytes that it had before there
+    were such fields.
     ``unknown``: fields of a later version of mvc.
     """
 

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from mvc.errors import MvcError, MvcWarning
@@ -28,7 +29,8 @@ Announce: TypeAlias = Callable[[Action, Deployed], Deployed]
 
 _HOOK, _TIMEOUT = "deploy.hook", "deploy.hook_timeout"
 _PREFIX = "DEPLOY_"  # MVC_ begins the names of settings
-_INSIDE = f"{_PREFIX}ACTION"
+_SCHEMA = "mvc.hook/1"
+_INSIDE = f"{_PREFIX}SCHEMA"  # CI systems set names such as DEPLOY_ACTION
 _LONGEST = 10_000  # characters of a text in a variable; the JSON has it whole
 _STDERR = 2  # stdout is for the data of a command
 
@@ -43,7 +45,7 @@ def announcing(context: Context, target: str | None) -> Announce:
     The call runs the user's hook, if there is one, warns of what went wrong, and returns the
     deployment. A deployment that a hook makes runs no hook.
     """
-    if target is None or _INSIDE in os.environ:
+    if target is None or os.environ.get(_INSIDE) == _SCHEMA:
         return _silent
     try:
         config = own_config(context.store.fs, os.environ)
@@ -58,7 +60,7 @@ def announcing(context: Context, target: str | None) -> Announce:
     def announce(action: Action, deployed: Deployed) -> Deployed:
         retracts = action == "retract"
         facts = {
-            "schema": "mvc.hook/1",
+            "schema": _SCHEMA,
             "action": action,
             "repository": str(context.root),
             "target": target,
@@ -104,7 +106,7 @@ def _run(command: str, seconds: float, facts: Mapping[str, str | None]) -> str |
             ["/bin/sh", "-c", command],
             stdin=subprocess.PIPE,
             stdout=_STDERR,
-            cwd=facts["repository"],
+            cwd=_folder(),
             env=os.environ | _variables(facts),
             start_new_session=True,  # a group of its own, which is ended as a whole
         )
@@ -124,8 +126,17 @@ def _run(command: str, seconds: float, facts: Mapping[str, str | None]) -> str |
     return f"failed with exit status {code}" if code else None
 
 
+def _folder() -> str:
+    """Where the hook runs: not in the repository, whose files a program could take for its own."""
+    with suppress(RuntimeError, OSError):  # a user without a home
+        home = Path.home()
+        if home.is_absolute() and home.is_dir() and os.access(home, os.X_OK):
+            return str(home)
+    return "/"
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the hook and the processes that it started."""
+    """Ends the hook and the processes of its group: not one that has left it."""
     import signal
 
     with suppress(ProcessLookupError, PermissionError):

@@ -29,6 +29,8 @@ VALUE = {"w": np.ones(5, np.float32)}
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "user").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.setenv("MVC_USER_NAME", "ada")
@@ -83,7 +85,7 @@ def calls(told: Path) -> list[dict[str, str]]:
             "repository",
         ]
         assert lines[i + 1] == "|".join(facts[name] or "" for name in order)
-        assert lines[i + 2] == facts["repository"] and len(facts) == len(order)
+        assert lines[i + 2] == os.environ["HOME"] and len(facts) == len(order)
         found.append(facts)
     told.unlink(missing_ok=True)
     return found
@@ -224,6 +226,28 @@ def test_a_hook_that_deploys_runs_no_hook(repo: mvc.Repository, tmp_path: Path) 
     hook(f"echo >> {count}; {program} deploy $DEPLOY_VERSION mirror")
     repo.deploy(made.id, "prod")
     assert count.read_text() == "\n" and repo.live("mirror").commit == made.id
+
+
+def test_names_of_a_ci_system_do_not_switch_it_off(
+    repo: mvc.Repository, told: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPLOY_ACTION", "release")
+    monkeypatch.setenv("DEPLOY_SCHEMA", "public")
+    repo.commit(VALUE, deploy="prod")
+    assert len(calls(told)) == 1
+
+
+def test_it_takes_no_file_of_the_repository_for_its_own(
+    repo: mvc.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repo.root / "json.py").write_text(f"open('{tmp_path}/PWNED', 'w')\n")
+    hook(f"{sys.executable} -c 'import json'; pwd > {tmp_path}/where")
+    repo.commit(VALUE, deploy="prod")
+    assert not (tmp_path / "PWNED").exists()
+    assert (tmp_path / "where").read_text() == f"{tmp_path}/user\n"
+    monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+    repo.deploy("HEAD", "prod")
+    assert (tmp_path / "where").read_text() == "/\n"
 
 
 def test_an_import_runs_no_hook(repo: mvc.Repository, told: Path, tmp_path: Path) -> None:

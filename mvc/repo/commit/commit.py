@@ -6,6 +6,7 @@ takes the paths it did not change from there.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing
 from pathlib import PurePosixPath
@@ -16,7 +17,14 @@ from msgspec.structs import replace
 
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
-from mvc.errors import Busy, DamagedData, NothingToCommit, StateForgotten, WrongUsage
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    MvcWarning,
+    NothingToCommit,
+    StateForgotten,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.model.commit import Commit
@@ -138,18 +146,26 @@ def _attempt(
     )
 
 
+class PatchMissing(MvcWarning):
+    """The patch that the setting ``commit.patch`` asks for could not be had."""
+
+
 def code_now(context: Context, *, patch: bool | None = None) -> GitCode:
     """The git work tree around the repository; its patch as the settings say, if None.
 
-    Raises WrongUsage for a patch that is wanted, and that no version can carry.
+    Raises WrongUsage, IoFailed or NotInstalled for a patch that ``patch`` asks for and that cannot
+    be had; where only the settings ask for it, this is a warning (PatchMissing).
     """
     fs, wanted = context.store.fs, bool(context.config.get("commit.patch"))
-    try:
-        return git_code(fs, context.root, patch=wanted if patch is None else patch)
-    except WrongUsage:
-        if patch:
-            raise
-        return git_code(fs, context.root)  # a setting does not fail a commit
+    asked = wanted if patch is None else patch
+    code = git_code(fs, context.root, patch=asked, again=bool(patch))
+    if code.problem is None:
+        return code
+    if patch:
+        raise code.problem
+    said = f"the version is recorded without its patch (commit.patch): {code.problem.message}"
+    warnings.warn(said, PatchMissing, stacklevel=4)
+    return code
 
 
 def _tip(context: Context, request: CommitRequest) -> Head:

@@ -48,7 +48,8 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 
     ``run`` names the training that the version belongs to. ``patch``: whether the version carries
     what its code differs by from the git commit around the repository (``repo.recipes.patch``), by
-    default as the setting ``commit.patch`` says.
+    default as the setting ``commit.patch`` says. True raises WrongUsage, IoFailed or NotInstalled
+    if the patch cannot be had; the setting warns.
 
     ``at`` is when the version went live on the target that ``deploy`` names (default: now).
     ``reset_point`` stores every tensor in full.

@@ -1,17 +1,19 @@
 """The git work tree around a repository: its commit, and what differs from it.
 
-The commit is read from git's files. What differs is asked of git, if it is installed.
+The commit is read from git's files. What differs is asked of git, if it is installed. The work tree
+may be a stranger's, so git is asked in a way that runs none of the commands that its settings name.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from mvc.errors import MvcError, WrongUsage
+from mvc.errors import IoFailed, MvcError, NotInstalled, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.limits import MAX_ATTACHED_BYTES
 
@@ -21,33 +23,56 @@ PATCH = "code.patch"
 _MAX_REF = 4096
 _MAX_PACKED = 1 << 24
 _HEX = frozenset("0123456789abcdef")
-_SECONDS = 5.0  # for which git is waited for
+_SECONDS = 5.0  # for which git is waited for, all questions together
 _QUICK = 0.2  # seconds after which its answer is remembered
 _SHARE = 20  # the answer counts for so many times as long as it took
-_DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
+_CHUNK = 1 << 16
+
+# A submodule has settings of its own: git would run a second git there.
+_DIFF = (
+    *("diff", "--no-ext-diff", "--no-textconv", "--no-color"),
+    *("--ignore-submodules=dirty", "--submodule=short"),
+)
+_CAREFUL = {  # no command, no hook, no network
+    "GIT_ALLOW_PROTOCOL": "none",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+}
+_HOOKS = "core.hookspath"
+_OFF = (("core.fsmonitor", "false"), (_HOOKS, os.devnull))
+_ASK_NAMES = (
+    *("config", "--show-scope", "--includes", "-z"),
+    *("--get-regexp", r"^(filter\.|lfs\.extension\.|core\.hookspath$)"),
+)
+_MAX_NAMES = 100  # filters of a repository
+_MAX_LISTED = 1 << 16  # bytes of git's answer with them
 
 
 class GitCode(Struct, frozen=True):
     """``commit`` of git's HEAD, empty without one. ``dirty``: whether tracked files differ from it.
 
-    ``patch``: the difference, if it was asked for.
+    A git that gave no answer counts as dirty. ``patch``: the difference, if it was asked for;
+    ``problem``: why it is not there.
     """
 
     commit: str = ""
     dirty: bool = False
     patch: bytes = b""
+    problem: MvcError | None = None
 
 
-def git_code(fs: FileSystem, folder: Path, *, patch: bool = False) -> GitCode:
-    """The code in ``folder``. Where git cannot be asked, nothing differs.
+def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, again: bool = False) -> GitCode:
+    """The code in ``folder``. Without git nothing differs, as far as is known.
 
-    Raises WrongUsage for a patch that no version can carry.
+    ``again``: a patch that could not be had a moment ago is asked for once more.
     """
     commit = git_commit(fs, folder)
     if not commit:
         return GitCode()
     known, until = _slow.get((folder, patch), (None, 0.0))
-    if known is not None and known.commit == commit and time.monotonic() < until:
+    counts = known is not None and known.commit == commit and time.monotonic() < until
+    if known is not None and counts and not (again and known.problem):
         return known
     began = time.monotonic()
     code = _asked(folder, commit, patch=patch)
@@ -62,42 +87,154 @@ _slow: dict[tuple[Path, bool], tuple[GitCode, float]] = {}
 
 
 def _asked(folder: Path, commit: str, *, patch: bool) -> GitCode:
-    differs = _git(folder, *_DIFF, "--quiet", "HEAD", "--")
-    if differs is None or differs[0] != 1:
-        return GitCode(commit)
-    made = _git(folder, *_DIFF, "--binary", "--full-index", "HEAD", "--") if patch else None
-    text = b"" if made is None or made[0] else made[1]
-    if len(text) > MAX_ATTACHED_BYTES:
-        raise WrongUsage(
-            f"the patch of the code has more than {MAX_ATTACHED_BYTES:,} bytes",
-            hint="commit it with git, or leave patch out",
-        )
-    return GitCode(commit, dirty=True, patch=text)
-
-
-def _git(folder: Path, *arguments: str) -> tuple[int, bytes] | None:
-    """What git returns and prints; None if it does not run or takes long. It changes nothing."""
-    import subprocess
     from shutil import which
 
     program = which("git")
     if program is None:
-        return None
-    own = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+        missing = NotInstalled("git is not installed, so there is no patch of the code")
+        return GitCode(commit, problem=missing if patch else None)
+    text = b""
     try:
-        done = subprocess.run(  # noqa: S603 - arguments of this module
-            [program, "-c", "core.fsmonitor=false", *arguments],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=own | {"GIT_OPTIONAL_LOCKS": "0"},
-            timeout=_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.returncode, done.stdout
+        git = _Git(program, folder)
+        if not git.differs():
+            return GitCode(commit)
+        if patch:
+            text = git.patch()
+    except MvcError as error:
+        return GitCode(commit, dirty=True, problem=error if patch else None)
+    return GitCode(commit, dirty=True, patch=text)
+
+
+class _Git:
+    """Questions about one folder, to be answered in five seconds. They change nothing.
+
+    Everything raises IoFailed if git does not answer.
+    """
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program, self._folder = program, folder
+        self._until = time.monotonic() + _SECONDS
+        own = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+        self._environment = own | _CAREFUL | _settings(_OFF)
+        code, listed = self._ask(_ASK_NAMES, _MAX_LISTED)
+        if code != 0 and len(listed) <= _MAX_LISTED:
+            raise _no_answer("it does not list its settings")
+        names = _filters(listed)
+        off = [
+            (f"filter.{name}.{key}", value)
+            for name in sorted(names)
+            for key, value in (
+                *(("clean", ""), ("smudge", ""), ("process", "")),
+                ("required", "false"),
+            )
+        ]
+        self._environment = own | _CAREFUL | _settings([*_OFF, *off])
+
+    def differs(self) -> bool:
+        code, _ = self._ask((*_DIFF, "--quiet", "HEAD", "--"), _MAX_LISTED)
+        if code not in {0, 1}:
+            raise _no_answer(f"it ended with status {code}")
+        return code == 1
+
+    def patch(self) -> bytes:
+        """Raises WrongUsage for a patch that no version can carry."""
+        asked = (*_DIFF, "--binary", "--full-index", "HEAD", "--")
+        code, text = self._ask(asked, MAX_ATTACHED_BYTES)
+        if len(text) > MAX_ATTACHED_BYTES:
+            raise WrongUsage(
+                f"the patch of the code has more than {MAX_ATTACHED_BYTES:,} bytes",
+                hint="commit it with git, or leave patch out",
+            )
+        if code != 0:
+            raise _no_answer(f"it ended with status {code}")
+        return text
+
+    def _ask(self, arguments: Sequence[str], most: int) -> tuple[int, bytes]:
+        """What git returns and prints. It is ended after more than ``most`` bytes."""
+        import subprocess
+
+        try:
+            with subprocess.Popen(  # noqa: S603 - arguments of this module
+                [self._program, *arguments],
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=self._environment,
+            ) as process:
+                try:
+                    assert process.stdout is not None
+                    text = self._read(process.stdout.fileno(), most)
+                    if len(text) <= most:
+                        process.wait(max(0.0, self._until - time.monotonic()))
+                finally:
+                    process.kill()  # does nothing to one that has ended
+        except subprocess.TimeoutExpired:
+            raise _late() from None
+        except (OSError, ValueError) as error:
+            raise _no_answer(str(error)) from error
+        return process.returncode, text
+
+    def _read(self, fd: int, most: int) -> bytes:
+        """To the end, or at least one byte more than ``most``."""
+        import selectors
+
+        text = bytearray()
+        with selectors.DefaultSelector() as ready:
+            ready.register(fd, selectors.EVENT_READ)
+            while len(text) <= most:
+                left = self._until - time.monotonic()
+                if left <= 0 or not ready.select(left):
+                    raise _late()
+                chunk = os.read(fd, min(_CHUNK, most + 1 - len(text)))
+                if not chunk:
+                    break
+                text += chunk
+        return bytes(text)
+
+
+def _late() -> IoFailed:
+    return _no_answer(f"it took longer than {_SECONDS:g} s")
+
+
+def _no_answer(why: str) -> IoFailed:
+    return IoFailed(
+        f"git did not say what the code differs by: {why}", hint="try again, or leave patch out"
+    )
+
+
+def _settings(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """As variables, which count more than every file of settings, and take every name."""
+    keys = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
+    values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
+    return {"GIT_CONFIG_COUNT": str(len(pairs)), **keys, **values}
+
+
+def _filters(listed: bytes) -> set[str]:
+    """The filters that the repository itself names. Those of the user's own settings are not here.
+
+    Raises IoFailed for a repository that git is not asked about: with too many of them, or with
+    commands for the user's git-lfs; or if git is too old to take settings from variables.
+    """
+    if len(listed) > _MAX_LISTED:
+        raise _no_answer("the repository has too many filters")
+    fields = os.fsdecode(listed).split("\0")
+    names, obeys = set(), False
+    for scope, setting in zip(fields[::2], fields[1::2], strict=False):
+        key = setting.split("\n", 1)[0]
+        if scope == "command":
+            obeys = obeys or key == _HOOKS
+        elif scope in {"system", "global"}:
+            continue
+        elif key.startswith("lfs."):
+            raise _no_answer("the repository has commands for git-lfs")
+        elif key.startswith("filter.") and key.count(".") > 1:
+            names.add(key.removeprefix("filter.").rpartition(".")[0])
+    if not obeys:
+        raise _no_answer("it is older than version 2.31")
+    if len(names) > _MAX_NAMES:
+        raise _no_answer("the repository has too many filters")
+    return names
 
 
 def git_commit(fs: FileSystem, folder: Path) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 import mvc
-from mvc.errors import InvalidName, UnknownPath, WrongUsage
+from mvc.errors import InvalidName, IoFailed, NotInstalled, UnknownPath, WrongUsage
 from mvc.io.files import FileSystem
+from mvc.repo.commit.commit import PatchMissing
 from mvc.repo.worktree import git_code
 from mvc.store.format import read_features
 from mvc.testing.history import weights
@@ -106,8 +108,10 @@ def test_without_git_nothing_is_marked(
 ) -> None:
     (repo.root / "train.py").write_text("lr = 0.2\n")
     monkeypatch.setenv("PATH", "")
-    made = repo.commit(weights(1), options=mvc.CommitOptions(patch=True)).commit
+    made = repo.commit(weights(1)).commit
     assert (made.dirty, made.attached, len(made.code)) == (False, (), 40)
+    with pytest.raises(NotInstalled, match="git is not installed"):
+        repo.commit(weights(2), options=mvc.CommitOptions(patch=True))
 
 
 @needs_git
@@ -139,7 +143,8 @@ def test_the_setting_keeps_the_patch_and_fails_no_commit(
         without = repo.commit(weights(2), options=mvc.CommitOptions(patch=False))
         assert without.commit.dirty and not without.commit.attached
         monkeypatch.setattr("mvc.repo.worktree.git_code.MAX_ATTACHED_BYTES", 3)
-        large = repo.commit(weights(3)).commit
+        with pytest.warns(PatchMissing, match=r"without its patch \(commit.patch\): .* 3 bytes"):
+            large = repo.commit(weights(3)).commit
         assert large.dirty and not large.attached
         with pytest.raises(WrongUsage, match="patch of the code"):
             repo.commit(weights(4), options=mvc.CommitOptions(patch=True))
@@ -158,3 +163,60 @@ def test_a_slow_git_is_asked_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for number in range(5):
             assert repo.commit(weights(number)).commit.dirty
     assert len(asked.read_text()) == 1
+
+
+def slow_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """The git that is found is ``script``, and the real one elsewhere."""
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n{script}\nexec {shutil.which("git")} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(git_code, "_SECONDS", 0.5)
+    monkeypatch.setattr(git_code, "_QUICK", 0.0)
+
+
+@needs_git
+@pytest.mark.parametrize("when", ["config", "--quiet"])
+def test_a_git_that_does_not_answer_counts_as_a_difference(
+    repo: mvc.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A process that holds the pipe open is not waited for, either."""
+    slow_git(tmp_path, monkeypatch, f'case "$*" in *{when}*) sleep 20 & sleep 20;; esac')
+    began = time.monotonic()
+    assert repo.commit(weights(1)).commit.dirty
+    for _ in range(2):
+        with pytest.raises(IoFailed, match=r"code differs by: it took longer than 0.5 s"):
+            repo.commit(weights(2), options=mvc.CommitOptions(patch=True))
+    assert time.monotonic() - began < 15
+
+
+@needs_git
+def test_a_patch_that_git_does_not_give_is_no_silence(
+    repo: mvc.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("lr = 0.2\n")
+    (tmp_path / ".mvc" / "config.yaml").write_text("commit:\n  patch: true\n")
+    slow_git(
+        tmp_path, monkeypatch, f'case "$*" in *--binary*) [ -e {tmp_path}/ok ] || exit 3;; esac'
+    )
+    with mvc.Repository.open(tmp_path) as opened:
+        with pytest.warns(PatchMissing, match="git did not say .*: it ended with status 3"):
+            made = opened.commit(weights(1)).commit
+        assert made.dirty and not made.attached
+        asked = mvc.CommitOptions(patch=True)
+        with pytest.raises(IoFailed, match="it ended with status 3"):
+            opened.commit(weights(2), options=asked)
+        (tmp_path / "ok").touch()  # asked again, whatever was remembered
+        assert opened.commit(weights(2), options=asked).commit.attached == ("code.patch",)
+
+
+@needs_git
+def test_git_is_ended_at_the_limit(
+    repo: mvc.Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("lr = 0.2\n")
+    slow_git(tmp_path, monkeypatch, 'case "$*" in *--binary*) exec yes;; esac')
+    monkeypatch.setattr(git_code, "MAX_ATTACHED_BYTES", 1000)
+    with pytest.raises(WrongUsage, match="the patch of the code has more than 1,000 bytes"):
+        repo.commit(weights(1), options=mvc.CommitOptions(patch=True))
