@@ -62,13 +62,13 @@ def class_names() -> Iterator[str]:
 
 
 def is_private(name: object) -> bool:
-    """``_repr_html_`` and the like are IPython's, ``_replace`` is a named tuple's."""
+    """``_repr_html_`` is IPython's, ``_replace`` and ``_fields`` are named tuples'."""
     last = name.rpartition(".")[2] if isinstance(name, str) else ""
     return (
         last.startswith("_")
         and not last.startswith("__")
         and not last.endswith("_")
-        and (last != "_replace")
+        and last not in {"_replace", "_fields"}
     )
 
 

@@ -32,7 +32,7 @@ _STEPS = {"checkpoint", "ckpt", "global_step"}
 _NO_JSON = re.compile(rb"(?<=[\s:,\[])(?:NaN|-?Infinity)(?=[\s,}\]])")  # but Python writes it
 
 
-class _State(Struct):
+class _TrainerState(Struct):
     """What is read of the state of a trainer; the rest of it is never made into objects."""
 
     global_step: int | float | None = None
@@ -79,13 +79,13 @@ def _in_state(
                 yield name, number
 
 
-def _read(fs: FileSystem, place: Path) -> _State:
+def _read(fs: FileSystem, place: Path) -> _TrainerState:
     """The state; an empty one where the file is no JSON, or none that a trainer writes."""
     try:
         data = _NO_JSON.sub(b"null", fs.read_bytes(place, MOST_BYTES))
-        return msgspec.json.decode(data, type=_State)
+        return msgspec.json.decode(data, type=_TrainerState)
     except (IoFailed, ValueError, RecursionError):
-        return _State()
+        return _TrainerState()
 
 
 def _number(value: object) -> float | None:

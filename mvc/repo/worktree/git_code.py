@@ -23,8 +23,8 @@ PATCH = "code.patch"
 _MAX_REF = 4096
 _MAX_PACKED = 1 << 24
 _HEX = frozenset("0123456789abcdef")
-_SECONDS = 5.0  # for which git is waited for, all questions together
-_QUICK = 0.2  # seconds after which its answer is remembered
+PATIENCE_SECONDS = 5.0  # for which git is waited for, all questions together
+QUICK_SECONDS = 0.2  # seconds after which its answer is remembered
 _SHARE = 20  # the answer counts for so many times as long as it took
 _CHUNK = 1 << 16
 
@@ -77,7 +77,7 @@ def git_code(fs: FileSystem, folder: Path, *, patch: bool = False, again: bool =
     began = time.monotonic()
     code = _asked(folder, commit, patch=patch)
     took = time.monotonic() - began
-    if took > _QUICK:
+    if took > QUICK_SECONDS:
         _slow[folder, patch] = code, began + took * _SHARE
     return code
 
@@ -113,7 +113,7 @@ class _Git:
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program, self._folder = program, folder
-        self._until = time.monotonic() + _SECONDS
+        self._until = time.monotonic() + PATIENCE_SECONDS
         own = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
         self._environment = own | _CAREFUL | _settings(_OFF)
         code, listed = self._ask(_ASK_NAMES, _MAX_LISTED)
@@ -194,7 +194,7 @@ class _Git:
 
 
 def _late() -> IoFailed:
-    return _no_answer(f"it took longer than {_SECONDS:g} s")
+    return _no_answer(f"it took longer than {PATIENCE_SECONDS:g} s")
 
 
 def _no_answer(why: str) -> IoFailed:

@@ -172,8 +172,8 @@ def slow_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
     program.write_text(f'#!/bin/sh\n{script}\nexec {shutil.which("git")} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(git_code, "_SECONDS", 0.5)
-    monkeypatch.setattr(git_code, "_QUICK", 0.0)
+    monkeypatch.setattr(git_code, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(git_code, "QUICK_SECONDS", 0.0)
 
 
 @needs_git
