@@ -28,6 +28,7 @@ from tests.frameworks.trainings import (
 )
 from tests.training.gate import Gate
 from tests.training.runs import Bits, tensor_bits
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PROJECT = Path(__file__).parents[2]
@@ -208,8 +209,14 @@ def test_a_failure_behind_stops_the_training(
     """At the next step; that of the last version at the end. It is raised once."""
     Gate(repo, {at: StorageFull("no space left")}).open()
     recording = framework.recorder(repo)
+
+    def see_it_fail(step: int, _: object) -> None:
+        """The commit is behind: it has failed before the next step is taken."""
+        if step == at + 1:
+            until(lambda: recording.report.failed == 1)
+
     with pytest.raises(StorageFull, match="no space left"):
-        framework.train(tmp_path, 2, recording)
+        framework.train(tmp_path, 2, recording, act=see_it_fail)
     assert recording.report.failed == 1
     stored = recording.report.durable
     assert stored == at - 1

@@ -30,6 +30,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.serving.follower import Follower, NotFollowing, TakenOver
 from mvc.testing import FixedClock
+from tests.waiting import until
 
 SECOND = 10**9
 
@@ -489,13 +490,6 @@ def test_bad_arguments(repo: mvc.Repository, tmp_path: Path) -> None:
 
 
 # -- run -----------------------------------------------------------------------------------------
-
-
-def until(true: object, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_run_follows_until_it_is_closed(repo: mvc.Repository, served: Path) -> None:
