@@ -233,3 +233,11 @@ class Busy(MvcError):
     """Another process holds what is needed for too long."""
 
     exit_code = 5
+
+
+class RemoteUnreachable(MvcError):
+    """A remote does not answer, or the connection broke."""
+
+
+class RemoteRefused(MvcError):
+    """A remote answered, and does not do it: the token, its scopes, or what it is."""

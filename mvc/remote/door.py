@@ -1,0 +1,118 @@
+"""A door: what every remote answers, whether a folder, ssh, https or a bucket leads to it.
+
+A transfer takes entries of one open repository into another one. The side that has them *sends*
+slices, the other one *receives* them; nothing received counts before every coding in it was
+decoded and hashed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from mvc.ids import CommitId
+from mvc.store.journal.entries import RefValue
+from mvc.types import Bytes
+
+States = Literal["all", "none"] | int
+"""Whose states travel with the versions: those of all, of none, or of the last so many."""
+
+
+class Place(Struct, frozen=True):
+    """Up to where a journal was read: the number of its next entry, and the check before it."""
+
+    sequence: int
+    chain: bytes
+
+
+class Head(Struct, frozen=True):
+    """What a remote is now.
+
+    ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags
+    (``tags/NAME``) and ``HEAD``. ``time_ns``: its clock, ns since 1970. ``scopes``: what the caller
+    may do there; empty where everything is allowed.
+    """
+
+    identity: bytes
+    place: Place
+    features: frozenset[str]
+    refs: Mapping[str, RefValue]
+    time_ns: int
+    bare: bool = False
+    scopes: tuple[str, ...] = ()
+
+
+class Wanted(Struct, frozen=True):
+    """What a receiver asks for.
+
+    ``after``: it has what the sender's journal held up to there. ``versions``: these and what they
+    need, by default all that branches, tags and deployments lead to. ``have``: versions that the
+    receiver has with their states. ``objects``: ids of objects that it lacked in an earlier try;
+    they are sent whole. ``paths``: the files of a version whose states are wanted, by default all.
+    """
+
+    after: Place | None = None
+    versions: tuple[CommitId, ...] = ()
+    have: frozenset[CommitId] = frozenset()
+    states: States = "all"
+    objects: tuple[bytes, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+class Move(Struct, frozen=True):
+    """A ref's value that the sender expects at the receiver, and the one that it asks for."""
+
+    name: str
+    old: CommitId | None
+    new: CommitId | None
+    force: bool = False
+
+
+class Slice(Struct):
+    """Entries, and the records that they need, as they travel.
+
+    ``head`` is the encoded list of entries (``slices``), ``size`` the number of bytes in
+    ``records``. ``moves`` happen together with the last entry; only the last slice has any.
+    ``place``: up to where the sender's journal was read once this slice is received.
+    """
+
+    head: bytes
+    size: int
+    records: Iterable[Bytes]
+    moves: tuple[Move, ...] = ()
+    place: Place | None = None
+
+
+class Received(Struct, frozen=True):
+    """What became of a slice: either it is published, or ``missing`` objects are needed first.
+
+    ``place``: the end of the receiver's journal. ``moved``: the names of the refs that moved.
+    """
+
+    place: Place
+    missing: tuple[bytes, ...] = ()
+    moved: tuple[str, ...] = ()
+
+
+class Door(Protocol):
+    """An open way to a remote. Raises RemoteUnreachable, RemoteRefused and the store's errors."""
+
+    url: str
+
+    def head(self) -> Head:
+        """What the remote is now; one round trip."""
+        ...
+
+    def send(self, wanted: Wanted) -> Iterator[Slice]:
+        """The remote's entries, oldest first; one round trip for all slices."""
+        ...
+
+    def receive(self, given: Slice) -> Received:
+        """Has the remote take a slice. A lost answer is settled by giving it again."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of it."""
+        ...
