@@ -163,6 +163,7 @@ _ALL = (
         low=0, high=86_400, open_low=True, personal=True),
     Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
+    Key("core.bare", bool, False, "a repository without working files, to which others push"),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "

@@ -50,6 +50,11 @@ class Context(Struct):
             return check_author(given)
         return str(self.config.get("user.name") or f"{user_name()}@{host_name()}")
 
+    @property
+    def bare(self) -> bool:
+        """Whether the repository has no working files (the setting ``core.bare``)."""
+        return bool(self.config.get("core.bare"))
+
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.
 
