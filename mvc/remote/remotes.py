@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import InvalidConfig, InvalidName, RefConflict, UnknownRevision, WrongUsage
@@ -48,8 +48,9 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """A remote, under its name in this repository; the name is empty for a plain URL.
 
     ``lazy``: a missing state is fetched when a command asks for it. ``data``: whether the contents
-    of data sets are pushed. ``states``: whose states ``fetch`` brings (``states_of``). ``options``:
-    of buckets.
+    of data sets are pushed. ``states``: whose states ``fetch`` brings (``states_of``).
+    ``token_file`` (of mode 0600) and ``ca_file`` are for https, ``program`` is mvc at the other end
+    of ssh, ``endpoint`` and ``region`` are of buckets.
     """
 
     url: str
@@ -57,7 +58,11 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     lazy: bool = False
     data: bool = True
     states: str = "all"
-    options: Mapping[str, str] = field(default_factory=dict)
+    token_file: str = ""
+    ca_file: str = ""
+    program: str = ""
+    endpoint: str = ""
+    region: str = ""
 
     @property
     def scheme(self) -> str:
