@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 
 from mvc.control_folders import is_foreign
 from mvc.errors import InvalidName
-from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES, MAX_REMOTE_BYTES
+from mvc.limits import MAX_NAME_BYTES, MAX_PART_BYTES, MAX_REF_BYTES
 
 DEFAULT_STATE = "model.safetensors"
 """The path of a Python state that was committed without a path."""
@@ -177,22 +177,6 @@ def check_ref(kind: str, name: str) -> str:
             hint="use letters, digits and . _ + / -, starting with a letter or digit",
         )
     return name
-
-
-def check_remote(name: str) -> str:
-    """The name of a remote: as a branch's, of at most 32 bytes and one part."""
-    check_ref("remote", name)
-    if len(name) > MAX_REMOTE_BYTES or "/" in name:
-        raise InvalidName(
-            f"not a valid name for a remote: {printable(name)!r}",
-            hint=f"at most {MAX_REMOTE_BYTES} letters, digits and . _ + -",
-        )
-    return name
-
-
-def tracking(remote: str, name: str) -> str:
-    """The full name of the ref that says where a remote's branch or tag was. Raises InvalidName."""
-    return f"{REMOTE}{check_remote(remote)}/{check_ref('branch', name)}"
 
 
 def check_author(name: str) -> str:
