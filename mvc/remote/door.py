@@ -36,7 +36,8 @@ class Head(Struct, frozen=True):
 
     ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags
     (``tags/NAME``) and ``HEAD``. ``time_ns``: its clock, ns since 1970. ``scopes``: what the caller
-    may do there; empty where everything is allowed.
+    may do there; empty where everything is allowed. ``unnamed``: versions that it has and that no
+    ref leads to yet, because a push was interrupted.
     """
 
     identity: bytes
@@ -46,6 +47,7 @@ class Head(Struct, frozen=True):
     time_ns: int
     bare: bool = False
     scopes: tuple[str, ...] = ()
+    unnamed: tuple[CommitId, ...] = ()
 
 
 class Wanted(Struct, frozen=True):

@@ -24,6 +24,7 @@ from mvc.limits import MAX_MANIFEST, MAX_SKELETON, PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
+from mvc.model.names import ATTACHED, RECIPE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
@@ -205,6 +206,11 @@ class _Proof:
                 raise DamagedData(
                     f"version {given.commit.id.short} has another Merkle root than its files"
                 )
+            if given.given_up and not _is_makeable(given, manifest):
+                raise DamagedData(
+                    f"the weights of version {given.commit.id.short} did not come, and it has no "
+                    "recipe that makes them"
+                )
             for blob, spec in manifests.objects(manifest).items():
                 if self._specs.setdefault(blob, spec) != spec:
                     raise _wrong(blob)
@@ -383,6 +389,11 @@ class _At:
 
     def __contains__(self, id_: object) -> bool:
         return (id_, self._start) in self._held
+
+
+def _is_makeable(given: Given, manifest: Manifest) -> bool:
+    carried = RECIPE in given.commit.attached and ATTACHED + RECIPE in manifest.attached_by_path
+    return carried and given.given_up <= manifest.by_path.keys()
 
 
 def _has_transform(path: Path) -> bool:
