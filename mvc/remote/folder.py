@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 from mvc.remote.door import Head, Received, Slice, Wanted
 from mvc.remote.receiver import place_of, receive
+from mvc.remote.remotes import Remote
 from mvc.remote.sender import head_refs, send
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD
+from mvc.repo.opening import open_context
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 
@@ -45,3 +47,8 @@ class FolderDoor:
     def close(self) -> None:
         """Closes the repository."""
         self.context.store.close()
+
+
+def open_door(remote: Remote, context: Context | None) -> FolderDoor:  # noqa: ARG001
+    """Opens the repository in a folder. Raises NotARepository."""
+    return FolderDoor(remote.url, open_context(remote.url, discover=False))
