@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -12,8 +11,6 @@ from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
 from mvc.remote import remotes
-from mvc.remote.clone import Cloned, CloneOptions
-from mvc.remote.clone import clone as clone_repository
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
 from mvc.repo import refs
@@ -22,11 +19,9 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.commits import apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.store.journal.entries import RefValue
-from mvc.types import PathName, Progress
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
-    from mvc.repo.opening import Configure
 
 
 class RemoteRefs(Struct, frozen=True):
@@ -110,42 +105,6 @@ class Remotes:
             return None
         ahead, behind = apart(context.fresh(), mine, theirs)
         return Tracking(remote.name, name, theirs, ahead, behind=behind)
-
-
-def clone(
-    url: str,
-    folder: PathName | None = None,
-    *,
-    branch: str | None = None,
-    states: str = "all",
-    bare: bool = False,
-    progress: Progress | None = None,
-) -> Repository:
-    """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
-
-    ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
-    default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
-    ``bare``: without working files. What a killed process leaves is gone on with by the same call.
-    Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
-    """
-    from mvc.api.repository import Repository
-
-    options = CloneOptions(branch=branch, states=states, bare=bare)
-    done = clone_into(url, folder, options, progress=progress)
-    return Repository.open(done.folder, discover=False)
-
-
-def clone_into(
-    url: str,
-    folder: PathName | None,
-    options: CloneOptions,
-    *,
-    config: Configure | None = None,
-    progress: Progress | None = None,
-) -> Cloned:
-    """As ``clone``; returns what came."""
-    place = None if folder is None else Path(folder)
-    return clone_repository(url, place, options, config=config, progress=progress)
 
 
 def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:

@@ -1313,9 +1313,9 @@ class Repository:
         """Brings the versions that a remote has, and where its branches and tags are.
 
         By default from ``origin``, or the only remote. ``states``: whose states come along
-        (``all``, ``none``, ``last:N``), by default as the remote is set. ``prune`` forgets branches that are
-        gone there. Raises UnknownRevision for an unknown remote, RemoteUnreachable, RemoteRefused,
-        and HistoryMissing for one that was rewound or exchanged.
+        (``all``, ``none``, ``last:N``), by default as the remote is set. ``prune`` forgets branches
+        that are gone there. Raises UnknownRevision for an unknown remote, RemoteUnreachable,
+        RemoteRefused, and HistoryMissing for one that was rewound or exchanged.
         """
         from mvc.remote.fetch import fetch
 

@@ -34,6 +34,7 @@ from mvc.types import Bytes, Progress
 
 PLACE = "pushed"
 _TRIES = 4
+_NOTHING = encode_entries(())
 
 
 class PushOptions(Struct, frozen=True):
@@ -93,7 +94,7 @@ def push(
             Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced") for u in updates
         ]
         if chosen.dry_run:
-            work.count(send(context, wanted))
+            work.count(send(context, wanted) if wanted.versions else ())
         else:
             work.run(wanted, moves)
             _note_refs(context, remote, updates)
@@ -308,13 +309,14 @@ class _Push:
     def _send_all(self, wanted: Wanted, moves: Sequence[Move]) -> tuple[bytes, ...]:
         """The objects that the remote misses; none if all is there."""
         held: Slice | None = None
-        for each in send(self._context, wanted):
+        for each in send(self._context, wanted) if wanted.versions else ():
             if held is not None and (got := self._give(held)).missing:
                 return got.missing
             held = each
-        if held is None and not moves:
+        last = held or Slice(_NOTHING, 0, ())
+        if not moves and last.head == _NOTHING:
+            self._last = last
             return ()
-        last = held or Slice(encode_entries(()), 0, ())
         return self._give(replace(last, moves=tuple(moves))).missing
 
     def _give(self, given: Slice) -> Received:
