@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mvc.remote.door import Head, Received, Slice, Wanted
 from mvc.remote.receiver import place_of, receive
@@ -49,6 +50,7 @@ class FolderDoor:
         self.context.store.close()
 
 
-def open_door(remote: Remote, context: Context | None) -> FolderDoor:  # noqa: ARG001
-    """Opens the repository in a folder. Raises NotARepository."""
-    return FolderDoor(remote.url, open_context(remote.url, discover=False))
+def open_door(remote: Remote, context: Context | None) -> FolderDoor:
+    """The repository in a folder, opened as any other one."""
+    del context
+    return FolderDoor(remote.url, open_context(Path(remote.url), discover=False))
