@@ -84,12 +84,12 @@ class Stats(Struct, frozen=True):
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest, but few tensors."""
-    return retry_on_rewrite(context, lambda: _look(context))[0]
+    return retry_on_rewrite(context.store.snapshot, lambda: _look(context))[0]
 
 
 def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """As ``stats``, and the figures of every version that is not forgotten."""
-    total, held = retry_on_rewrite(context, lambda: _look(context))
+    total, held = retry_on_rewrite(context.store.snapshot, lambda: _look(context))
     return total, held.by_version(context.config.get("store.storage_weight"))
 
 
