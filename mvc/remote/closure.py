@@ -31,6 +31,7 @@ from mvc.store.graph.search import Graph, PathStep, Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
+from mvc.store.packs.reader import PACKS, PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
 from mvc.store.writing.full_or_delta import Policy
 from mvc.store.writing.pieces import Piece
@@ -87,6 +88,8 @@ class Closure:
     ) -> None:
         self._context = context
         self._snapshot = context.store.snapshot
+        # Of its own: what it has opened can be read although maintenance deletes it.
+        self._packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=False)
         self._stream = ManifestStream(context.store)
         self._is_held, self._is_banned = held, banned
@@ -234,15 +237,20 @@ class Closure:
                 writer.flush()
         return spool
 
+    def pin(self, places: Iterable[_Place]) -> None:
+        """Opens the packs of records."""
+        for place in places:
+            self._packs.header(*place)
+
     def raw(self, place: _Place, header: RecordHeader) -> Iterator[Bytes]:
         """A record as it is stored."""
-        yield from self._snapshot.packs.raw(*place, header)
+        yield from self._packs.raw(*place, header)
 
     def part(self, place: _Place, header: RecordHeader, members: Sequence[int]) -> Iterator[Bytes]:
         """A record of some members of another one."""
         yield _cut(header, members)
         for i in members:
-            yield self._snapshot.packs.payload(*place, header, header.members[i])
+            yield self._packs.payload(*place, header, header.members[i])
 
 
 class Spool:
@@ -393,6 +401,7 @@ class _Choice:
         size = 0
         own = {(step.pack, step.offset) for steps in self._own.values() for step in steps}
         order = sorted(self._records, key=lambda place: (place in own, place))
+        closure.pin(order)
         if self._anew or self._anew_manifests:
             spool = closure.encoded(self._anew_manifests, self._anew)
             parts.append(spool.read)
