@@ -24,6 +24,8 @@ from mvc.repo.live import live_now
 from mvc.repo.lookup import refs
 from mvc.repo.times import within
 from mvc.report.axis import By
+from mvc.store.journal.entries import Deployment
+from mvc.store.journal.stamps import Stamp
 from mvc.types import Progress
 
 
@@ -86,7 +88,8 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
-    made: dict[str, list[tuple[int, int, Span]]] = {}
+    made: dict[str, list[tuple[Deployment, int, Span]]] = {}
+    late: dict[tuple[str, int], Stamp] = {}
     gone: set[tuple[str, int]] = set()
     now = context.store.clock.now_ns()
     for recorded in context.fresh().entries():  # after the names, so that it has what they name
@@ -95,11 +98,16 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         known.update((commit.id, commit) for commit in entry.commits)
         for d in entry.deployments:
             span = Span(d.commit, d.time_ns, now, author=entry.done_by, reason=entry.reason)
-            made.setdefault(d.target, []).append((d.time_ns, recorded.sequence, span))
+            made.setdefault(d.target, []).append((d, recorded.sequence, span))
+        late.update(((each.target, each.sequence), each.stamp) for each in entry.stamps)
         gone.update((r.target, r.sequence) for r in entry.retractions)
     there, found = history.reachable(), dict[str, tuple[Span, ...]]()
     for target, rows in sorted(made.items()):
-        stay = [row for row in rows if (target, row[1]) not in gone and row[0] <= now]
+        stay = [
+            (_place(d, number, late), span)
+            for d, number, span in rows
+            if (target, number) not in gone and d.time_ns <= now
+        ]
         spans = tuple(span for span in _spans(stay) if _overlaps(span, view))
         if spans:
             found[target] = spans
@@ -148,11 +156,21 @@ def _lines(
     return found
 
 
-def _spans(rows: list[tuple[int, int, Span]]) -> tuple[Span, ...]:
+def _place(
+    made: Deployment, number: int, late: Mapping[tuple[str, int], Stamp]
+) -> tuple[int, int, bytes]:
+    """As ``Deployed.place``; ``number``: of the deployment's entry, ``late``: stamps by target."""
+    stamp = made.stamp or late.get((made.target, number))
+    if stamp is None:
+        return made.time_ns, number, b""
+    return made.time_ns, stamp.hybrid_ns, made.id(stamp)
+
+
+def _spans(rows: list[tuple[tuple[int, int, bytes], Span]]) -> tuple[Span, ...]:
     """What was live when on a target: of its deployments up to a moment the last one by time."""
-    rows.sort(key=lambda row: row[:2])
-    ended = [replace(span, end_ns=start) for (_, _, span), (start, _, _) in pairwise(rows)]
-    return (*ended, *(span for _, _, span in rows[-1:]))
+    rows.sort(key=lambda row: row[0])
+    ended = [replace(span, end_ns=place[0]) for (_, span), (place, _) in pairwise(rows)]
+    return (*ended, *(span for _, span in rows[-1:]))
 
 
 class VersionChange(Struct, frozen=True):

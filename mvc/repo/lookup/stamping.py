@@ -112,6 +112,20 @@ def _stamping(store: Store, stamps: tuple[LateStamp, ...]) -> Entry:
     return Entry("stamp", store.now_ns(), stamps=stamps)
 
 
+def recorded_before(snapshot: Snapshot, target: str, hybrid_ns: int) -> int | None:
+    """When the deployment before one with this hybrid time was recorded; of several the last."""
+
+    def look() -> int | None:
+        before = snapshot.newest_hybrid(target, hybrid_ns)
+        if before is None:
+            return None
+        pairs = [(r, on(r, target)) for r in snapshot.stamped_at(target, before)]
+        found = [stamp_of(snapshot, r, made) for r, made in pairs if made is not None]
+        return max(stamp.recorded_ns for stamp in found if stamp is not None)
+
+    return snapshot.retry_on_rewrite(look)
+
+
 def with_id(snapshot: Snapshot, target: str, hybrid_ns: int, id_: DeploymentId) -> Recorded | None:
     """The entry that recorded a deployment with a stamp; None if it is not here."""
 
