@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -122,7 +122,7 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         known=by_id,
         versions=tuple(filter(view.shows, reached)),
         unreached=len(known) - len(reached),
-        lines=_lines(by_id, head, names),
+        lines=_lines(by_id, head, names, {ref.name for ref in refs.remote_refs(context)}),
         names=names,
         live=live_now(context),
         spans=found,
@@ -139,14 +139,17 @@ def _overlaps(span: Span, view: Excerpt) -> bool:
 
 
 def _lines(
-    known: Mapping[CommitId, Commit], head: refs.Head, names: Mapping[CommitId, Sequence[str]]
+    known: Mapping[CommitId, Commit],
+    head: refs.Head,
+    names: Mapping[CommitId, Sequence[str]],
+    remote: Collection[str],
 ) -> dict[CommitId, str]:
     """By version its run, else the branch from which first parents lead to it, else a tag.
 
-    The current branch comes before the others.
+    The current branch comes before the others; names of remotes, which are ``remote``, come last.
     """
     tips = sorted((name, id_) for id_, each in names.items() for name in each)
-    tips.sort(key=lambda tip: (tip[0] != head.branch, tip[0].startswith("tag: ")))
+    tips.sort(key=lambda t: (t[0] != head.branch, t[0] in remote, t[0].startswith("tag: ")))
     found = dict[CommitId, str]()
     for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(list(known)))]:
         at: CommitId | None = tip if name != "HEAD" or head.branch is None else None

@@ -7,7 +7,8 @@ only if, all have. What a stamp will be follows from the journal, whoever asks a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from mvc.ids import DeploymentId
@@ -103,12 +104,21 @@ def stamp_all(store: Store) -> None:
     """Stamps the deployments that have none."""
     while late := missing(store.snapshot):
         for begin in range(0, len(late), _AT_ONCE):
-            few = tuple(late[begin : begin + _AT_ONCE])
-            store.publish(partial(_stamping, store, few))
+            with suppress(_AllStamped):
+                store.publish(partial(_stamping, store, late[begin : begin + _AT_ONCE]))
         store.snapshot.refresh()
 
 
-def _stamping(store: Store, stamps: tuple[LateStamp, ...]) -> Entry:
+class _AllStamped(Exception):
+    """Another process did it meanwhile."""
+
+
+def _stamping(store: Store, late: Sequence[LateStamp]) -> Entry:
+    """The entry that gives these stamps; made under the journal's lock."""
+    known = store.snapshot.late_stamp
+    stamps = tuple(each for each in late if known(each.target, each.sequence) is None)
+    if not stamps:
+        raise _AllStamped
     return Entry("stamp", store.now_ns(), stamps=stamps)
 
 
