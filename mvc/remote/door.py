@@ -55,8 +55,9 @@ class Wanted(Struct, frozen=True):
 
     ``after``: it has what the sender's journal held up to there. ``versions``: these and what they
     need, by default all that branches, tags and deployments lead to. ``have``: versions that the
-    receiver has with their states. ``objects``: ids of objects that it lacked in an earlier try;
-    they are sent whole. ``again``: versions that it has without their states, which it wants.
+    receiver has with their states. ``objects``: ids of objects that it lacked, in all earlier tries
+    together; they are sent whole. ``again``: versions that it has without their states, which it
+    wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
     """
 
