@@ -1,0 +1,187 @@
+"""Packs of a mirror: files that hold headers only, whose bodies are read from the bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+
+from mvc.errors import DamagedData, RemoteUnreachable
+from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
+from mvc.io.handles import ReadAhead
+from mvc.remote.bucket.layout import PackObject, decode_headers
+from mvc.remote.bucket.objects import Objects
+from mvc.store.packs.reader import PACK_HEADER, pack_path
+
+_AHEAD = 4 << 20  # bytes that are read at most before they are asked for
+_SMALL_PACK = 1 << 20  # bytes of a pack up to which all of it is read at once
+
+Fetch = Callable[[int, int], bytes]
+
+
+class RemotePack(ReadFile):
+    """A pack in a bucket. Headers of records are read from the local file.
+
+    Reads that follow each other are answered from what was read ahead, which never goes beyond
+    the pack and is at most as much as was read before.
+    """
+
+    def __init__(self, headers: ReadFile, fetch: Fetch, ahead: Executor) -> None:
+        self.path = headers.path
+        self.headers = headers
+        self._fetch = fetch
+        self._pool = ahead
+        self._next: tuple[int, int, Future[bytes]] | None = None  # start, length
+        self._end = -1  # where the last read ended
+        self._run = 0  # bytes that were read one after the other
+
+    def close(self) -> None:
+        self.headers.close()
+
+    def identity(self) -> FileIdentity:
+        return self.headers.identity()
+
+    def fileno(self) -> int:
+        return self.headers.fileno()
+
+    def read_header(self, offset: int, length: int) -> bytes:
+        return self.headers.read(offset, length)
+
+    def ahead(self) -> ReadAhead:
+        return _HeadersAhead(self)
+
+    def is_hole(self, offset: int, length: int) -> bool:
+        return False
+
+    def read(self, offset: int, length: int) -> bytes:
+        size = self.size()
+        length = max(0, min(length, size - offset))
+        if offset + length <= len(PACK_HEADER):
+            return self.headers.read(offset, length)
+        goes_on = offset == self._end
+        data = self._from_ahead(offset, length)
+        self._run = (self._run if goes_on else 0) + length
+        self._end = offset + length
+        self._read_ahead(size)
+        return data
+
+    def _from_ahead(self, offset: int, length: int) -> bytes:
+        """Takes from what was read ahead what there is, and reads the rest."""
+        ready, self._next = self._next, None
+        if ready is None or not ready[0] <= offset < ready[0] + ready[1]:
+            return self._fetch(offset, length)
+        start, has, future = ready
+        data = future.result()
+        found = data[offset - start : offset - start + length]
+        if len(found) == length:
+            if offset + length < start + has:
+                self._next = ready
+            return found
+        return found + self._fetch(offset + len(found), length - len(found))
+
+    def _read_ahead(self, size: int) -> None:
+        ready = self._next
+        if ready is not None and ready[0] <= self._end < ready[0] + ready[1]:
+            return
+        length = min(self._run, _AHEAD, size - self._end)
+        if length > 0 and self._run > length // 2:
+            start = self._end
+            self._next = start, length, self._pool.submit(self._fetch, start, length)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        data = self._fetch(offset, max(0, min(len(buffer), self.size() - offset)))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _HeadersAhead(ReadAhead):
+    """Headers in order, many at once; bodies as the pack reads them."""
+
+    def __init__(self, pack: RemotePack) -> None:
+        super().__init__(pack.headers)
+        self._pack = pack
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._pack.read(offset, length)
+
+    def read_header(self, offset: int, length: int) -> bytes:
+        return super().read(offset, length)
+
+
+class MirrorPacks(FileSystem):
+    """The file system of a mirror: packs that are objects of the bucket are read from there.
+
+    ``known`` are these packs, by number. Their headers are loaded when the first of them is
+    asked for, or many at once by ``load``. Small packs are kept whole in memory once read.
+    """
+
+    def __init__(self, folder: Path, objects: Objects, pool: Executor) -> None:
+        self._folder = folder
+        self._objects = objects
+        self._pool = pool
+        self._whole: dict[int, bytes] = {}
+        self.known: dict[int, PackObject] = {}
+
+    def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
+        pack = self._pack_at(path)
+        if pack is None:
+            return super().open_read(path, follow=follow)
+        if self.stat(path) is None:
+            self._load(pack)
+        headers = super().open_read(path, follow=follow)
+
+        def fetch(start: int, length: int) -> bytes:
+            return self._fetch(pack, start, length)
+
+        return RemotePack(headers, fetch, self._pool)
+
+    def _pack_at(self, path: Path) -> PackObject | None:
+        stem = path.name.partition(".")[0]
+        if path.parent != self._folder or not (stem.isascii() and stem.isdigit()):
+            return None
+        return self.known.get(int(stem))
+
+    def _fetch(self, pack: PackObject, start: int, length: int) -> bytes:
+        whole = self._whole.get(pack.number)
+        if whole is not None:
+            return whole[start : start + length]
+        data = self._objects.read_range(pack.name, start, length)
+        return self._complete(pack, data, length)
+
+    def _complete(self, pack: PackObject, data: bytes | None, length: int) -> bytes:
+        if data is None:
+            raise RemoteUnreachable(
+                f"{self._objects.url} has no {pack.name} any more",
+                hint="it was collected while it was read: run it again",
+            )
+        if len(data) != length:
+            raise DamagedData(f"{pack.name} of {self._objects.url} is shorter than its head says")
+        return data
+
+    def load(self, numbers: Iterable[int], *, bodies: bool = False) -> None:
+        """Makes the files of packs that have none yet; with ``bodies`` small ones are kept whole."""
+        packs = (self.known[number] for number in numbers if number in self.known)
+        absent = [p for p in packs if self.stat(pack_path(self._folder, p.number)) is None]
+        for _ in self._pool.map(lambda pack: self._load(pack, bodies=bodies), absent):
+            pass
+
+    def _load(self, pack: PackObject, *, bodies: bool = False) -> None:
+        whole = bodies and pack.size <= _SMALL_PACK
+        start, length = (0 if whole else pack.size), pack.headers + (pack.size if whole else 0)
+        data = self._objects.read_range(pack.name, start, length)
+        data = self._complete(pack, data, length)
+        if whole:
+            self._whole[pack.number] = data[: pack.size]
+        self.write_headers(pack, decode_headers(data[len(data) - pack.headers :], pack, "the bucket"))
+
+    def write_headers(self, pack: PackObject, headers: Iterable[tuple[int, bytes]]) -> None:
+        """Makes the file of a pack: its headers where they lie in it, nothing between them."""
+
+        def fill(file: WriteFile) -> None:
+            file.write_at(0, PACK_HEADER)
+            for offset, header in headers:
+                file.write_at(offset, header)
+            file.truncate(pack.size)
+
+        path = pack_path(self._folder, pack.number)
+        self.replace_file(path, fill, mode=None, durable=False)
