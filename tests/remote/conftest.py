@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mvc.repo.context import Context
 from tests.remote.kit.mixed import mixed
+from tests.repo.publishing import repository
 
 Copy = Callable[[Path], Path]
 
@@ -23,3 +25,9 @@ def mixed_history(tmp_path_factory: pytest.TempPathFactory) -> Copy:
         return root
 
     return copy
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """An empty repository whose clock stands, and which flushes nothing."""
+    return repository(tmp_path / "r")

@@ -20,7 +20,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
-from mvc.store.journal.entries import Weights
+from mvc.store.journal.entries import Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 
 Availability = Literal["stored", "made", "given up"]
@@ -51,6 +51,13 @@ class Dropped(Struct, frozen=True):
         there = ", still stored" if self.stored else ""
         taken = f"{self.seconds:.3g} s, " if self.seconds else ""
         return f"recoverable by retraining ({taken}{proven}){there}"
+
+
+def forgotten(context: Context, id_: CommitId) -> Forgotten | None:
+    """The mark of a version whose state was forgotten, and is not here again."""
+    recorded = context.store.snapshot.forgotten(id_)
+    marks = () if recorded is None else recorded.entry.forgotten
+    return max((m for m in marks if m.commit == id_), key=lambda m: m.named, default=None)
 
 
 def forgotten_ns(context: Context, id_: CommitId) -> int | None:
