@@ -7,10 +7,11 @@ that does not lead to the bucket's head, is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 from msgspec import Struct
@@ -29,7 +30,7 @@ from mvc.remote.bucket.layout import (
     follow,
 )
 from mvc.remote.bucket.objects import Objects, Versioned
-from mvc.remote.bucket.packs import MirrorPacks
+from mvc.remote.bucket.packs import MirrorPacks, OwnRecords
 from mvc.repo.config import Config
 from mvc.repo.context import Context
 from mvc.store.format import FORMAT, format_line, parse_format
@@ -39,6 +40,9 @@ from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
 from mvc.store.packs.reader import PACKS, pack_path
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store, create
+
+if TYPE_CHECKING:
+    from mvc.store.writing.pack_writer import PackWriter
 
 _SEEN, _KNOWN = "seen", "packs"
 _SEEN_VERSION = b"mvcmir1\n"
@@ -63,6 +67,10 @@ class MirrorStore(Store):
 
     lingering = False
 
+    def pack_writer(self, *, fresh: bool = True) -> PackWriter:
+        """Always to new packs: an object of a bucket never changes."""
+        return super().pack_writer(fresh=True)
+
     def unnamed_packs(self) -> set[int]:
         """Also packs that were dropped: their objects stay in the bucket for a while."""
         fs = self.fs
@@ -75,20 +83,31 @@ class MirrorStore(Store):
 class Mirror:
     """A bucket as a repository. One process at a time uses it; ``close`` lets go of it."""
 
-    def __init__(self, objects: Objects, place: Path, *, clock: Clock, config: Config) -> None:
-        """``place``: its folder, which need not be there; nobody else may use it meanwhile."""
+    def __init__(
+        self,
+        objects: Objects,
+        place: Path,
+        *,
+        clock: Clock,
+        config: Config,
+        own: Store | None = None,
+    ) -> None:
+        """``place``: its folder, which need not be there; nobody else may use it meanwhile.
+
+        ``own``: the repository whose remote it is; records that it has are read there.
+        """
         self.objects = objects
-        self._place = place
+        self.place = place
         self._clock = clock
-        self._config = config
+        self._config = Config({**config.values, "core.bare": (True, "flag")})
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
-        self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool)
+        records = None if own is None else OwnRecords(own)
+        self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, records)
         self._context: Context | None = None
         self.seen: Seen | None = None
         self.pending: dict[int, PackObject] = {}
         """Packs of entries behind the head, which were written to the bucket."""
-        self.looked = False
         self._written = 0  # rows of packs in their file
         try:
             self._lock = FileSystem().lock(self._locked())
@@ -98,8 +117,8 @@ class Mirror:
             raise
 
     def _locked(self) -> Path:
-        self.fs.make_dirs(self._place)
-        return self._place / "lock"
+        self.fs.make_dirs(self.place)
+        return self.place / "lock"
 
     def close(self) -> None:
         self._close_context()
@@ -114,8 +133,14 @@ class Mirror:
         if self._context is None:
             self._check_features()
             store = MirrorStore(self.fs, self._clock, self._folder)
-            self._context = Context(store, self._place, self._config)
+            self._context = Context(store, self.place, self._config)
         return self._context
+
+    def linger(self, lingering: bool) -> None:
+        """Notes whether the bucket has packs that nothing names: then no state is gone."""
+        store = self.context.store
+        if isinstance(store, MirrorStore):
+            store.lingering = lingering
 
     def _check_features(self) -> None:
         if self.seen is not None:
@@ -147,12 +172,11 @@ class Mirror:
         else:
             head = BucketHead.decode(found.data, self.objects.url)
             self._follow(Seen(found.version, head, found.data))
-        self.looked = True
 
     def _make(self) -> None:
         """A new repository, which becomes the bucket's once it is published."""
         if self.fs.stat(self._folder) is None:
-            create(FileSystem(), self._clock, self._place, "main", b"")
+            create(FileSystem(), self._clock, self.place, "main", b"")
 
     def _follow(self, seen: Seen) -> None:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""
@@ -276,7 +300,7 @@ class Mirror:
         """Makes the mirror anew. Packs that have their number again keep their files."""
         before, head = dict(self.fs.known), seen.head
         self._close_context()
-        self.fs.unlink(self._place / _SEEN, missing_ok=True)
+        self.fs.unlink(self.place / _SEEN, missing_ok=True)
         self.seen, self._written = None, 0
         if self.fs.stat(self._folder) is not None and self.fs.stat(self._folder / PACKS) is None:
             self.fs.remove_tree(self._folder)
@@ -314,10 +338,10 @@ class Mirror:
     def reset(self) -> None:
         """Deletes the mirror; the next ``refresh`` makes it again."""
         self._close_context()
-        self.seen, self._written, self.looked = None, 0, False
+        self.seen, self._written = None, 0
         self.fs.known.clear()
         for name in (_SEEN, _KNOWN):
-            self.fs.unlink(self._place / name, missing_ok=True)
+            self.fs.unlink(self.place / name, missing_ok=True)
         if self.fs.stat(self._folder, follow=False) is not None:
             self.fs.remove_tree(self._folder)
 
@@ -328,19 +352,19 @@ class Mirror:
         if self.seen == seen:
             return
         rows = list(self.fs.known.values())[self._written :]
-        path = self._place / _KNOWN
+        path = self.place / _KNOWN
         with self.fs.open_write(path, create=True) as file:
             file.truncate(self._written * _ROW)
             file.write(b"".join(map(_row, rows)))
         self._written += len(rows)
         data = Writer().raw(_SEEN_VERSION).text(seen.version).uint(self._written).blob(seen.data)
         body = data.done()
-        self.fs.write_atomic(self._place / _SEEN, body + blake3(body).digest(_CHECK))
+        self.fs.write_atomic(self.place / _SEEN, body + blake3(body).digest(_CHECK))
         self.seen = seen
 
     def _load(self) -> None:
         """Reads what was noted; a mirror without a sound note is made again."""
-        path = self._place / _SEEN
+        path = self.place / _SEEN
         try:
             if self.fs.stat(path) is None:
                 raise DamagedData("there is no note")
@@ -353,7 +377,7 @@ class Mirror:
             version, count = reader.text(_MAX_VERSION), reader.uint(1 << 32)
             head = reader.blob(MAX_HEAD)
             seen = Seen(version, BucketHead.decode(head, self.objects.url), head)
-            rows = self.fs.read_bytes(self._place / _KNOWN, 1 << 32)[: count * _ROW]
+            rows = self.fs.read_bytes(self.place / _KNOWN, 1 << 32)[: count * _ROW]
             if len(rows) != count * _ROW or not self.has(seen.head.end):
                 raise DamagedData("the note does not match the mirror")
         except MvcError:

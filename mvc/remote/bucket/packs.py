@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from pathlib import Path
 
-from mvc.errors import DamagedData, RemoteUnreachable
+from mvc.errors import DamagedData, MvcError, RemoteUnreachable
 from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
 from mvc.io.handles import ReadAhead
 from mvc.remote.bucket.layout import PackObject, decode_headers
 from mvc.remote.bucket.objects import Objects
-from mvc.store.packs.reader import PACK_HEADER, pack_path
+from mvc.store.packs.reader import PACK_HEADER, PACKS, pack_path
+from mvc.store.packs.records import (
+    CHECK_SIZE,
+    PREFIX_SIZE,
+    RecordHeader,
+    decode_header,
+    read_prefix,
+)
+from mvc.store.store import Store
 
 _AHEAD = 4 << 20  # bytes that are read at most before they are asked for
 _SMALL_PACK = 1 << 20  # bytes of a pack up to which all of it is read at once
 
 Fetch = Callable[[int, int], bytes]
+
+
+class OwnRecords:
+    """Records of a bucket that another repository, the client's own, holds byte for byte."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, header: RecordHeader, skip: int, length: int) -> bytes | None:
+        """Bytes of a record with this header, from its byte ``skip`` on; None if there is none."""
+        store = self._store
+        with suppress(MvcError):  # the bucket has it, too
+            for step in store.graph.codings(header.members[0].id, header.members[0].start):
+                if step.header == header:
+                    path = pack_path(store.folder / PACKS, step.pack)
+                    with store.fs.open_read(path) as file:
+                        data = file.read(step.offset + skip, length)
+                    return data if len(data) == length else None
+        return None
 
 
 class RemotePack(ReadFile):
@@ -26,10 +55,14 @@ class RemotePack(ReadFile):
     the pack and is at most as much as was read before.
     """
 
-    def __init__(self, headers: ReadFile, fetch: Fetch, ahead: Executor) -> None:
+    def __init__(
+        self, headers: ReadFile, fetch: Fetch, ahead: Executor, own: OwnRecords | None
+    ) -> None:
         self.path = headers.path
         self.headers = headers
         self._fetch = fetch
+        self._own = own
+        self._records: list[int] = []  # where they begin
         self._pool = ahead
         self._next: tuple[int, int, Future[bytes]] | None = None  # start, length
         self._end = -1  # where the last read ended
@@ -58,6 +91,9 @@ class RemotePack(ReadFile):
         length = max(0, min(length, size - offset))
         if offset + length <= len(PACK_HEADER):
             return self.headers.read(offset, length)
+        own = self._read_own(offset, length)
+        if own is not None:
+            return own
         goes_on = offset == self._end
         data = self._from_ahead(offset, length)
         self._run = (self._run if goes_on else 0) + length
@@ -89,9 +125,42 @@ class RemotePack(ReadFile):
             self._next = start, length, self._pool.submit(self._fetch, start, length)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        data = self._fetch(offset, max(0, min(len(buffer), self.size() - offset)))
+        length = max(0, min(len(buffer), self.size() - offset))
+        data = self._read_own(offset, length)
+        if data is None:
+            data = self._fetch(offset, length)
         buffer[: len(data)] = data
         return len(data)
+
+    def _read_own(self, offset: int, length: int) -> bytes | None:
+        """The same bytes of the client's own repository, if they lie in one record that it has."""
+        if self._own is None:
+            return None
+        with suppress(DamagedData):
+            if not self._records:
+                self._records = list(self._begins())
+            at = bisect_right(self._records, offset) - 1
+            if at >= 0:
+                begin = self._records[at]
+                header = self._header(begin)
+                if offset + length <= begin + header.size:
+                    return self._own.read(header, offset - begin, length)
+        return None
+
+    def _begins(self) -> Iterator[int]:
+        at, size = len(PACK_HEADER), self.size()
+        while at + PREFIX_SIZE < size:
+            prefix = self.headers.read(at, PREFIX_SIZE)
+            header_size, body_size = read_prefix(prefix, size - at, self.path.name)
+            yield at
+            at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
+
+    def _header(self, begin: int) -> RecordHeader:
+        header_size, _ = read_prefix(
+            self.headers.read(begin, PREFIX_SIZE), self.size() - begin, self.path.name
+        )
+        data = self.headers.read(begin, PREFIX_SIZE + header_size + CHECK_SIZE)
+        return decode_header(data, self.path.name)
 
 
 class _HeadersAhead(ReadAhead):
@@ -115,7 +184,10 @@ class MirrorPacks(FileSystem):
     asked for, or many at once by ``load``. Small packs are kept whole in memory once read.
     """
 
-    def __init__(self, folder: Path, objects: Objects, pool: Executor) -> None:
+    def __init__(
+        self, folder: Path, objects: Objects, pool: Executor, own: OwnRecords | None = None
+    ) -> None:
+        self._own = own
         self._folder = folder
         self._objects = objects
         self._pool = pool
@@ -133,7 +205,7 @@ class MirrorPacks(FileSystem):
         def fetch(start: int, length: int) -> bytes:
             return self._fetch(pack, start, length)
 
-        return RemotePack(headers, fetch, self._pool)
+        return RemotePack(headers, fetch, self._pool, self._own)
 
     def _pack_at(self, path: Path) -> PackObject | None:
         stem = path.name.partition(".")[0]
