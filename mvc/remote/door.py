@@ -50,7 +50,7 @@ class Wanted(Struct, frozen=True):
     ``after``: it has what the sender's journal held up to there. ``versions``: these and what they
     need, by default all that branches, tags and deployments lead to. ``have``: versions that the
     receiver has with their states. ``objects``: ids of objects that it lacked in an earlier try;
-    they are sent whole. ``paths``: the files of a version whose states are wanted, by default all.
+    they are sent whole. ``again``: versions that it has without their states, which it wants.
     """
 
     after: Place | None = None
@@ -58,7 +58,7 @@ class Wanted(Struct, frozen=True):
     have: frozenset[CommitId] = frozenset()
     states: States = "all"
     objects: tuple[bytes, ...] = ()
-    paths: tuple[str, ...] = ()
+    again: tuple[CommitId, ...] = ()
 
 
 class Move(Struct, frozen=True):
@@ -75,7 +75,8 @@ class Slice(Struct):
 
     ``head`` is the encoded list of entries (``slices``), ``size`` the number of bytes in
     ``records``. ``moves`` happen together with the last entry; only the last slice has any.
-    ``place``: up to where the sender's journal was read once this slice is received.
+    ``place``: up to where the sender's journal was read once this slice is received. ``features``:
+    of the sender's format; a receiver refuses those that it does not know.
     """
 
     head: bytes
@@ -83,6 +84,7 @@ class Slice(Struct):
     records: Iterable[Bytes]
     moves: tuple[Move, ...] = ()
     place: Place | None = None
+    features: frozenset[str] = frozenset()
 
 
 class Received(Struct, frozen=True):

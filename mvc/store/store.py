@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mvc.store.recovery.timing import Timing
     from mvc.store.writing.full_or_delta import Policy
     from mvc.store.writing.object_writer import ObjectWriter
-    from mvc.store.writing.pack_writer import PackWriter
+    from mvc.store.writing.pack_writer import PackWriter, RecordSink
 
 
 FOLDER = ".mvc"
@@ -215,7 +215,7 @@ class Store:
 
         return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh)
 
-    def object_writer(self, packs: PackWriter, policy: Policy) -> ObjectWriter:
+    def object_writer(self, packs: RecordSink, policy: Policy) -> ObjectWriter:
         """Encodes objects and appends them to packs."""
         from mvc.store.writing.object_writer import ObjectWriter
 
