@@ -42,7 +42,7 @@ from mvc.store.snapshot import Snapshot
 AHEAD_NS = 24 * 3600 * 10**9
 """What is dated further ahead of the receiver's clock is refused."""
 
-_Time = Annotated[int, Meta(ge=0, lt=1 << 63)]
+_Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 _Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
