@@ -20,7 +20,17 @@ from mvc.remote.bucket.objects import CLOCK, Stored, Versioned, too_long
 from mvc.types import Bytes
 
 if TYPE_CHECKING:
-    from obstore.store import AzureStore, GCSStore, S3Store
+    from obstore import PutMode
+    from obstore.store import (
+        AzureConfig,
+        AzureStore,
+        ClientConfig,
+        GCSStore,
+        RetryConfig,
+        S3Config,
+        S3CredentialProvider,
+        S3Store,
+    )
 
 _WHOLE = 5 << 20  # bytes up to which an object is sent in one request
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -79,13 +89,11 @@ class CloudObjects:
         try:
             with _reaching(self.url):
                 found = self._api.get(
-                    self._store, name, options={"if_none_match": known} if known else {}
+                    self._store, name, options={"if_none_match": _tags(known)[0]} if known else {}
                 )
                 self._check_size(name, found.meta["size"], limit)
-                tag = found.meta["e_tag"]
-                if not tag:
-                    raise RemoteRefused(f"{self.url} names no versions of its objects (ETag)")
-                return Versioned(bytes(found.bytes()), tag)
+                version = _version(found.meta["e_tag"], found.meta["version"])
+                return Versioned(bytes(found.bytes()), version)
         except NotModifiedError:
             return Versioned(b"", known)
         except FileNotFoundError as error:
@@ -96,14 +104,14 @@ class CloudObjects:
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
+        tag, version = _tags(known)
+        mode: PutMode = {"e_tag": tag, "version": version} if known else "create"
         try:
             with self._writing():
-                put = self._api.put(
-                    self._store, name, data, mode={"e_tag": known} if known else "create"
-                )
+                put = self._api.put(self._store, name, data, mode=mode, use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
             return None
-        return put["e_tag"] or ""
+        return _version(put["e_tag"], put["version"])
 
     def list(self, prefix: str) -> Iterator[Stored]:
         with _reaching(self.url):
@@ -147,29 +155,33 @@ def _store(url: str, endpoint: str, region: str) -> S3Store | GCSStore | AzureSt
     scheme, bucket, prefix = parts.groups()
     prefix = (prefix or "").strip("/") or None
     reached = next(filter(None, (endpoint, *map(os.environ.get, _ENDPOINTS))), "")
-    client = {
+    client: ClientConfig = {
         "timeout": _REQUEST, "connect_timeout": _CONNECT, "allow_http": reached[:7] == "http://",
     }  # fmt: skip
-    retry = {"max_retries": _RETRIES, "retry_timeout": _RETRY_FOR}
+    retry: RetryConfig = {"max_retries": _RETRIES, "retry_timeout": _RETRY_FOR}
     if scheme == "gs":
         return GCSStore(bucket, prefix=prefix, client_options=client, retry_config=retry)
     if scheme == "az":
-        given = {"endpoint": endpoint} if endpoint else {}
+        azure: AzureConfig = {"endpoint": endpoint} if endpoint else {}
         return AzureStore(
-            bucket, prefix=prefix, config=given, client_options=client, retry_config=retry
+            bucket, prefix=prefix, config=azure, client_options=client, retry_config=retry
         )
-    given = {"endpoint": reached, "region": region}
+    aws: S3Config = {}
+    if reached:
+        aws["endpoint"] = reached
+    if region:
+        aws["region"] = region
     return S3Store(
         bucket,
         prefix=prefix,
-        config={key: value for key, value in given.items() if value},
+        config=aws,
         client_options=client,
         retry_config=retry,
         credential_provider=_profile(),
     )
 
 
-def _profile():
+def _profile() -> S3CredentialProvider | None:
     """Keys of the profile that AWS_PROFILE names: obstore itself reads none, boto3 does."""
     if not os.environ.get("AWS_PROFILE") or os.environ.get("AWS_ACCESS_KEY_ID"):
         return None
@@ -183,6 +195,16 @@ def _profile():
     return Boto3CredentialProvider()
 
 
+def _version(tag: str | None, version: str | None) -> str:
+    """One name for a version of an object: S3 and Azure compare its tag, Google a number."""
+    return f"{tag or ''}\n{version or ''}"
+
+
+def _tags(version: str) -> tuple[str, str]:
+    tag, _, number = version.partition("\n")
+    return tag, number
+
+
 def _no_bucket(url: str) -> RemoteRefused:
     return RemoteRefused(
         f"there is no bucket of {url}", hint="make it first, or correct the URL and its endpoint"
@@ -191,7 +213,7 @@ def _no_bucket(url: str) -> RemoteRefused:
 
 @contextmanager
 def _reaching(url: str) -> Iterator[None]:
-    """obstore's errors as mvc's; that there is no object, or another version, passes."""
+    """What obstore raises as mvc's errors; that there is no object, or another version, passes."""
     from obstore import exceptions
 
     answers = (

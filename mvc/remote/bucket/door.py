@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -53,20 +54,26 @@ class BucketDoor:
     def head(self) -> Head:
         """What the bucket is now. One without a head is empty, and has no identity yet."""
         self._looked = False
-        with self._door() as door:
-            found = door.head()
+        found = self._on_mirror(FolderDoor.head)
         if self._mirror.seen is None:
             return replace(found, identity=b"", refs={})
         return found
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """The entries as of the last ``head``."""
-        with self._door() as door:
-            self._load(wanted)
-            yield from door.send(wanted)
+
+        def begin(door: FolderDoor) -> tuple[list[Slice], Iterator[Slice]]:
+            self._mirror.fs.load(list(self._mirror.fs.known))
+            slices = door.send(wanted)
+            return list(islice(slices, 1)), slices
+
+        first, rest = self._on_mirror(begin)
+        yield from first
+        with self._taken_back():
+            yield from rest
 
     def receive(self, given: Slice) -> Received:
-        """Publishes a slice with one swap of the head; again, on what is there, after a lost race."""
+        """Publishes a slice with one swap of the head; again after a lost race."""
         with _Spool(self._mirror, given) as spool:
             return self._until_published(lambda door: door.receive(spool.again()))
 
@@ -76,34 +83,34 @@ class BucketDoor:
         It may run several times: after a lost race it begins again on what is there. Objects that
         nothing has named for long enough are deleted first.
         """
-        with self._door():
-            pass
-        lingering = sweep(self._mirror, self._publisher)
+        lingering = self._on_mirror(lambda _: sweep(self._mirror, self._publisher))
 
         def run(door: FolderDoor) -> T:
-            context = door.context
-            self._mirror.fs.load(self._mirror.fs.known)
             self._mirror.linger(lingering)
-            return act(context)
+            return act(door.context)
 
-        return self._until_published(run)
+        return self._until_published(run, every_pack=True)
+
+    def inspect(self, act: Callable[[Context], T]) -> T:
+        """Runs a verb that only reads, such as fsck, on what the bucket itself holds."""
+        own, self._mirror.fs.own = self._mirror.fs.own, None
+        try:
+            return self._on_mirror(lambda door: act(door.context), every_pack=True)
+        finally:
+            self._mirror.fs.own = own
 
     def close(self) -> None:
         """Lets go of the mirror."""
         self._mirror.close()
         self._held.close()
 
-    def _until_published(self, act: Callable[[FolderDoor], T]) -> T:
+    def _until_published(self, act: Callable[[FolderDoor], T], *, every_pack: bool = False) -> T:
         wait = _FIRST_WAIT
         for _ in range(_TRIES):
-            with self._door() as door:
-                try:
-                    done = act(door)
-                    if self._publisher.publish():
-                        return done
-                except BaseException:
-                    self._looked = False  # what was not published is taken back then
-                    raise
+            done = self._on_mirror(act, every_pack=every_pack)
+            with self._taken_back():
+                if self._publisher.publish():
+                    return done
             time.sleep(random.uniform(0, wait))  # noqa: S311
             wait = min(2 * wait, _LONGEST_WAIT)
         raise Busy(
@@ -111,27 +118,39 @@ class BucketDoor:
             hint="run it again; where many push at once, 'mvc serve' has no such races",
         )
 
-    @contextmanager
-    def _door(self) -> Iterator[FolderDoor]:
-        """The door to the mirror, as the bucket was when this door last looked.
+    def _on_mirror(self, act: Callable[[FolderDoor], T], *, every_pack: bool = False) -> T:
+        """Runs it on the mirror, as the bucket was when this door last looked.
 
-        A mirror that is damaged is made again, once, and only before it was used.
+        Once more on one that is made anew, if the mirror is damaged.
         """
+        try:
+            with self._taken_back():
+                done = act(self._door(every_pack))
+                if (damage := self._mirror.context.store.snapshot.damage) is None:
+                    return done
+                raise damage
+        except (DamagedData, IoFailed):
+            self._mirror.reset()
+        with self._taken_back():
+            return act(self._door(every_pack))
+
+    def _door(self, every_pack: bool) -> FolderDoor:
         mirror = self._mirror
         if not self._looked:
             mirror.refresh()
             self._looked = True
-        try:
-            context = mirror.context
-        except (DamagedData, IoFailed):
-            mirror.reset()
-            mirror.refresh()
-            context = mirror.context
-        yield FolderDoor(self.url, context, fresh=True)
+        if every_pack:
+            mirror.fs.load(list(mirror.fs.known))
+        return FolderDoor(self.url, mirror.context)
 
-    def _load(self, wanted: Wanted) -> None:
-        """Reads the headers of packs that are new, and small packs whole, many at once."""
-        self._mirror.fs.load(list(self._mirror.fs.known), bodies=wanted.states != "none")
+    @contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """After an error the next operation looks again, and takes back what the bucket lacks."""
+        try:
+            yield
+        except BaseException:
+            self._looked = False
+            raise
 
 
 class _Spool:
@@ -186,6 +205,12 @@ def open_door(remote: Remote, context: Context | None) -> BucketDoor:
         return BucketDoor(mirror, held=held.pop_all())
 
 
+def inspect(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
+    """``BucketDoor.inspect`` of a remote."""
+    with closing(open_door(remote, context)) as door:
+        return door.inspect(act)
+
+
 def objects_of(remote: Remote) -> Objects:
     """The store of a bucket's URL."""
     if remote.scheme == "bucket":
@@ -202,8 +227,5 @@ def check_bucket(remote: Remote) -> None:
 
 def maintain(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
     """``BucketDoor.maintain`` of a remote."""
-    door = open_door(remote, context)
-    try:
+    with closing(open_door(remote, context)) as door:
         return door.maintain(act)
-    finally:
-        door.close()

@@ -206,7 +206,7 @@ def decode_headers(data: bytes, pack: PackObject, url: str) -> Iterator[tuple[in
     reader.end()
 
 
-# -- what a rewriting no longer names ---------------------------------------------------------------
+# -- what a rewriting no longer names -------------------------------------------------------------
 
 
 def encode_dropped(hashes: Iterable[bytes]) -> bytes:
@@ -215,18 +215,17 @@ def encode_dropped(hashes: Iterable[bytes]) -> bytes:
 
 
 def decode_dropped(data: bytes, url: str) -> set[bytes]:
+    """The hashes of the packs; raises DamagedData."""
     reader = Reader(data, f"a note of dropped packs in {url}")
     if reader.raw(len(_DROPPED_MAGIC)) != _DROPPED_MAGIC or (len(data) - 8) % DIGEST_SIZE:
         raise reader.fail("it does not begin as one")
     return {reader.raw(DIGEST_SIZE) for _ in range((len(data) - 8) // DIGEST_SIZE)}
 
 
-# -- entries ----------------------------------------------------------------------------------------
+# -- entries --------------------------------------------------------------------------------------
 
 
-def follow(
-    frames: bytes, begin: int, at: Position, what: str
-) -> tuple[bytes, Position] | None:
+def follow(frames: bytes, begin: int, at: Position, what: str) -> tuple[bytes, Position] | None:
     """The entries from ``at`` on as a repository's journal has them, twice, and where they end.
 
     ``begin``: the offset of the first of ``frames`` there, not after ``at``. None if the entry at

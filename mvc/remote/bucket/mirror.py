@@ -7,7 +7,7 @@ that does not lead to the bucket's head, is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +29,7 @@ from mvc.remote.bucket.layout import (
     PartOfJournal,
     follow,
 )
-from mvc.remote.bucket.objects import Objects, Versioned
+from mvc.remote.bucket.objects import Objects
 from mvc.remote.bucket.packs import MirrorPacks, OwnRecords
 from mvc.repo.config import Config
 from mvc.repo.context import Context
@@ -49,7 +49,7 @@ _SEEN_VERSION = b"mvcmir1\n"
 _CHECK = 16
 _ROW = 8 + 32 + 8 + 8
 _MAX_VERSION = 1024
-_AT_ONCE = 8  # requests
+_AT_ONCE = 16  # requests
 _PARTS_AT_ONCE = 4
 EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=(), frames=b"")
 
@@ -67,7 +67,7 @@ class MirrorStore(Store):
 
     lingering = False
 
-    def pack_writer(self, *, fresh: bool = True) -> PackWriter:
+    def pack_writer(self, *, fresh: bool = True) -> PackWriter:  # noqa: ARG002
         """Always to new packs: an object of a bucket never changes."""
         return super().pack_writer(fresh=True)
 
@@ -183,7 +183,10 @@ class Mirror:
         parse_format(format_line(seen.head.features))
         local, pending = self._local_end(), self.pending
         self.pending = {}
-        for at in filter(None, (local, self.seen and self.seen.head.end)):
+        places = [local] if self.seen is None else [local, self.seen.head.end]
+        for at in places:
+            if at is None:
+                continue
             with suppress(DamagedData):  # then it is read anew
                 if self._extend(seen, at):
                     if at == local:  # what was published got there, whatever was answered
@@ -281,7 +284,7 @@ class Mirror:
                 self.fs.unlink(folder / name, missing_ok=True)
 
     def _note_packs(self, packs: dict[int, PackObject]) -> None:
-        """Adds packs of the bucket; those whose number means another object now lose their files."""
+        """Adds packs of the bucket; a number that means another object now loses its file."""
         for number, pack in packs.items():
             before = self.fs.known.get(number)
             if before != pack:
@@ -321,7 +324,7 @@ class Mirror:
         if end != head.end or not head.sequence:
             raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
         self._remove_packs({number for number, pack in packs.items() if before.get(number) == pack})
-        self.fs.known.clear()
+        self.fs.forget()
         self.fs.known.update(packs)
         self.fs.replace(temporary, self._folder / JOURNAL)
         self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
@@ -330,7 +333,7 @@ class Mirror:
     def settle(self, seen: Seen, packs: dict[int, PackObject], *, anew: bool = False) -> None:
         """Notes what was swapped in; ``packs`` are new in the bucket, or ``anew`` all it names."""
         if anew:
-            self.fs.known.clear()
+            self.fs.forget()
             self._written = 0
         self.fs.known.update(packs)
         self.remember(seen)
@@ -339,7 +342,7 @@ class Mirror:
         """Deletes the mirror; the next ``refresh`` makes it again."""
         self._close_context()
         self.seen, self._written = None, 0
-        self.fs.known.clear()
+        self.fs.forget()
         for name in (_SEEN, _KNOWN):
             self.fs.unlink(self.place / name, missing_ok=True)
         if self.fs.stat(self._folder, follow=False) is not None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
+from blake3 import blake3
 from msgspec import Struct
 
 from mvc.errors import IoFailed, MvcError, ReadOnly, RemoteRefused, RemoteUnreachable, StorageFull
@@ -24,6 +25,7 @@ _DIGITS = 20
 _KEPT_SWAPS = 16
 _KEPT_NS = 24 * 3600 * 10**9
 _TRIES = 20
+_LONGEST = 1 << 20  # bytes of an object that is swapped
 
 
 class Stored(Struct, frozen=True):
@@ -85,8 +87,8 @@ class Objects(Protocol):
 class FolderObjects:
     """Objects as files of a folder that several hosts may share.
 
-    A swapped object is a folder of numbered files. A version is the number of the newest: neither
-    time, inode nor size of a file tells two versions apart everywhere. The next one is written
+    A swapped object is a folder of numbered files. A version is the number of the newest and the
+    hash of its content: neither time, inode nor size of a file tells two apart everywhere. The next one is written
     under another name and gets its number by ``link``, which fails where the number is taken. Old
     numbers are deleted from the lowest up, but the first; so a number is free only if nobody ever
     had it, provided that the one before it is still there.
@@ -98,7 +100,7 @@ class FolderObjects:
         self._folder = folder
 
     def check_there(self) -> None:
-        """RemoteUnreachable unless the folder is there: it is never made, a mount may be missing."""
+        """RemoteUnreachable if there is no folder: it is never made, a mount may be missing."""
         identity = self._fs.stat(self._folder)
         if identity is None or not identity.is_dir:
             raise RemoteUnreachable(
@@ -132,7 +134,7 @@ class FolderObjects:
                     return None
                 raise
 
-    def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:
+    def write(self, name: str, parts: Iterable[Bytes], size: int) -> None:  # noqa: ARG002
         self.check_there()
         path = self._folder / name
 
@@ -151,17 +153,15 @@ class FolderObjects:
                 numbers = self._numbers(name)
                 if not numbers:
                     return None
-                version = str(numbers[-1])
-                if version == known:
-                    return Versioned(b"", version)
                 data = self._read(self._numbered(name, numbers[-1]), limit)
                 if data is not None:  # else many newer ones were made meanwhile
-                    return Versioned(data, version)
+                    version = _version(numbers[-1], data)
+                    return Versioned(b"" if version == known else data, version)
         raise RemoteUnreachable(f"{self.url} changes all the time: {name} cannot be read")
 
     def swap(self, name: str, data: bytes, known: str) -> str | None:
         self.check_there()
-        before = int(known or 0)
+        before = int(known.partition("-")[0] or 0)
         folder = self._folder / name
         mine, temporary = self._numbered(name, before + 1), folder / _temporary()
         with _reaching(self.url):
@@ -173,22 +173,17 @@ class FolderObjects:
             finally:
                 with suppress(MvcError):
                     self._fs.unlink(temporary, missing_ok=True)
-            if before and not self._opens(self._numbered(name, before)):
+            if before and self._version(name, before) != known:
                 self._fs.unlink(mine, missing_ok=True)  # it was deleted, and so was what followed
                 return None
             self._fs.sync_dir(folder)
             self._tidy(name)
-        return str(before + 1)
+        return _version(before + 1, data)
 
-    def _opens(self, path: Path) -> bool:
-        """Whether a file is there: opened, because a network folder remembers names for a while."""
-        try:
-            self._fs.open_read(path).close()
-        except IoFailed as error:
-            if was_missing(error):
-                return False
-            raise
-        return True
+    def _version(self, name: str, number: int) -> str:
+        """What has this number now, by its content: a network folder remembers names for a while."""
+        data = self._read(self._numbered(name, number), _LONGEST)
+        return "" if data is None else _version(number, data)
 
     def _link(self, temporary: Path, path: Path) -> bool:
         try:
@@ -259,7 +254,12 @@ CLOCK = "clock"
 
 
 def too_long(url: str, name: str, limit: int) -> RemoteRefused:
+    """An object of the bucket is longer than any of its kind."""
     return RemoteRefused(f"{url} is no bucket of mvc: {name} has more than {limit} bytes")
+
+
+def _version(number: int, data: bytes) -> str:
+    return f"{number}-{blake3(data).hexdigest(16)}"
 
 
 def _temporary() -> str:

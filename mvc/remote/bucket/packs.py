@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -25,6 +27,9 @@ from mvc.store.store import Store
 
 _AHEAD = 4 << 20  # bytes that are read at most before they are asked for
 _SMALL_PACK = 1 << 20  # bytes of a pack up to which all of it is read at once
+_KEPT_BODIES = 48  # of small packs
+_AHEAD_PACKS = 24
+_LOADED_TOGETHER = 256
 
 Fetch = Callable[[int, int], bytes]
 
@@ -56,8 +61,9 @@ class RemotePack(ReadFile):
     """
 
     def __init__(
-        self, headers: ReadFile, fetch: Fetch, ahead: Executor, own: OwnRecords | None
+        self, headers: ReadFile, fetch: Fetch, ahead: Executor | None, own: OwnRecords | None
     ) -> None:
+        """``ahead``: where what comes next is read meanwhile, if anywhere."""
         self.path = headers.path
         self.headers = headers
         self._fetch = fetch
@@ -83,7 +89,7 @@ class RemotePack(ReadFile):
     def ahead(self) -> ReadAhead:
         return _HeadersAhead(self)
 
-    def is_hole(self, offset: int, length: int) -> bool:
+    def is_hole(self, offset: int, length: int) -> bool:  # noqa: ARG002
         return False
 
     def read(self, offset: int, length: int) -> bytes:
@@ -117,6 +123,8 @@ class RemotePack(ReadFile):
 
     def _read_ahead(self, size: int) -> None:
         ready = self._next
+        if self._pool is None:
+            return
         if ready is not None and ready[0] <= self._end < ready[0] + ready[1]:
             return
         length = min(self._run, _AHEAD, size - self._end)
@@ -180,18 +188,22 @@ class _HeadersAhead(ReadAhead):
 class MirrorPacks(FileSystem):
     """The file system of a mirror: packs that are objects of the bucket are read from there.
 
-    ``known`` are these packs, by number. Their headers are loaded when the first of them is
-    asked for, or many at once by ``load``. Small packs are kept whole in memory once read.
+    ``known`` are these packs, by number. The headers of one are loaded when it is first opened,
+    with those of the packs that follow. Bodies of small packs are read whole and kept for a while;
+    where packs are read one after the other, the next ones meanwhile.
     """
 
     def __init__(
         self, folder: Path, objects: Objects, pool: Executor, own: OwnRecords | None = None
     ) -> None:
-        self._own = own
+        """``own``: where records are looked for before they are read from the bucket."""
         self._folder = folder
         self._objects = objects
         self._pool = pool
-        self._whole: dict[int, bytes] = {}
+        self._bodies: OrderedDict[int, Future[bytes]] = OrderedDict()
+        self._last, self._run = 0, 0  # the pack that was read last, and how many before it
+        self._lock = threading.Lock()
+        self.own = own
         self.known: dict[int, PackObject] = {}
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
@@ -199,13 +211,14 @@ class MirrorPacks(FileSystem):
         if pack is None:
             return super().open_read(path, follow=follow)
         if self.stat(path) is None:
-            self._load(pack)
+            self.load(range(pack.number, pack.number + _LOADED_TOGETHER))
         headers = super().open_read(path, follow=follow)
 
         def fetch(start: int, length: int) -> bytes:
             return self._fetch(pack, start, length)
 
-        return RemotePack(headers, fetch, self._pool, self._own)
+        ahead = self._pool if pack.size > _SMALL_PACK else None
+        return RemotePack(headers, fetch, ahead, self.own)
 
     def _pack_at(self, path: Path) -> PackObject | None:
         stem = path.name.partition(".")[0]
@@ -213,38 +226,24 @@ class MirrorPacks(FileSystem):
             return None
         return self.known.get(int(stem))
 
-    def _fetch(self, pack: PackObject, start: int, length: int) -> bytes:
-        whole = self._whole.get(pack.number)
-        if whole is not None:
-            return whole[start : start + length]
-        data = self._objects.read_range(pack.name, start, length)
-        return self._complete(pack, data, length)
+    # -- headers -------------------------------------------------------------------------
 
-    def _complete(self, pack: PackObject, data: bytes | None, length: int) -> bytes:
-        if data is None:
-            raise RemoteUnreachable(
-                f"{self._objects.url} has no {pack.name} any more",
-                hint="it was collected while it was read: run it again",
-            )
-        if len(data) != length:
-            raise DamagedData(f"{pack.name} of {self._objects.url} is shorter than its head says")
-        return data
-
-    def load(self, numbers: Iterable[int], *, bodies: bool = False) -> None:
-        """Makes the files of packs that have none yet; with ``bodies`` small ones are kept whole."""
+    def load(self, numbers: Iterable[int]) -> None:
+        """Makes the files of packs that have none yet; a few small ones are read with bodies."""
         packs = (self.known[number] for number in numbers if number in self.known)
         absent = [p for p in packs if self.stat(pack_path(self._folder, p.number)) is None]
-        for _ in self._pool.map(lambda pack: self._load(pack, bodies=bodies), absent):
+        few = len(absent) <= _KEPT_BODIES
+        for _ in self._pool.map(lambda pack: self._load(pack, body=few), absent):
             pass
 
-    def _load(self, pack: PackObject, *, bodies: bool = False) -> None:
-        whole = bodies and pack.size <= _SMALL_PACK
+    def _load(self, pack: PackObject, *, body: bool) -> None:
+        whole = body and pack.size <= _SMALL_PACK
         start, length = (0 if whole else pack.size), pack.headers + (pack.size if whole else 0)
-        data = self._objects.read_range(pack.name, start, length)
-        data = self._complete(pack, data, length)
+        data = self._read(pack, start, length)
         if whole:
-            self._whole[pack.number] = data[: pack.size]
-        self.write_headers(pack, decode_headers(data[len(data) - pack.headers :], pack, "the bucket"))
+            self._keep(pack.number, _done(data[: pack.size]))
+        headers = decode_headers(data[length - pack.headers :], pack, self._objects.url)
+        self.write_headers(pack, headers)
 
     def write_headers(self, pack: PackObject, headers: Iterable[tuple[int, bytes]]) -> None:
         """Makes the file of a pack: its headers where they lie in it, nothing between them."""
@@ -257,3 +256,58 @@ class MirrorPacks(FileSystem):
 
         path = pack_path(self._folder, pack.number)
         self.replace_file(path, fill, mode=None, durable=False)
+
+    # -- bodies --------------------------------------------------------------------------
+
+    def _fetch(self, pack: PackObject, start: int, length: int) -> bytes:
+        if pack.size > _SMALL_PACK:
+            return self._read(pack, start, length)
+        for number in self._ahead(pack):
+            if number in self.known and self.known[number].size <= _SMALL_PACK:
+                self._body(self.known[number])
+        return self._body(pack).result()[start : start + length]
+
+    def _ahead(self, pack: PackObject) -> range:
+        """Numbers of packs that will be read next, if those before it were."""
+        with self._lock:
+            if pack.number != self._last:
+                self._run = self._run + 1 if pack.number == self._last + 1 else 0
+                self._last = pack.number
+            return range(pack.number + 1, pack.number + 1 + min(2 * self._run, _AHEAD_PACKS))
+
+    def _body(self, pack: PackObject) -> Future[bytes]:
+        with self._lock:
+            found = self._bodies.get(pack.number)
+        if found is None:
+            found = self._pool.submit(self._read, pack, 0, pack.size)
+            self._keep(pack.number, found)
+        return found
+
+    def _keep(self, number: int, body: Future[bytes]) -> None:
+        with self._lock:
+            self._bodies[number] = body
+            while len(self._bodies) > _KEPT_BODIES:
+                self._bodies.popitem(last=False)
+
+    def _read(self, pack: PackObject, start: int, length: int) -> bytes:
+        data = self._objects.read_range(pack.name, start, length)
+        if data is None:
+            raise RemoteUnreachable(
+                f"{self._objects.url} has no {pack.name} any more",
+                hint="it was collected while it was read: run it again",
+            )
+        if len(data) != length:
+            raise DamagedData(f"{pack.name} of {self._objects.url} is shorter than its head says")
+        return data
+
+    def forget(self) -> None:
+        """Drops the bodies that are kept, and all packs."""
+        with self._lock:
+            self._bodies.clear()
+        self.known.clear()
+
+
+def _done(data: bytes) -> Future[bytes]:
+    future: Future[bytes] = Future()
+    future.set_result(data)
+    return future

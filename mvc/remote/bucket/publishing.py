@@ -229,9 +229,7 @@ def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]
             offset = recorded.after.offset
 
 
-def _journal(
-    snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]
-) -> _Journal:
+def _journal(snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]) -> _Journal:
     """How the journal is cut: ``before`` goes on if its head has room, else parts are made.
 
     A new part takes in the last ones before it that are no larger, unless they are final: so an
@@ -240,9 +238,7 @@ def _journal(
     end = snapshot.position.offset
     start = before.end.offset - 2 * len(before.frames)
     if end - start <= 2 * MAX_HEAD:
-        tail = PartOfJournal((), b"")
-        for tail in _chunks(snapshot, start, known, end):
-            pass
+        tail = next(_chunks(snapshot, start, known, end), PartOfJournal((), b""))
         head = replace(before, packs=tail.packs, frames=tail.frames)
         if len(head.encoded()) + _GROWTH <= MAX_HEAD:
             return _Journal(before.parts, [], tail)

@@ -11,6 +11,7 @@ import pytest
 
 from mvc.io.files import FileSystem
 from mvc.remote.bucket.objects import FolderObjects, Objects
+from tests.remote.bucket.kit import Team
 
 Another = Callable[[], Objects]
 
@@ -65,3 +66,19 @@ def opened(url: str) -> Objects:
     from mvc.remote.bucket.cloud import CloudObjects
 
     return CloudObjects(url)
+
+
+@pytest.fixture
+def team(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+    team = Team(tmp_path, url, monkeypatch)
+    yield team
+    team.close()
+
+
+@pytest.fixture
+def folder_team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
+    """A team with a bucket in a folder."""
+    (tmp_path / "bucket").mkdir()
+    team = Team(tmp_path, f"bucket:{tmp_path / 'bucket'}", monkeypatch)
+    yield team
+    team.close()

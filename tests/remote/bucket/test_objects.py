@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from mvc.errors import NotInstalled, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.io.files import FileSystem
@@ -123,7 +124,7 @@ def test_old_heads_are_deleted_and_none_can_be_made_again(folder: FolderObjects)
     numbers = sorted(int(path.name) for path in heads.iterdir())
     assert numbers[0] == 1  # or another first one could be made
     assert len(numbers) < 20
-    assert folder.swap("head", b"late", "5") is None
+    assert folder.swap("head", b"late", f"5-{blake3(b'4').hexdigest(16)}") is None
     assert folder.swap("head", b"late", "") is None
     found = folder.look("head", 10)
     assert found is not None
