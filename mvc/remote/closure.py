@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 
 from msgspec import Struct, field
 
@@ -91,6 +92,7 @@ class Closure:
         self._is_held, self._is_banned = held, banned
         self._lacking = {self._meant(id_) for id_ in whole}
         self._done: set[int] = set()  # entries whose objects were sent
+        self._left: set[bytes] = set()  # objects of these that were not
         self._extra: set[bytes] = set()  # objects that were sent with others' entries
         self._homes: dict[int, bool] = {}
         self._found: dict[bytes, TensorSpec | None] = {}
@@ -108,6 +110,7 @@ class Closure:
         work.run()
         self._done.add(recorded.offset)
         self._extra.update(work.moved)
+        self._left.update(work.left)
         return work.chosen()
 
     # -- what the receiver has -----------------------------------------------------------
@@ -120,7 +123,7 @@ class Closure:
         if not homes:
             return False
         if homes[0] in self._done:
-            return True
+            return id_ not in self._left
         return id_ not in self._lacking and self._held_at(homes[0])
 
     def _held_at(self, offset: int) -> bool:
@@ -135,10 +138,11 @@ class Closure:
 
     # -- what may go -----------------------------------------------------------------------
 
-    def spec(self, id_: bytes, like: TensorSpec | None) -> TensorSpec | None:
+    def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
         """Dtype and shape of a blob that may go; None if it may not, or nobody knows them.
 
-        By a version that has it, or else those of an object that is encoded against it.
+        By a version that has it; else one of those of objects that are stored next to it, if its
+        hash says so.
         """
         if id_ not in self._found:
             if len(self._found) > _RESOLVED:
@@ -146,9 +150,8 @@ class Closure:
             self._found[id_] = self._look(id_, like)
         return self._found[id_]
 
-    def _look(self, id_: bytes, like: TensorSpec | None) -> TensorSpec | None:
-        homes = [self._snapshot.entry(offset) for offset in self._graph.entries_holding(id_)]
-        for recorded in homes:
+    def _look(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
+        for recorded in map(self._snapshot.entry, self._graph.entries_holding(id_)):
             if self._is_banned(recorded):
                 return None
             for commit in recorded.entry.commits:
@@ -157,23 +160,27 @@ class Closure:
                         found = manifests.objects(self.load(commit.manifest)).get(id_)
                         if found is not None:
                             return found
-        if like is None or any(
-            step.member.nbytes != min(PIECE, like.nbytes) for step in self._graph.codings(id_, 0)
-        ):
-            return None
-        with suppress(DamagedData):
-            wrong = DamagedData("another dtype or shape")
-            recovery = self._context.store.recovery
-            room = memoryview(bytearray(min(PIECE, like.nbytes)))
+        sizes = {step.member.nbytes for step in self._graph.codings(id_, 0)}
+        fitting = {spec for spec in like if min(PIECE, spec.nbytes) in sizes}
+        return next((spec for spec in sorted(fitting, key=str) if self._is_spec(id_, spec)), None)
 
-            def read(start: int, length: int) -> memoryview:
-                recovery.piece(id_, start, room[:length])
-                return room[:length]
-
-            for _ in verify_pieces(id_, like, read, wrong):
+    def _is_spec(self, id_: bytes, spec: TensorSpec) -> bool:
+        try:
+            for _ in verify_pieces(id_, spec, self._reader(id_, spec), DamagedData("another one")):
                 pass
-            return like
-        return None
+        except DamagedData:
+            return False
+        return True
+
+    def _reader(self, id_: bytes, spec: TensorSpec) -> Callable[[int, int], memoryview]:
+        recovery = self._context.store.recovery
+        room = memoryview(bytearray(min(PIECE, spec.nbytes)))
+
+        def read(start: int, length: int) -> memoryview:
+            recovery.piece(id_, start, room[:length])
+            return room[:length]
+
+        return read
 
     # -- what _Choice asks -----------------------------------------------------------------
 
@@ -185,6 +192,10 @@ class Closure:
                 step = PathStep(pack, at, header, member, reverse=False, entry=offset)
                 found.setdefault(member.id, []).append(step)
         return found
+
+    def is_home(self, id_: bytes, offset: int) -> bool:
+        """Whether the entry at this byte of the journal published an object first."""
+        return self._graph.entries_holding(id_)[:1] == [offset]
 
     def base_of(self, member: Member) -> bytes | None:
         return self._graph.resolve_prefix(member.base)
@@ -289,7 +300,7 @@ class _Choice:
         for manifest in sorted(self._needed.manifests):
             if not closure.has(manifest):
                 self._manifest(manifest)
-        self.moved = {id_ for id_ in self._taken if id_ not in self._own or id_ not in self._needed}
+        self.moved = {id_ for id_ in self._taken if not closure.is_home(id_, self._offset)}
 
     def _blob(self, id_: bytes) -> None:
         """Takes the codings of a blob: those of its own entry, or the cheapest paths."""
@@ -321,18 +332,18 @@ class _Choice:
         """Whether the receiver can prove what comes with a coding."""
         mates = step.header.members if step.header.group else (step.member,)
         for member in mates:
-            if member.kind == MANIFEST or not self._know(member.id, None):
+            if member.kind == MANIFEST or not self._know(member.id, mates):
                 return False
             if member.base:
                 base = self._closure.base_of(member)
-                if base is None or not (
-                    self._closure.has(base) or self._know(base, self._specs[member.id])
-                ):
+                if base is None or not (self._closure.has(base) or self._know(base, (member,))):
                     return False
         return True
 
-    def _know(self, id_: bytes, like: TensorSpec | None) -> bool:
+    def _know(self, id_: bytes, beside: Iterable[Member]) -> bool:
+        """Whether an object's dtype and shape are known; or are like those of others ``beside``."""
         if id_ not in self._specs:
+            like = (self._specs[each.id] for each in beside if each.id in self._specs)
             spec = self._closure.spec(id_, like)
             if spec is None:
                 return False
@@ -371,6 +382,11 @@ class _Choice:
                 return
         self._anew_manifests.append(id_)
 
+    @property
+    def left(self) -> set[bytes]:
+        """Objects in the entry's records that did not go."""
+        return self._own.keys() - self._taken - self._needed.manifests
+
     def chosen(self) -> Chosen:
         closure = self._closure
         parts: list[Callable[[], Iterator[Bytes]]] = []
@@ -384,17 +400,22 @@ class _Choice:
         for place in order:
             header, members = self._records[place]
             if len(members) == len(header.members):
-                parts.append(lambda p=place, h=header: closure.raw(p, h))
+                parts.append(partial(closure.raw, place, header))
                 size += header.size
             else:
                 some = sorted(members)
-                parts.append(lambda p=place, h=header, s=some: closure.part(p, h, s))
+                parts.append(partial(closure.part, place, header, some))
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
         shapes = tuple(
             Shape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(self._taken - self._needed.blobs.keys())
         )
-        return Chosen(size, shapes, lambda: (data for part in parts for data in part()))
+        return Chosen(size, shapes, partial(_one_after_another, parts))
+
+
+def _one_after_another(parts: Sequence[Callable[[], Iterator[Bytes]]]) -> Iterator[Bytes]:
+    for part in parts:
+        yield from part()
 
 
 def _index(header: RecordHeader, member: Member) -> int:

@@ -21,10 +21,14 @@ States = Literal["all", "none"] | int
 
 
 class Place(Struct, frozen=True):
-    """Up to where a journal was read: the number of its next entry, and the check before it."""
+    """Up to where a journal was read: the number of its next entry, and the check before it.
+
+    ``seen``: where the journal ended then, if that was further on; 0 if it was not.
+    """
 
     sequence: int
     chain: bytes
+    seen: int = 0
 
 
 class Head(Struct, frozen=True):
@@ -51,6 +55,7 @@ class Wanted(Struct, frozen=True):
     need, by default all that branches, tags and deployments lead to. ``have``: versions that the
     receiver has with their states. ``objects``: ids of objects that it lacked in an earlier try;
     they are sent whole. ``again``: versions that it has without their states, which it wants.
+    ``without``: versions whose states it refuses, because they were forgotten by name there.
     """
 
     after: Place | None = None
@@ -59,6 +64,7 @@ class Wanted(Struct, frozen=True):
     states: States = "all"
     objects: tuple[bytes, ...] = ()
     again: tuple[CommitId, ...] = ()
+    without: frozenset[CommitId] = frozenset()
 
 
 class Move(Struct, frozen=True):
@@ -91,11 +97,15 @@ class Received(Struct, frozen=True):
     """What became of a slice: either it is published, or ``missing`` objects are needed first.
 
     ``place``: the end of the receiver's journal. ``moved``: the names of the refs that moved.
+    ``without``: of the next try (``Wanted``). ``held``: versions that were forgotten by name
+    elsewhere and are kept there for now, because something stands on them.
     """
 
     place: Place
     missing: tuple[bytes, ...] = ()
     moved: tuple[str, ...] = ()
+    without: frozenset[CommitId] = frozenset()
+    held: tuple[CommitId, ...] = ()
 
 
 class Door(Protocol):

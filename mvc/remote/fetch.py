@@ -130,9 +130,7 @@ def fetch_from(
     now = KnownPlace(head.identity, work.place or head.place)
     if now != known:
         keep_place(context, remote, PLACE, now)
-    return Fetched(
-        remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes
-    )
+    return Fetched(remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes)
 
 
 # -- refs --------------------------------------------------------------------------------------
@@ -232,11 +230,8 @@ class _Fetch:
             hint=f"'mvc fsck --remote {self._remote.name}' checks it",
         )
 
-    def _take_all(
-        self, wanted: Wanted, updates: Sequence[RefUpdate]
-    ) -> tuple[bytes, ...] | None:
-        """The objects that are missing here, none if all that was read before is; None if all came.
-        """
+    def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> tuple[bytes, ...] | None:
+        """The objects that are missing here, none if versions of before are; None if all came."""
         waiting = list(updates)
         with closing(_closable(self._door.send(wanted))) as slices:
             for each in slices:

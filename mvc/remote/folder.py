@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from mvc.remote.door import Head, Received, Slice, Wanted
 from mvc.remote.receiver import place_of, receive
+from mvc.remote.remotes import Remote
 from mvc.remote.sender import head_refs, send
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import HEAD
+from mvc.repo.opening import open_context
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 
@@ -45,3 +48,9 @@ class FolderDoor:
     def close(self) -> None:
         """Closes the repository."""
         self.context.store.close()
+
+
+def open_door(remote: Remote, context: Context | None) -> FolderDoor:
+    """The repository in a folder, opened as any other one."""
+    del context
+    return FolderDoor(remote.url, open_context(Path(remote.url), discover=False))

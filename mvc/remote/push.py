@@ -7,32 +7,34 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, HistoryMissing, MvcError, RefConflict, UnknownRevision
+from mvc.errors import DamagedData, HistoryMissing, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import REMOTE, printable
 from mvc.remote.door import Door, Head, Move, Received, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import Change, KnownPlace, RefUpdate, check_same, keep_place, known_place
 from mvc.remote.fetch import PLACE as FETCHED
+from mvc.remote.fetch import Change, KnownPlace, RefUpdate, check_same, keep_place, known_place
 from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import send
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, head as own_head, remote_refs, tags
+from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
+from mvc.repo.lookup.refs import head as own_head
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.types import Bytes, Progress
 
 PLACE = "pushed"
 _TRIES = 4
+_NOTHING = encode_entries(())
 
 
 class PushOptions(Struct, frozen=True):
@@ -89,11 +91,10 @@ def push(
         tips = [update.new for update in updates if update.new is not None]
         wanted = work.wanted([*tips, *plan.standing(refs)])
         moves = [
-            Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced")
-            for u in updates
+            Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced") for u in updates
         ]
         if chosen.dry_run:
-            work.count(send(context, wanted))
+            work.count(send(context, wanted) if wanted.versions else ())
         else:
             work.run(wanted, moves)
             _note_refs(context, remote, updates)
@@ -308,13 +309,14 @@ class _Push:
     def _send_all(self, wanted: Wanted, moves: Sequence[Move]) -> tuple[bytes, ...]:
         """The objects that the remote misses; none if all is there."""
         held: Slice | None = None
-        for each in send(self._context, wanted):
+        for each in send(self._context, wanted) if wanted.versions else ():
             if held is not None and (got := self._give(held)).missing:
                 return got.missing
             held = each
-        if held is None and not moves:
+        last = held or Slice(_NOTHING, 0, ())
+        if not moves and last.head == _NOTHING:
+            self._last = last
             return ()
-        last = held or Slice(encode_entries(()), 0, ())
         return self._give(replace(last, moves=tuple(moves))).missing
 
     def _give(self, given: Slice) -> Received:

@@ -13,19 +13,18 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, HistoryMissing, RemoteRefused
+from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.maintenance.rewrite_plan import coding_features
 from mvc.model.commit import Commit
 from mvc.remote.door import Move, Place, Received, Slice
-from mvc.remote.merging import Merger
+from mvc.remote.merging import Merger, check_clock, here_again
 from mvc.remote.moves import ref_changes
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Given, Missing, Proven, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
-from mvc.repo.times import format_time
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
@@ -42,8 +41,6 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.types import Bytes
 
-AHEAD_NS = 24 * 3600 * 1_000_000_000
-"""How far ahead of this clock a version may be dated."""
 _TRIES = 8
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
@@ -54,23 +51,27 @@ class _NoNews(Exception):
 
 
 class _Draft(Struct):
-    """An entry that was sent, which of its versions are new here, and where its records lie."""
+    """An entry that was sent, which of its versions are new here, and where its records lie.
+
+    ``again``: versions that were here without their states, which have come.
+    """
 
     sent: Sent
-    fresh: tuple[Commit, ...]
-    absent: dict[CommitId, Absent]
+    fresh: tuple[Commit, ...] = ()
+    again: tuple[Commit, ...] = ()
+    absent: dict[CommitId, Absent] = field(default_factory=dict)
     records: list[Placed] = field(default_factory=list)
     regions: tuple[Region, ...] = ()
     marks: tuple[bytes, ...] = ()
 
     @property
     def is_new(self) -> bool:
-        return bool(self.fresh or self.records)
+        return bool(self.fresh or self.again)
 
     @property
     def given(self) -> list[Given]:
         """The versions whose states came along."""
-        found = []
+        found = list(map(Given, self.again))
         for commit in self.fresh:
             lack = self.absent.get(commit.id)
             if lack is None or lack.why == "dropped":
@@ -97,6 +98,7 @@ class _Draft(Struct):
                 for commit, lack in lacks
                 if lack.why == "dropped"
             ),
+            here_again=tuple(commit.id for commit in self.again),
         )
 
 
@@ -125,10 +127,17 @@ def receive(
                 context.fresh()
                 with suppress(ConcurrentRewrite):
                     moved = work.run(packs)
-                    return Received(place_of(store.snapshot), moved=moved)
+                    place = place_of(store.snapshot)
+                    return Received(place, moved=moved, held=tuple(work.held))
     except Missing as missing:
-        return Received(place_of(store.snapshot), missing.ids)
+        return Received(place_of(store.snapshot), missing.ids, without=by_name(store.snapshot))
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+
+
+def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
+    """Versions whose states were forgotten by name here, and must not come back."""
+    marks = (each for recorded in snapshot.forgetting() for each in recorded.entry.forgotten)
+    return frozenset(each.commit for each in marks if each.named)
 
 
 def place_of(snapshot: Snapshot) -> Place:
@@ -143,19 +152,14 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
         raise DamagedData("the entries of a slice have other records than it brings")
-    snapshot, latest = context.store.snapshot, context.store.now_ns() + AHEAD_NS
+    snapshot, now_ns = context.store.snapshot, context.store.now_ns()
     new: set[CommitId] = set()
     drafts = []
     for each in sent:
         versions = [Commit.decode(data) for data in each.commits]
         fresh = []
         for commit in versions:
-            if commit.time_ns > latest:
-                raise RemoteRefused(
-                    f"version {commit.id.short} is dated {format_time(commit.time_ns)}, more than "
-                    "a day ahead of the clock here",
-                    hint="set the clock of the computer that made it, or of this one",
-                )
+            check_clock(commit.time_ns, now_ns, f"version {commit.id.short}")
             if commit.id in new or commits.find(snapshot, commit.id) is not None:
                 continue
             for behind in (*commit.parents, *commit.needs):
@@ -167,8 +171,12 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
             new.add(commit.id)
             fresh.append(commit)
         absent = {CommitId(lack.commit): lack for lack in each.absent}
-        drafts.append(_Draft(each, tuple(fresh), absent))
-    return drafts or [_Draft(Sent(), (), {})]
+        whole = [commit.id for commit in fresh if commit.id not in absent]
+        here_again(context, whole)  # refuses one that was forgotten by name
+        again = here_again(context, map(CommitId, each.again))
+        known = tuple(commits.get(context, id_) for id_ in again)
+        drafts.append(_Draft(each, tuple(fresh), known, absent))
+    return drafts or [_Draft(Sent())]
 
 
 def _take_records(
@@ -181,7 +189,7 @@ def _take_records(
         while left:
             head, header = _header(source, left)
             left -= header.size
-            if all(map(graph.holds, header.by_id)):
+            if not draft.is_new or all(map(graph.holds, header.by_id)):
                 for _ in source.parts(header.body_size):
                     pass
                 continue
@@ -252,6 +260,7 @@ class _Publication:
         self._merger = Merger(context)
         self._operation = "fetch" if local else "receive"
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
+        self.held: dict[CommitId, None] = {}
 
     def run(self, packs: PackWriter) -> tuple[str, ...]:
         """Returns the refs that moved. Raises Missing, DamagedData.
@@ -302,6 +311,7 @@ class _Publication:
         if draft.sent.truths is not None:
             merged = self._merger.merge(draft.sent.truths, {commit.id for commit in draft.fresh})
             entry, news = merged.into(entry), news or merged.is_news
+            self.held.update(dict.fromkeys(merged.held))
         if len(self._waiting) == 1:
             changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
             entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -12,14 +12,15 @@ from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, Chosen, Closure, Needed
-from mvc.remote.door import Move, Place, Slice, Wanted
+from mvc.remote.door import Place, Slice, Wanted
 from mvc.remote.merging import TruthReader
-from mvc.remote.slices import HEADS, SLICE, Absent, Sent, encode_entries
+from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.store.format import read_features
+from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -30,9 +31,8 @@ def send(
     """The slices that a receiver lacks, oldest first; at least one.
 
     ``without``: versions whose states do not leave. Each slice names the place in the journal up to
-    which it leads; the last one has the present refs as moves from nothing. Raises UnknownRevision
-    for a wanted version that is not here, StateForgotten for a wanted state that is not,
-    HistoryMissing for a receiver that has what this journal lacks.
+    which it leads. Raises UnknownRevision for a wanted version that is not here, StateForgotten for
+    a wanted state that is not, HistoryMissing for a receiver that has what this journal lacks.
     """
     return _Sending(context, wanted, without).slices()
 
@@ -66,12 +66,14 @@ class _Sending:
         self._snapshot = context.fresh()
         self._refs = head_refs(self._snapshot)
         self._start = _begins(self._snapshot, wanted.after)
+        self._seen = 0 if wanted.after is None else max(wanted.after.sequence, wanted.after.seen)
         self._since = list(self._look_since())
         self._have = self._had()
-        self._new = _unheld(self._snapshot, self._roots(), self._have)
+        self._new = self._unheld()
         self._held = Ancestors(self._snapshot, self._have)
         self._truths = TruthReader(self._snapshot)
         self._states = self._with_states()
+        self._end = self._snapshot.position.sequence
         self._closure = Closure(context, self._is_held, self._is_banned, wanted.objects)
         self._features = read_features(context.store.fs, context.store.folder) - {"compacted"}
 
@@ -80,15 +82,26 @@ class _Sending:
     def _look_since(self) -> Iterator[int]:
         """Offsets of entries since the receiver's place that may say more than versions.
 
-        Notes the values that refs had there, and what was deployed since.
+        Notes what was deployed since, and what refs and deployments led to when it was told of it.
         """
-        self._before: dict[str, CommitId | str | None] = {}
         self._deployed: set[CommitId] = set()
+        self._known: set[CommitId] = set()
+        refs: dict[str, RefValue] = {}
         for recorded in self._snapshot.entries(self._start):
-            for change in recorded.entry.refs:
-                self._before.setdefault(change.name, change.old)
-            self._deployed.update(made.commit for made in recorded.entry.deployments)
+            deployed = {made.commit for made in recorded.entry.deployments}
+            self._deployed |= deployed
+            if recorded.sequence < self._seen:
+                self._known |= deployed
+            else:
+                for change in recorded.entry.refs:
+                    refs.setdefault(change.name, change.old)
             yield recorded.offset
+        values = (self._refs | refs).items()
+        self._known.update(
+            value
+            for name, value in values
+            if name.startswith((BRANCH, TAG)) and isinstance(value, CommitId)
+        )
 
     def _had(self) -> list[CommitId]:
         """Versions that the receiver has with all that they come from."""
@@ -102,14 +115,20 @@ class _Sending:
                     "put back to an earlier state, or is another one",
                     hint="ask its owner; 'mvc remote remove' and 'add' begin anew",
                 )
-        if not wanted.versions and self._start != GENESIS:
-            # All that refs led to at the receiver's place was sent.
-            for name in {*self._refs, *self._before}:
-                value = self._before.get(name, self._refs.get(name))
-                is_sent = isinstance(value, CommitId) and name.startswith((BRANCH, TAG))
-                if is_sent and commits.find(self._snapshot, value) is not None:
-                    known.append(value)
         return known
+
+    def _unheld(self) -> dict[CommitId, tuple[Recorded, Commit]]:
+        """The versions that the receiver lacks: those that wanted ones come from or need."""
+        walk = _Walk(self._snapshot, self._start.offset)
+        for id_ in self._have:
+            walk.push(id_, _HELD)
+        if not self._wanted.versions and self._start != GENESIS:
+            for id_ in self._known:
+                if commits.find(self._snapshot, id_) is not None:
+                    walk.push(id_, _TOLD)
+        for id_ in self._roots():
+            walk.push(id_, _LACKED)
+        return walk.run()
 
     def _roots(self) -> list[CommitId]:
         wanted = self._wanted
@@ -124,7 +143,7 @@ class _Sending:
     def _is_held(self, recorded: Recorded) -> bool:
         """Whether the receiver has, as far as known, what an entry published first."""
         published = recorded.entry.commits
-        if any(commit.id in self._new for commit in published):
+        if any(commit.id in self._new for commit in published) or self._is_banned(recorded):
             return False
         if recorded.offset < self._start.offset and not self._wanted.versions:
             return True
@@ -137,12 +156,12 @@ class _Sending:
 
     # -- which states --------------------------------------------------------------------
 
-    def _mark(self, id_: CommitId) -> str | None:
-        recorded = self._snapshot.forgotten(id_)
-        if recorded is None:
-            return None
-        named = any(each.named for each in recorded.entry.forgotten if each.commit == id_)
-        return "name" if named else "rule"
+    def _mark(self, id_: CommitId) -> Lack | None:
+        """Why the state of a version is not here, or must not go; None if it is and may."""
+        mark = availability.forgotten(self._context, id_)
+        if id_ in self._wanted.without or (mark is not None and mark.named):
+            return "name"
+        return None if mark is None else "rule"
 
     def _with_states(self) -> Container[CommitId]:
         """The new versions whose states are wanted; those without weights count what they need."""
@@ -150,13 +169,13 @@ class _Sending:
         if states == "all":
             return self._new
         chosen: set[CommitId] = set()
-        waiting = [] if states == "none" else [*self._wanted.versions] or [*self._refs.values()]
-        for tip in waiting if isinstance(states, int) else ():
+        for tip in self._wanted.versions or self._refs.values():
             at: CommitId | None = tip
-            for _ in range(states):
-                if at is None or (found := commits.find(self._snapshot, at)) is None:
+            for _ in range(0 if states == "none" else states):
+                found = None if at is None else commits.find(self._snapshot, at)
+                if found is None:
                     break
-                chosen.add(at)
+                chosen.add(found[1].id)
                 at = next(iter(found[1].parents), None)
         waiting = list(chosen)
         while waiting:
@@ -170,10 +189,10 @@ class _Sending:
 
     def _version(self, commit: Commit) -> _Version:
         id_, mark = commit.id, self._mark(commit.id)
-        if mark == "name":
-            return _Version(commit, Absent(bytes(id_), "name"))
-        if mark == "rule" or id_ not in self._states or id_ in self._without:
-            return _Version(commit, Absent(bytes(id_), "rule"))
+        if mark is None and (id_ not in self._states or id_ in self._without):
+            mark = "rule"
+        if mark is not None:
+            return _Version(commit, Absent(bytes(id_), mark))
         gone = availability.dropped(self._context, id_)
         if gone is None:
             return _Version(commit)
@@ -191,7 +210,7 @@ class _Sending:
             if waiting.is_full(chosen.size):
                 yield waiting.done(self._features)
                 waiting = _Gathered()
-            waiting.add(sent, chosen, _place(recorded.after))
+            waiting.add(sent, chosen, _place(recorded.after, self._end))
         if self._wanted.again:
             for id_ in self._wanted.again:
                 sent, chosen = self._again(id_)
@@ -199,9 +218,8 @@ class _Sending:
                     yield waiting.done(self._features)
                     waiting = _Gathered()
                 waiting.add(sent, chosen, waiting.place)
-        moves = tuple(Move(name, None, id_) for name, id_ in sorted(self._refs.items()))
         waiting.place = _place(self._snapshot.position) if not self._wanted.again else None
-        yield waiting.done(self._features, moves)
+        yield waiting.done(self._features)
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
@@ -258,7 +276,7 @@ class _Sending:
 class _Known(Container[CommitId]):
     """The versions that the receiver has or gets."""
 
-    def __init__(self, new: Container[CommitId], held: Container[CommitId]) -> None:
+    def __init__(self, new: Container[CommitId], held: Ancestors) -> None:
         self._new, self._held = new, held
 
     def __contains__(self, id_: object) -> bool:
@@ -285,61 +303,68 @@ class _Gathered:
         self._heads += len(encode_entries([sent]))
         self.place = place
 
-    def done(self, features: frozenset[str], moves: tuple[Move, ...] = ()) -> Slice:
+    def done(self, features: frozenset[str]) -> Slice:
         records = (part for chosen in self._chosen for part in chosen.read())
         head = encode_entries(self._sent)
-        return Slice(head, self._size, records, moves, place=self.place, features=features)
+        return Slice(head, self._size, records, place=self.place, features=features)
 
 
-def _place(position: Position) -> Place:
-    return Place(position.sequence, position.chain)
+def _place(position: Position, end: int = 0) -> Place:
+    return Place(position.sequence, position.chain, 0 if end == position.sequence else end)
 
 
 def _begins(snapshot: Snapshot, after: Place | None) -> Position:
     """Where the journal goes on from a place; its beginning if it does not lead on from there."""
     if after is None or after.sequence <= 0:
         return GENESIS
-    if after == _place(snapshot.position):
-        return snapshot.position
+    end = snapshot.position
+    if (after.sequence, after.chain) == (end.sequence, end.chain):
+        return end
     before = snapshot.by_sequence(after.sequence - 1)
     return GENESIS if before is None or before.check != after.chain else before.after
 
 
-def _unheld(
-    snapshot: Snapshot, wanted: Iterable[CommitId], held: Iterable[CommitId]
-) -> dict[CommitId, tuple[Recorded, Commit]]:
-    """The versions that lead to wanted ones, as parents or needed, and to no held one.
+_LACKED, _TOLD, _HELD = range(3)
+"""Of a version: to be sent, told of at the receiver's place, or there with all behind it."""
 
-    Read back from the newest on, only until all that is left leads to held ones as well.
+
+class _Walk:
+    """From versions back to those that they come from or need, the newest first.
+
+    ``before``: what was told and stands before this byte of the journal is held. It reads on only
+    until all that is left leads to held versions as well.
     """
-    heap: list[tuple[tuple[int, int], CommitId, Recorded, Commit]] = []
-    is_held: dict[CommitId, bool] = {}
-    open_ = 0
 
-    def push(id_: CommitId, mark: bool) -> int:
-        """How many more are waiting that are not held."""
-        known = is_held.get(id_)
+    def __init__(self, snapshot: Snapshot, before: int) -> None:
+        self._snapshot, self._before = snapshot, before
+        self._heap: list[tuple[tuple[int, int], CommitId, Recorded, Commit]] = []
+        self._marks: dict[CommitId, int] = {}
+        self._open = 0  # versions in the heap that are not held
+
+    def push(self, id_: CommitId, mark: int) -> None:
+        """Has a version looked at, or raises the mark of one that is waiting."""
+        known = self._marks.get(id_)
         if known is None:
-            recorded, commit = commits.placed(snapshot, id_)
-            is_held[id_] = mark
-            heappush(heap, (newest_first(recorded, commit), id_, recorded, commit))
-            return 0 if mark else 1
-        if mark and not known:
-            is_held[id_] = True
-            return -1
-        return 0
+            recorded, commit = commits.placed(self._snapshot, id_)
+            heappush(self._heap, (newest_first(recorded, commit), id_, recorded, commit))
+            self._open += 1
+            known = _LACKED
+            self._marks[id_] = known
+        if mark > known:
+            self._open -= mark == _HELD
+            self._marks[id_] = mark
 
-    for id_ in held:
-        open_ += push(id_, True)
-    for id_ in wanted:
-        open_ += push(id_, False)
-    found: dict[CommitId, tuple[Recorded, Commit]] = {}
-    while open_:
-        _, id_, recorded, commit = heappop(heap)
-        mark = is_held[id_]
-        if not mark:
-            open_ -= 1
-            found[id_] = recorded, commit
-        for behind in (*commit.parents, *commit.needs):
-            open_ += push(behind, mark)
-    return found
+    def run(self) -> dict[CommitId, tuple[Recorded, Commit]]:
+        """The versions that are not held."""
+        found: dict[CommitId, tuple[Recorded, Commit]] = {}
+        while self._open:
+            _, id_, recorded, commit = heappop(self._heap)
+            mark = self._marks[id_]
+            self._open -= mark != _HELD
+            if mark == _TOLD and recorded.offset < self._before:
+                mark = _HELD
+            if mark != _HELD:
+                found[id_] = recorded, commit
+            for behind in (*commit.parents, *commit.needs):
+                self.push(behind, mark)
+        return found

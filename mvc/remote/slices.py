@@ -80,7 +80,7 @@ class _Wire(Struct, array_like=True):
     """What a slice says beside its entries."""
 
     moves: tuple[tuple[str, bytes | None, bytes | None, bool], ...] = ()
-    place: tuple[int, bytes] | None = None
+    place: tuple[int, bytes, int] | None = None
     features: frozenset[str] = frozenset()
 
 
@@ -105,7 +105,15 @@ def decode_entries(head: bytes) -> tuple[Sent, ...]:
 def write(given: Slice) -> Iterator[Bytes]:
     """A slice as bytes, in parts."""
     moves = tuple((m.name, _plain(m.old), _plain(m.new), m.force) for m in given.moves)
-    place = None if given.place is None else (given.place.sequence, given.place.chain)
+    place = (
+        None
+        if given.place is None
+        else (
+            given.place.sequence,
+            given.place.chain,
+            given.place.seen,
+        )
+    )
     tail = _encode(_Wire(moves, place, given.features))
     hasher = blake3()
     start = _PREFIX.pack(_MAGIC, len(given.head), len(tail), given.size)

@@ -248,14 +248,13 @@ class _Proof:
     def _codings(self, steps: Sequence[PathStep], *, grouped: bool) -> None:
         """Applies codings, each from its own base, and hashes what they make."""
         walks = [(step, self._path(step), _room(step.member)) for step in steps]
-        if grouped:
-            for _, path, out in walks:
-                if path.origin is not None:
-                    out[:] = self._at(path, steps[0].member.start, len(out))
-            walk_together(self._recovery.packs, [(path, out) for _, path, out in walks], self._pool)
-            waiting = [self._pool.submit(self._hashed, step.member, out) for step, _, out in walks]
-        else:
-            waiting = [self._pool.submit(self._made, *walk) for walk in walks]
+        shared = [walk for walk in walks if grouped and not _has_transform(walk[1])]
+        for step, path, out in shared:
+            if path.origin is not None:
+                out[:] = self._from(path, step.member.start, len(out))
+        walk_together(self._recovery.packs, [(path, out) for _, path, out in shared], self._pool)
+        done = {id(walk[2]) for walk in shared}
+        waiting = [self._pool.submit(self._made, *walk, done=id(walk[2]) in done) for walk in walks]
         for (step, _, out), digest in zip(walks, _all(waiting), strict=True):
             self._note(step.member, out, digest)
 
@@ -270,16 +269,18 @@ class _Proof:
         under = self._graph.path(id_, member.start, _At(self._held, member.start))
         return Path((*under.steps, step), 0.0, under.origin)
 
-    def _at(self, path: Path, start: int, size: int) -> memoryview:
+    def _from(self, path: Path, start: int, size: int) -> memoryview:
         assert path.origin is not None
         data = self._held[path.origin, start]
         if len(data) != size:
             raise DamagedData("a delta has another length than what it starts from")
         return data
 
-    def _made(self, step: PathStep, path: Path, out: memoryview) -> bytes:
-        origin = None if path.origin is None else self._held[path.origin, step.member.start]
-        self._recovery.walk(path, out, origin)
+    def _made(self, step: PathStep, path: Path, out: memoryview, *, done: bool) -> bytes:
+        """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
+        if not done:
+            origin = None if path.origin is None else self._held[path.origin, step.member.start]
+            self._recovery.walk(path, out, origin)
         return self._hashed(step.member, out)
 
     def _hashed(self, member: Member, out: memoryview) -> bytes:
@@ -382,6 +383,10 @@ class _At:
 
     def __contains__(self, id_: object) -> bool:
         return (id_, self._start) in self._held
+
+
+def _has_transform(path: Path) -> bool:
+    return any(step.member.coding.transform for step in path.steps)
 
 
 def _views_of(entry: FileEntry) -> dict[bytes, tuple[bytes, View]]:
