@@ -88,10 +88,10 @@ class FolderObjects:
     """Objects as files of a folder that several hosts may share.
 
     A swapped object is a folder of numbered files. A version is the number of the newest and the
-    hash of its content: neither time, inode nor size of a file tells two apart everywhere. The next one is written
-    under another name and gets its number by ``link``, which fails where the number is taken. Old
-    numbers are deleted from the lowest up, but the first; so a number is free only if nobody ever
-    had it, provided that the one before it is still there.
+    hash of its content: neither time, inode nor size of a file tells two apart everywhere. The
+    next one is written under another name and gets its number by ``link``, which fails where the
+    number is taken. Old numbers are deleted from the lowest up, but the first; so a number is free
+    only if nobody ever had it, provided that the one before it is still there.
     """
 
     def __init__(self, fs: FileSystem, folder: Path) -> None:
@@ -181,7 +181,7 @@ class FolderObjects:
         return _version(before + 1, data)
 
     def _version(self, name: str, number: int) -> str:
-        """What has this number now, by its content: a network folder remembers names for a while."""
+        """What has this number now; by its content, since a network folder remembers names."""
         data = self._read(self._numbered(name, number), _LONGEST)
         return "" if data is None else _version(number, data)
 

@@ -141,9 +141,9 @@ def single_frames(data: bytes, what: str) -> Iterator[tuple[bytes, int, bytes, b
         frame = _frame_at(data, at)
         if frame is None:
             raise DamagedData(f"{what} is damaged: no operation stands at byte {at}")
-        payload, *rest = frame
+        payload, sequence, chain, check = frame
         end = at + OVERHEAD + len(payload)
-        yield data[at:end], *rest
+        yield data[at:end], sequence, chain, check
         at = end
 
 

@@ -49,20 +49,29 @@ class Passing:
         return self.call("now", "", self.inner.now_ns)
 
 
-class Failing(Passing):
-    """The ``fail_at``-th operation (from 1) fails, after its effect if ``after``."""
+class Fault:
+    """The ``at``-th operation (from 1) of all stores fails, after its effect if ``after``."""
 
-    def __init__(self, inner: Objects, fail_at: int, *, after: bool) -> None:
-        super().__init__(inner)
-        self.fail_at, self.after = fail_at, after
+    def __init__(self, at: int, *, after: bool) -> None:
+        self.at, self.after = at, after
+        self.count = 0
         self.failed = ""
 
+
+class Failing(Passing):
+    """A store whose operations a fault counts."""
+
+    def __init__(self, inner: Objects, fault: Fault) -> None:
+        super().__init__(inner)
+        self.fault = fault
+
     def call(self, operation: str, name: str, act: Callable[[], T]) -> T:
-        self.calls.append(f"{operation} {name.partition('/')[0]}")
-        if len(self.calls) != self.fail_at:
+        fault = self.fault
+        fault.count += 1
+        if fault.count != fault.at:
             return act()
-        self.failed = self.calls[-1]
-        if self.after:
+        fault.failed = f"{operation} {name.partition('/')[0]}"
+        if fault.after:
             act()
         raise RemoteUnreachable(f"{self.url} does not answer: injected")
 

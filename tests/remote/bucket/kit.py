@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
+from mvc.maintenance.fsck.fsck import fsck
 from mvc.remote.bucket import door as doors
+from mvc.remote.bucket import inspect, maintain
 from mvc.remote.bucket.objects import Objects
 from mvc.remote.fetch import Fetched, fetch
 from mvc.remote.push import Pushed, PushOptions, push
 from mvc.remote.remotes import Remote, add_remote
 
+T = TypeVar("T")
 Wrap = Callable[[Objects], Objects]
 
 
@@ -36,8 +40,12 @@ class Team:
 
     def __getitem__(self, name: str) -> Repository:
         if name not in self._repos:
-            repo = Repository.init(self.folder / name)
-            add_remote(repo.context, self.remote)
+            root = self.folder / name
+            if root.exists():
+                repo = Repository.open(root)
+            else:
+                repo = Repository.init(root)
+                add_remote(repo.context, self.remote)
             self._repos[name] = repo
         return self._repos[name]
 
@@ -54,9 +62,20 @@ class Team:
     def mirror(self, name: str) -> Path:
         return self.folder / name / ".mvc/remotes/origin/mirror"
 
+    def maintain(self, name: str, act: Callable[[Repository], T]) -> T:
+        """Runs a verb on the bucket's repository."""
+        return maintain(self.remote, self[name].context, lambda context: act(Repository(context)))
+
+    def problems(self, name: str) -> tuple[object, ...]:
+        """What fsck finds in the bucket."""
+        return inspect(
+            self.remote, self[name].context, lambda context: fsck(context, full=True).problems
+        )
+
     def close(self) -> None:
         for repo in self._repos.values():
             repo.close()
+        self._repos.clear()
 
     @contextmanager
     def wrapped(self, wrap: Wrap) -> Iterator[None]:
