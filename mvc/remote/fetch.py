@@ -316,7 +316,7 @@ def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -
 
 def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
     """Raises HistoryMissing for a remote that is another repository, or has gone back."""
-    if known is None or not head.identity:
+    if known is None or not known.identity or not head.identity:
         return
     again = (
         f"if that is meant: 'mvc remote remove {remote.name}', then "
