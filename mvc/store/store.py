@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 FOLDER = ".mvc"
 CONFIG = "config.yaml"
+FIRST_CONFIG = b"# See docs/commands/config.md\n"
+BARE_CONFIG = FIRST_CONFIG + b"core:\n  bare: true\n"
 GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it alone
 
 
