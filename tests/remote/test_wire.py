@@ -18,9 +18,7 @@ def test_messages_come_back_as_they_were() -> None:
     refs = {"heads/main": ID, "HEAD": "heads/main", "heads/new": None}
     head = Head(b"i" * 16, Place(3, b"c" * 16), frozenset({"entry-5"}), refs, 7, scopes=("read",))
     assert wire.decode_head(wire.encode_head(head)) == head
-    wanted = Wanted(
-        Place(1, b"a" * 16), (ID,), frozenset({ID}), 3, objects=(b"o" * 32,)
-    )
+    wanted = Wanted(Place(1, b"a" * 16), (ID,), frozenset({ID}), 3, objects=(b"o" * 32,))
     assert wire.decode_wanted(wire.encode_wanted(wanted)) == wanted
     assert wire.decode_wanted(wire.encode_wanted(Wanted(states="none"))).states == "none"
     received = Received(Place(2, b"b" * 16), (b"o" * 32,), ("heads/main",))
