@@ -23,7 +23,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.hashing import pieces, verify_pieces
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.remote.slices import Shape
+from mvc.remote.slices import SentShape
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -58,15 +58,15 @@ class Needed(Struct, frozen=True):
         return id_ in self.blobs or id_ in self.manifests
 
 
-class Chosen(Struct, frozen=True):
+class ChosenRecords(Struct, frozen=True):
     """Records of ``size`` bytes, read when they are asked for."""
 
     size: int
-    shapes: tuple[Shape, ...]
+    shapes: tuple[SentShape, ...]
     read: Callable[[], Iterator[Bytes]]
 
 
-NOTHING = Chosen(0, (), lambda: iter(()))
+NOTHING = ChosenRecords(0, (), lambda: iter(()))
 
 _Place = tuple[int, int]
 _Own = Mapping[bytes, Sequence[PathStep]]
@@ -107,7 +107,7 @@ class Closure:
         """A manifest; raises DamagedData."""
         return self._stream.load(id_)
 
-    def choose(self, recorded: Recorded, needed: Needed) -> Chosen:
+    def choose(self, recorded: Recorded, needed: Needed) -> ChosenRecords:
         """The records that an entry's versions need and that were not sent yet."""
         work = _Choice(self, recorded.offset, needed)
         work.run()
@@ -215,9 +215,11 @@ class Closure:
         self._lacking.update(base for step in steps if (base := self.base_of(step.member)))
         return steps
 
-    def encoded(self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]) -> Spool:
+    def encoded(
+        self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]
+    ) -> RecordSpool:
         """Objects in full, each encoded anew from verified bytes."""
-        store, spool = self._context.store, Spool()
+        store, spool = self._context.store, RecordSpool()
         policy = Policy(encoding_policy(self._context.config).pipeline, reset=True)
         with closing(store.object_writer(spool, policy)) as writer:
             room = Arena(2 * PIECE)
@@ -261,7 +263,7 @@ class Closure:
             yield self._packs.payload(*place, header, header.members[i])
 
 
-class Spool:
+class RecordSpool:
     """Records that were encoded anew, in a temporary file."""
 
     def __init__(self) -> None:
@@ -404,7 +406,7 @@ class _Choice:
         """Objects in the entry's records that did not go."""
         return self._own.keys() - self._taken - self._needed.manifests
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenRecords:
         closure = self._closure
         parts: list[Callable[[], Iterator[Bytes]]] = []
         size = 0
@@ -425,10 +427,10 @@ class _Choice:
                 parts.append(partial(closure.part, place, header, some))
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
         shapes = tuple(
-            Shape(id_, self._specs[id_].dtype, self._specs[id_].shape)
+            SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(self._taken - self._needed.blobs.keys())
         )
-        return Chosen(size, shapes, partial(_one_after_another, parts))
+        return ChosenRecords(size, shapes, partial(_one_after_another, parts))
 
 
 def _one_after_another(parts: Sequence[Callable[[], Iterator[Bytes]]]) -> Iterator[Bytes]:

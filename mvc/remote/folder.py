@@ -19,24 +19,27 @@ from mvc.store.snapshot import Snapshot
 
 
 class FolderDoor:
-    """``fresh``: what is received goes to packs of its own."""
+    """``fresh``: what is received goes to packs of its own. ``scopes``: what a caller may do."""
 
-    def __init__(self, url: str, context: Context, *, fresh: bool = False) -> None:
+    def __init__(
+        self, url: str, context: Context, *, fresh: bool = False, scopes: tuple[str, ...] = ()
+    ) -> None:
         self.url = url
         self.context = context
-        self._fresh = fresh
+        self._fresh, self._scopes = fresh, scopes
 
     def head(self) -> Head:
         """What the repository is now."""
         store, snapshot = self.context.store, self.context.fresh()
         refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
         return Head(
-            snapshot.identity,
-            place_of(snapshot),
-            read_features(store.fs, store.folder),
-            refs,
-            store.now_ns(),
+            identity=snapshot.identity,
+            place=place_of(snapshot),
+            features=read_features(store.fs, store.folder),
+            refs=refs,
+            time_ns=store.now_ns(),
             bare=self.context.bare,
+            scopes=self._scopes,
             unnamed=_unnamed(snapshot),
         )
 
@@ -46,7 +49,7 @@ class FolderDoor:
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""
-        return receive(self.context, given, fresh=self._fresh)
+        return receive(self.context, given, fresh=self._fresh, scopes=self._scopes)
 
     def close(self) -> None:
         """Closes the repository."""

@@ -7,7 +7,7 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -22,13 +22,14 @@ from mvc.model.commit import Commit
 from mvc.remote.door import Move, Place, Received, Slice
 from mvc.remote.merging import Merger, check_clock, here_again
 from mvc.remote.moves import ref_changes
+from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
-from mvc.remote.verify import Given, Missing, Proven, opened_ahead, prove
+from mvc.remote.verify import Given, Missing, ProvenSlice, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
-from mvc.store.journal.entries import Entry, Forgotten, RefChange, Region, Weights
+from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
 from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
@@ -49,7 +50,7 @@ _HEADER = 8 * MIB
 _BODY = 8 * PIECE
 
 
-class _Draft(Struct):
+class _Incoming(Struct):
     """An entry that was sent, which of its versions are new here, and where its records lie.
 
     ``again``: versions that were here without their states, which have come.
@@ -66,6 +67,11 @@ class _Draft(Struct):
     @property
     def is_new(self) -> bool:
         return bool(self.fresh or self.again)
+
+    @property
+    def own(self) -> set[CommitId]:
+        """The versions that it publishes here."""
+        return {commit.id for commit in self.fresh}
 
     @property
     def given(self) -> list[Given]:
@@ -102,26 +108,33 @@ class _Draft(Struct):
 
 
 def receive(
-    context: Context, given: Slice, *, local: bool = False, fresh: bool = False
+    context: Context,
+    given: Slice,
+    *,
+    local: bool = False,
+    fresh: bool = False,
+    scopes: tuple[str, ...] = (),
 ) -> Received:
     """Publishes a slice, durably, or says which objects it lacks; then nothing has changed.
 
     ``local``: the repository itself fetches, so no rule of a push applies to its refs. ``fresh``:
-    records go to packs of their own. Raises DamagedData for what is not what its name says,
-    RemoteRefused for what is dated more than a day ahead, HistoryMissing for a version whose
-    parents are unknown, RefConflict, StateForgotten, UnsupportedFormat, Busy; nothing of the
-    slice is visible then.
+    records go to packs of their own. ``scopes``: what the sender may do, without any everything.
+    Raises DamagedData for what is not what its name says, RemoteRefused for what is dated more
+    than a day ahead or needs another scope, HistoryMissing for a version whose parents are
+    unknown, RefConflict, StateForgotten, UnsupportedFormat, Busy; nothing of the slice is visible
+    then.
     """
     store = context.store
     store.now_ns()
     store.require()
     context.fresh()
     check_features(given.features)
+    check_moves(scopes, given.moves)
     drafts = _drafts(context, decode_entries(given.head), given.size)
     try:
         with store.pack_writer(fresh=fresh) as packs:
             _take_records(store.graph, packs, given.records, drafts)
-            work = _Publication(context, drafts, given.moves, local)
+            work = _Publication(context, drafts, given.moves, local=local, scopes=scopes)
             for _ in range(_TRIES):
                 context.fresh()
                 with suppress(ConcurrentRewrite):
@@ -147,7 +160,7 @@ def place_of(snapshot: Snapshot) -> Place:
 # -- what was sent ---------------------------------------------------------------------------
 
 
-def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
+def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Incoming]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
         raise DamagedData("the entries of a slice have other records than it brings")
@@ -174,12 +187,12 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
         here_again(context, whole)  # refuses one that was forgotten by name
         again = here_again(context, map(CommitId, each.again))
         known = tuple(commits.get(context, id_) for id_ in again)
-        drafts.append(_Draft(each, tuple(fresh), known, absent))
-    return drafts or [_Draft(Sent())]
+        drafts.append(_Incoming(each, tuple(fresh), known, absent))
+    return drafts or [_Incoming(Sent())]
 
 
 def _take_records(
-    graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_Draft]
+    graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_Incoming]
 ) -> None:
     """Appends the records of every entry, but those of which all objects are here already."""
     source = _Source(parts)
@@ -249,10 +262,16 @@ class _Publication:
     """Proves the drafts and publishes them one after the other; the refs move with the last."""
 
     def __init__(
-        self, context: Context, drafts: Sequence[_Draft], moves: Sequence[Move], local: bool
+        self,
+        context: Context,
+        drafts: Sequence[_Incoming],
+        moves: Sequence[Move],
+        *,
+        local: bool,
+        scopes: tuple[str, ...],
     ) -> None:
         self._context, self._drafts = context, drafts
-        self._moves, self._local = moves, local
+        self._moves, self._local, self._scopes = moves, local, scopes
         self._merger = Merger(context)
         self._operation = FETCHED if local else PUSHED
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
@@ -274,51 +293,54 @@ class _Publication:
         def makes() -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:
                 _check_used(store.graph, proven.used)
-            self._changes()  # what it refuses is refused before anything is published
+            for draft in self._drafts:  # what is refused is refused before anything is published
+                self._entry(draft, self._commits)
             for draft in self._drafts:
-                if self._entry(draft) is not None:
+                if self._entry(draft, draft.own) is not None:
                     yield partial(self._made, draft)
 
         done = store.publish_all(makes)
         return tuple(change.name for each in done for change in each.entry.refs)
 
-    def _proven(self) -> Proven:
+    def _proven(self) -> ProvenSlice:
         store = self._context.store
         fresh = [draft for draft in self._drafts if draft.is_new]
         if not fresh:
-            return Proven()
+            return ProvenSlice()
         records = [record for draft in fresh for record in draft.records]
         shapes = {each.id: each.spec for draft in fresh for each in draft.sent.shapes}
         entries = [draft.entry(self._operation, store.now_ns()) for draft in fresh]
         with opened_ahead(self._context, entries) as view:
             given = [version for draft in fresh for version in draft.given]
-            proven = prove(self._context, view, records, given, shapes)
+            proven = prove(self._context, view, records, versions=given, shapes=shapes)
         for draft in fresh:
             marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
             draft.marks = tuple(sorted(marks))
         members = (member for _, _, header in records for member in header.members)
         return replace(proven, features=proven.features | coding_features(members))
 
-    def _changes(self) -> tuple[RefChange, ...]:
-        changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
-        return tuple(changes)
-
-    def _made(self, draft: _Draft) -> Entry:
-        entry = self._entry(draft)
+    def _made(self, draft: _Incoming) -> Entry:
+        entry = self._entry(draft, draft.own)
         assert entry is not None
         return entry
 
-    def _entry(self, draft: _Draft) -> Entry | None:
-        """What is recorded of a draft, under the journal's lock; None if nothing of it is new."""
+    def _entry(self, draft: _Incoming, own: Collection[CommitId]) -> Entry | None:
+        """What is recorded of a draft, under the journal's lock; None if nothing of it is new.
+
+        ``own``: versions that are there by then. Raises what the receiver refuses.
+        """
         entry = draft.entry(self._operation, self._context.store.now_ns())
         news = draft.is_new
         if draft.sent.truths is not None:
-            merged = self._merger.merge(draft.sent.truths, {commit.id for commit in draft.fresh})
+            merged = self._merger.merge(draft.sent.truths, own)
+            targets = {d.target for d in merged.deployments}
+            targets |= {r.target for r in merged.retractions}
+            check_news(self._scopes, targets, forgets=bool(merged.forgotten))
             entry, news = merged.into(entry), news or merged.is_news
             self.held.update(dict.fromkeys(merged.held))
         if draft is self._drafts[-1]:
-            changes = self._changes()
-            entry, news = replace(entry, refs=changes), news or bool(changes)
+            changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
+            entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
         return entry if news else None
 
 

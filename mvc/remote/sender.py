@@ -12,7 +12,7 @@ from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
-from mvc.remote.closure import NOTHING, Chosen, Closure, Needed
+from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
 from mvc.remote.merging import TruthReader
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
@@ -263,7 +263,7 @@ class _Sending:
         self.gone.update(Commit.decode(data).id for sent in gathered.sent for data in sent.commits)
         return gathered.done(self._features)
 
-    def _all(self) -> Iterator[tuple[Sent, Chosen, Place | None]]:
+    def _all(self) -> Iterator[tuple[Sent, ChosenRecords, Place | None]]:
         for recorded in self._entries():
             sent, chosen = self._sent(recorded)
             if sent is not None:
@@ -279,7 +279,7 @@ class _Sending:
         for offset in sorted(offsets):
             yield self._snapshot.entry(offset)
 
-    def _sent(self, recorded: Recorded) -> tuple[Sent | None, Chosen]:
+    def _sent(self, recorded: Recorded) -> tuple[Sent | None, ChosenRecords]:
         versions = [
             self._version(commit)
             for commit in recorded.entry.commits
@@ -301,14 +301,14 @@ class _Sending:
             chosen,
         )
 
-    def _again(self, id_: CommitId) -> tuple[Sent, Chosen]:
+    def _again(self, id_: CommitId) -> tuple[Sent, ChosenRecords]:
         """The state of a version that the receiver has without it."""
         recorded, commit = commits.placed(self._snapshot, id_)
         availability.check_kept(self._context, id_)
         chosen = self._records(recorded, [_Version(commit)])
         return Sent(size=chosen.size, again=(bytes(id_),), shapes=chosen.shapes), chosen
 
-    def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> Chosen:
+    def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> ChosenRecords:
         found: set[ManifestId] = set()
         blobs: dict[bytes, TensorSpec] = {}
         for version in versions:
@@ -339,14 +339,14 @@ class _Gathered:
     def __init__(self) -> None:
         self.place: Place | None = None
         self.sent: list[Sent] = []
-        self._chosen: list[Chosen] = []
+        self._chosen: list[ChosenRecords] = []
         self._size = self._heads = 0
 
     def is_full(self, more: int, most: int) -> bool:
         """Whether it ends before an entry with so many bytes of records."""
         return bool(self.sent) and (self._size + more > most or self._heads > HEADS)
 
-    def add(self, sent: Sent, chosen: Chosen, place: Place | None) -> None:
+    def add(self, sent: Sent, chosen: ChosenRecords, place: Place | None) -> None:
         self.sent.append(sent)
         self._chosen.append(chosen)
         self._size += chosen.size

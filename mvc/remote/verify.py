@@ -74,7 +74,7 @@ class Given(Struct, frozen=True):
     given_up: frozenset[str] = frozenset()
 
 
-class Proven(Struct, frozen=True):
+class ProvenSlice(Struct, frozen=True):
     """``used``: sizes of the objects that the repository had before, as far as known, else 1.
 
     ``marks``: what finds the files that are new in a version; ``features``: of the manifests.
@@ -89,9 +89,10 @@ def prove(
     context: Context,
     view: Snapshot,
     records: Sequence[Placed],
+    *,
     versions: Sequence[Given],
     shapes: Mapping[bytes, TensorSpec],
-) -> Proven:
+) -> ProvenSlice:
     """Raises DamagedData or Missing unless every record and version is right.
 
     ``view``: from ``opened_ahead``. ``shapes``: of objects that no version names.
@@ -128,7 +129,7 @@ class _Proof:
         self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._held_bytes = 0
 
-    def run(self, records: Sequence[Placed], versions: Sequence[Given]) -> Proven:
+    def run(self, records: Sequence[Placed], versions: Sequence[Given]) -> ProvenSlice:
         for _, _, header in records:
             self._received.update(header.by_id)
         self._look_for_bases(records)
@@ -141,7 +142,7 @@ class _Proof:
             self._version(given, manifest)
         used = {id_: self._specs[id_].nbytes if id_ in self._specs else 1 for id_ in self._used}
         features = frozenset[str]().union(*(manifest.features for _, manifest in found))
-        return Proven(used, self._marks(found), features)
+        return ProvenSlice(used, self._marks(found), features)
 
     def _marks(self, found: Iterable[tuple[Given, Manifest]]) -> dict[CommitId, tuple[bytes, ...]]:
         """The first bytes of the state of each file that the version's first parent has not."""
