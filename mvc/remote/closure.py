@@ -98,6 +98,7 @@ class Closure:
         self._left: set[bytes] = set()  # objects of these that were not
         self._extra: set[bytes] = set()  # objects that were sent with others' entries
         self._homes: dict[int, bool] = {}
+        self._first: dict[bytes, int | None] = {}
         self._found: dict[bytes, TensorSpec | None] = {}
 
     def _meant(self, id_: bytes) -> bytes:
@@ -121,10 +122,19 @@ class Closure:
 
     def has(self, id_: bytes) -> bool:
         """Whether the receiver has an object, or was sent it."""
-        homes = self._graph.entries_holding(id_)
-        if id_ in self._extra or (homes and homes[0] in self._done):
+        home = self._home(id_)
+        if id_ in self._extra or home in self._done:
             return id_ not in self._left
-        return bool(homes) and id_ not in self._lacking and self._held_at(homes[0])
+        return home is not None and id_ not in self._lacking and self._held_at(home)
+
+    def _home(self, id_: bytes) -> int | None:
+        """Where the entry stands that published an object first."""
+        if id_ not in self._first:
+            if len(self._first) > _RESOLVED:
+                self._first.clear()
+            homes = self._graph.entries_holding(id_)
+            self._first[id_] = homes[0] if homes else None
+        return self._first[id_]
 
     def lacks(self, id_: bytes) -> bool:
         """Whether the receiver said that nothing leads to an object there."""
@@ -199,7 +209,7 @@ class Closure:
 
     def is_home(self, id_: bytes, offset: int) -> bool:
         """Whether the entry at this byte of the journal published an object first."""
-        return self._graph.entries_holding(id_)[:1] == [offset]
+        return self._home(id_) == offset
 
     def base_of(self, member: Member) -> bytes | None:
         return self._graph.resolve_prefix(member.base)
@@ -426,9 +436,11 @@ class _Choice:
                 some = sorted(members)
                 parts.append(partial(closure.part, place, header, some))
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
+        members = (header.members[i] for header, some in self._records.values() for i in some)
+        sent = {member.id for member in members if member.kind == BLOB} | self._anew.keys()
         shapes = tuple(
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
-            for id_ in sorted(self._taken - self._needed.blobs.keys())
+            for id_ in sorted(sent - self._needed.blobs.keys())
         )
         return ChosenRecords(size, shapes, partial(_one_after_another, parts))
 

@@ -24,7 +24,7 @@ from mvc.remote.merging import Merger, check_clock, here_again
 from mvc.remote.moves import ref_changes
 from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
-from mvc.remote.verify import Given, Missing, ProvenSlice, opened_ahead, prove
+from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.store.format import check_features
@@ -50,7 +50,7 @@ _HEADER = 8 * MIB
 _BODY = 8 * PIECE
 
 
-class _Incoming(Struct):
+class _ReceivedEntry(Struct):
     """An entry that was sent, which of its versions are new here, and where its records lie.
 
     ``again``: versions that were here without their states, which have come.
@@ -74,14 +74,15 @@ class _Incoming(Struct):
         return {commit.id for commit in self.fresh}
 
     @property
-    def given(self) -> list[Given]:
-        """The versions whose states came along."""
-        found = list(map(Given, self.again))
+    def delivered(self) -> Delivered:
+        """What is to be proven of it."""
+        given = list(map(Given, self.again))
         for commit in self.fresh:
             lack = self.absent.get(commit.id)
             if lack is None or lack.why == "dropped":
-                found.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
-        return found
+                given.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
+        shapes = {each.id: each.spec for each in self.sent.shapes}
+        return Delivered(self.records, given, shapes)
 
     def entry(self, operation: str, now_ns: int) -> Entry:
         """What is recorded here, but for truths and refs."""
@@ -160,7 +161,7 @@ def place_of(snapshot: Snapshot) -> Place:
 # -- what was sent ---------------------------------------------------------------------------
 
 
-def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Incoming]:
+def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_ReceivedEntry]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
         raise DamagedData("the entries of a slice have other records than it brings")
@@ -187,12 +188,12 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Incoming
         here_again(context, whole)  # refuses one that was forgotten by name
         again = here_again(context, map(CommitId, each.again))
         known = tuple(commits.get(context, id_) for id_ in again)
-        drafts.append(_Incoming(each, tuple(fresh), known, absent))
-    return drafts or [_Incoming(Sent())]
+        drafts.append(_ReceivedEntry(each, tuple(fresh), known, absent))
+    return drafts or [_ReceivedEntry(Sent())]
 
 
 def _take_records(
-    graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_Incoming]
+    graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
     """Appends the records of every entry, but those of which all objects are here already."""
     source = _Source(parts)
@@ -264,7 +265,7 @@ class _Publication:
     def __init__(
         self,
         context: Context,
-        drafts: Sequence[_Incoming],
+        drafts: Sequence[_ReceivedEntry],
         moves: Sequence[Move],
         *,
         local: bool,
@@ -307,24 +308,22 @@ class _Publication:
         fresh = [draft for draft in self._drafts if draft.is_new]
         if not fresh:
             return ProvenSlice()
-        records = [record for draft in fresh for record in draft.records]
-        shapes = {each.id: each.spec for draft in fresh for each in draft.sent.shapes}
         entries = [draft.entry(self._operation, store.now_ns()) for draft in fresh]
         with opened_ahead(self._context, entries) as view:
-            given = [version for draft in fresh for version in draft.given]
-            proven = prove(self._context, view, records, versions=given, shapes=shapes)
+            proven = prove(self._context, view, [draft.delivered for draft in fresh])
         for draft in fresh:
             marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
             draft.marks = tuple(sorted(marks))
+        records = (record for draft in fresh for record in draft.records)
         members = (member for _, _, header in records for member in header.members)
         return replace(proven, features=proven.features | coding_features(members))
 
-    def _made(self, draft: _Incoming) -> Entry:
+    def _made(self, draft: _ReceivedEntry) -> Entry:
         entry = self._entry(draft, draft.own)
         assert entry is not None
         return entry
 
-    def _entry(self, draft: _Incoming, own: Collection[CommitId]) -> Entry | None:
+    def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
         """What is recorded of a draft, under the journal's lock; None if nothing of it is new.
 
         ``own``: versions that are there by then. Raises what the receiver refuses.

@@ -160,8 +160,11 @@ class _Sending:
                 )
         return known
 
-    def _unheld(self) -> dict[CommitId, tuple[Recorded, Commit]]:
-        """The versions that the receiver lacks: those that wanted ones come from or need."""
+    def _unheld(self) -> dict[CommitId, int]:
+        """The versions that the receiver lacks: those that wanted ones come from or need.
+
+        By id the byte of the journal at which the entry stands that published it.
+        """
         walk = _Walk(self._snapshot, self._start.offset)
         for id_ in self._have:
             walk.push(id_, _HELD)
@@ -273,7 +276,7 @@ class _Sending:
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
-        offsets = {recorded.offset for recorded, _ in self._new.values()}
+        offsets = set(self._new.values())
         offsets.update(self._truths.about(self._new.keys()) if self._start != GENESIS else ())
         offsets.update(() if self._wanted.again else self._since)
         for offset in sorted(offsets):
@@ -283,7 +286,7 @@ class _Sending:
         versions = [
             self._version(commit)
             for commit in recorded.entry.commits
-            if commit.id in self._new and self._new[commit.id][0].offset == recorded.offset
+            if self._new.get(commit.id) == recorded.offset
         ]
         among = None if not self._wanted.versions else _Known(self._new, self._held)
         truths = self._truths.of(recorded, among)
@@ -404,9 +407,9 @@ class _Walk:
             self._open -= mark == _HELD
             self._marks[id_] = mark
 
-    def run(self) -> dict[CommitId, tuple[Recorded, Commit]]:
-        """The versions that are not held."""
-        found: dict[CommitId, tuple[Recorded, Commit]] = {}
+    def run(self) -> dict[CommitId, int]:
+        """The versions that are not held, and where their entries stand."""
+        found: dict[CommitId, int] = {}
         while self._open:
             _, id_, recorded, commit = heappop(self._heap)
             mark = self._marks[id_]
@@ -414,7 +417,7 @@ class _Walk:
             if mark == _TOLD and recorded.offset < self._before:
                 mark = _HELD
             if mark != _HELD:
-                found[id_] = recorded, commit
+                found[id_] = recorded.offset
             for behind in (*commit.parents, *commit.needs):
                 self.push(behind, mark)
         return found
