@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from msgspec import Struct
 import mvc
 from mvc.errors import MvcError, MvcWarning, WrongUsage
 from mvc.io.patience import Patience, warn
+from mvc.remote.remotes import find_remote
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -44,14 +46,14 @@ class Pusher(threading.Thread):
     """The thread; ``committed`` tells it of versions, ``finish`` ends it."""
 
     def __init__(self, repo: Repository, remote: str, branch: str | None) -> None:
-        """Raises WrongUsage without a branch, and what ``repo.remotes`` raises for the remote."""
+        """Raises WrongUsage without a branch, UnknownRevision without such a remote."""
         super().__init__(name="mvc-pusher", daemon=True)
         if branch is None:
             raise WrongUsage(
                 f"HEAD is detached, so there is no branch to push to {remote}",
                 hint="name the branch that gets the versions: branch=...",
             )
-        repo.remotes.get(remote)
+        find_remote(repo.context, remote)
         context = repo.context
         self._remote, self._branch = remote, branch
         self._limit = float(context.config.get("recorder.push_timeout"))
@@ -85,12 +87,18 @@ class Pusher(threading.Thread):
 
         Returns at the latest when a push has not gone on for ``recorder.push_timeout``.
         """
+        for _ in self.finishing():
+            pass
+
+    def finishing(self) -> Iterator[None]:
+        """As ``finish``, in steps of at most a second, for a caller that has to say it is alive."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         patience = Patience(self._limit, lambda s: warn(f"a push to {self._remote}", s))
         moves = self._moves
         while self.is_alive():
+            yield
             self.join(min(1.0, self._limit))
             if moves != self._moves:
                 moves = self._moves

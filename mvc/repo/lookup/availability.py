@@ -61,13 +61,17 @@ def forgotten_ns(context: Context, id_: CommitId) -> int | None:
 
 def check_kept(context: Context, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version was forgotten."""
-    time_ns = forgotten_ns(context, id_)
-    if time_ns is not None:
-        date = format_time(time_ns, precise=False)
-        raise StateForgotten(
-            f"the state of version {id_.short} was forgotten on {date}",
-            hint="its commit is still shown by 'mvc log'; what it held is gone",
-        )
+    recorded = context.store.snapshot.forgotten(id_)
+    if recorded is None:
+        return
+    date = format_time(recorded.entry.time_ns, precise=False)
+    error = StateForgotten(
+        f"the state of version {id_.short} was forgotten on {date}",
+        hint="its commit is still shown by 'mvc log'; what it held is gone",
+    )
+    if not any(each.named for each in recorded.entry.forgotten if each.commit == id_):
+        error.absent = id_
+    raise error
 
 
 def dropped_paths(marks: Iterable[Weights]) -> dict[CommitId, str]:
