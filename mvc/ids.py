@@ -67,3 +67,15 @@ class Root(Digest):
     """The Merkle root of a state, or of a version with several states."""
 
     __slots__ = ()
+
+
+class DeploymentId(bytes):
+    """Names a deployment, in every repository alike: 16 bytes."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.hex()
+
+    def __repr__(self) -> str:
+        return f"DeploymentId({self.hex()[:SHORT_HEX]}…)"

@@ -91,6 +91,7 @@ if TYPE_CHECKING:
 
 Paths: TypeAlias = PathName | Sequence[PathName]
 _FIRST_CONFIG = b"# See docs/commands/config.md\n"
+_BARE_CONFIG = _FIRST_CONFIG + b"core:\n  bare: true\n"
 
 
 class _Rarer(TypedDict, total=False):
@@ -159,12 +160,14 @@ class Repository:
         path: PathName = ".",
         *,
         branch: str | None = None,
+        bare: bool = False,
         config: Configure | None = None,
         fs: FileSystem | None = None,
         clock: Clock | None = None,
     ) -> Self:
         """Makes an empty repository in a folder, which is created if need be, and opens it.
 
+        ``bare``: without working files, for others to push to.
         ``config`` as for ``open``; it is given None, because there is no file yet.
         Raises AlreadyARepository, DubiousOwnership, InvalidName, InvalidConfig.
         """
@@ -176,7 +179,7 @@ class Repository:
         check_absent(files, root)
         with remove_if_failed(files, root):
             files.make_dirs(root)
-            create(files, time, root, name, config=_FIRST_CONFIG)
+            create(files, time, root, name, config=_BARE_CONFIG if bare else _FIRST_CONFIG)
         from mvc.repo import queries
 
         repo = cls.open(root, config=config, fs=fs, clock=clock)

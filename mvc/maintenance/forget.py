@@ -9,7 +9,7 @@ nothing, not even objects that other deltas start from.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -98,8 +98,7 @@ def choose(context: Context, revs: Iterable[Rev] = (), rules: Retention | None =
         return Chosen(going, rules, short=short, queries_since_ns=since)
     ids = dict.fromkeys(id_ for rev in revs for id_ in _versions(context, rev))
     found = [commits.get(context, id_) for id_ in ids]
-    _refuse_head(context, found)
-    kept = tuple(each.commit for each in _kept_by(context, found))
+    kept = tuple(each.commit for each in check_forgettable(context, found))
     already = tuple(commit.id for commit in found if _mark(context, commit.id) is True)
     going = _sorted(c for c in found if c.id not in already)
     return Chosen(going, None, already, restored=kept)
@@ -162,6 +161,15 @@ def _still_going(context: Context, chosen: Chosen) -> list[Commit]:
     return going
 
 
+def check_forgettable(context: Context, going: Sequence[Commit]) -> list[Weights]:
+    """Raises RefConflict for versions that cannot be forgotten by name.
+
+    Returns the marks of those that have their weights again because they are.
+    """
+    _refuse_head(context, going)
+    return _kept_by(context, going)
+
+
 def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
     at = refs.head(context)
     if at.commit is not None and any(commit.id == at.commit for commit in going):
@@ -216,9 +224,8 @@ def _another_has(context: Context, gone: availability.Dropped, going: set[Commit
 
 def _mark(context: Context, id_: CommitId) -> bool | None:
     """Whether a version was forgotten by name (True), by rule (False) or not at all (None)."""
-    if (recorded := context.store.snapshot.forgotten(id_)) is None:
-        return None
-    return any(each.named for each in recorded.entry.forgotten if each.commit == id_)
+    mark = availability.forgotten(context, id_)
+    return None if mark is None else mark.named
 
 
 def _sorted(found: Iterable[Commit]) -> tuple[Commit, ...]:

@@ -23,6 +23,9 @@ ATTACHED = ".mvc/"
 DATA = "data/"
 """How the tags of data sets begin."""
 
+REMOTE = "remotes/"
+"""How the full names begin of refs that say where a remote's branches and tags were."""
+
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
 _SHORT_OF_MVC = re.compile(r"mvc~[0-9]+")  # what Windows calls .mvc in eight letters

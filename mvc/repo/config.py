@@ -165,6 +165,7 @@ _ALL = (
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
     Key("recorder.push_timeout", float, 60.0, "seconds for which the end of a recorder waits for a "
         "push that does not go on", low=0, open_low=True),
+    Key("core.bare", bool, False, "a repository without working files, to which others push"),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
     Key("python.keep_base", str, "auto", "memory for versions that the next commit of a Python "
@@ -220,7 +221,7 @@ def load_config(
     files: dict[Origin, Path | None] = {"user": user_file, "repository": repo_file}
     for origin, file in files.items():
         personal = origin == "user"
-        found = _checked(_read(fs, file, personal), f"{file}", personal=personal)
+        found = _checked(read_yaml(fs, file, personal=personal), f"{file}", personal=personal)
         values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
@@ -265,7 +266,7 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
     ``user``: the file is the user's own, which may set all keys.
     """
     parsed = _known(key).parse(value, "")
-    node = tree = _read(fs, file, user)
+    node = tree = read_yaml(fs, file, personal=user)
     _checked(tree, f"{file}", personal=user)
     if KEYS[key].personal and not user:
         raise _not_here(key, f"{file}")
@@ -274,7 +275,7 @@ def set_value(fs: FileSystem, file: Path, key: str, value: str, *, user: bool = 
         node[part] = node.get(part) or {}  # a section may be empty
         node = node[part]
     node[last] = parsed
-    _write(fs, file, tree)
+    write_yaml(fs, file, tree)
 
 
 def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> bool:
@@ -282,7 +283,7 @@ def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> 
 
     The file may have unknown keys, so that it can be repaired this way.
     """
-    tree = _read(fs, file, user)
+    tree = read_yaml(fs, file, personal=user)
     nodes = [tree]
     *parents, last = key.split(".")
     for part in parents:
@@ -296,11 +297,15 @@ def unset_value(fs: FileSystem, file: Path, key: str, *, user: bool = False) -> 
     for parent, part in zip(nodes[-2::-1], reversed(parents), strict=True):
         if not parent[part]:
             del parent[part]
-    _write(fs, file, tree)
+    write_yaml(fs, file, tree)
     return True
 
 
-def _read(fs: FileSystem, file: Path | None, personal: bool) -> dict[str, Any]:
+def read_yaml(fs: FileSystem, file: Path | None, *, personal: bool = False) -> dict[str, Any]:
+    """The mapping in a file, empty if there is none; ``personal``: one that others may not write.
+
+    Raises InvalidConfig.
+    """
     if file is None or fs.stat(file) is None:
         return {}
     if personal:
@@ -361,11 +366,12 @@ def _loader() -> type[yaml.SafeLoader]:
     return Loader
 
 
-def _write(fs: FileSystem, file: Path, tree: dict[str, Any]) -> None:
+def write_yaml(fs: FileSystem, file: Path, tree: Mapping[str, Any]) -> None:
+    """Makes a mapping the content of a file, durably."""
     import yaml
 
     fs.make_dirs(file.parent)
-    text = yaml.safe_dump(tree, allow_unicode=True, sort_keys=False) if tree else ""
+    text = yaml.safe_dump(dict(tree), allow_unicode=True, sort_keys=False) if tree else ""
     fs.write_atomic(file, text.encode())
 
 

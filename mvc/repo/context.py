@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from mvc.errors import DamagedData
+from mvc.errors import DamagedData, WrongUsage
 from mvc.io.process import host_name, user_name
-from mvc.model.names import check_author
+from mvc.model.names import check_author, printable
 from mvc.repo.config import AUTHOR, Config
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
@@ -49,6 +49,20 @@ class Context(Struct):
         if given := os.environ.get(AUTHOR):
             return check_author(given)
         return str(self.config.get("user.name") or f"{user_name()}@{host_name()}")
+
+    @property
+    def bare(self) -> bool:
+        """Whether the repository has no working files (the setting ``core.bare``)."""
+        return bool(self.config.get("core.bare"))
+
+    def check_worktree(self) -> None:
+        """Raises WrongUsage in a bare repository, for what reads or writes working files."""
+        if self.bare:
+            raise WrongUsage(
+                f"{printable(str(self.root))} is a bare repository: it has no working files",
+                hint="'mvc clone' it to work with its files; 'mvc checkout -o FILE REV' writes one "
+                "elsewhere",
+            )
 
     def fresh(self) -> Snapshot:
         """The store's snapshot, refreshed to the current end of the journal.

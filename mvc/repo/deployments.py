@@ -19,7 +19,7 @@ from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context, noting
-from mvc.repo.lookup import availability
+from mvc.repo.lookup import availability, stamping
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.times import check_moment, datetime_of, format_time
 from mvc.store.index import keys
@@ -95,7 +95,8 @@ def deploy(
         now = context.store.now_ns()
         if time_ns is None or time_ns > now:
             availability.check_kept(context, commit)
-        made = deployment_for(snapshot, target, now if time_ns is None else time_ns, commit)
+        at = now if time_ns is None else time_ns
+        made = deployment_for(snapshot, target, at, commit, now_ns=now)
         author = context.author
         return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 
@@ -114,16 +115,22 @@ def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
 
 
 def deployment_for(
-    snapshot: Snapshot, target: str, time_ns: int, commit_id: CommitId
+    snapshot: Snapshot, target: str, time_ns: int, commit_id: CommitId, *, now_ns: int
 ) -> Deployment:
-    """The record of a deployment, for an entry made under the journal's lock.
+    """The record of a deployment, for an entry of ``now_ns`` made under the journal's lock.
 
     An entry has at most one per target. Raises InvalidName, InvalidTime.
     """
     check_ref("deployment target", target)
     check_moment(time_ns)
     before = snapshot.newest_deployment(target)
-    return Deployment(target, time_ns, commit_id, None if before is None else before.sequence)
+    return Deployment(
+        target,
+        time_ns,
+        commit_id,
+        None if before is None else before.sequence,
+        stamp=stamping.next_stamp(snapshot, target, now_ns),
+    )
 
 
 def retract(
@@ -421,7 +428,12 @@ def _deployed(
         known = [r.previous for r in relinks if (r.target, r.sequence) == (target, sequence)]
         if not known or not _follows(snapshot, known[0], before, there):
             raise _bad_index(target)
-    entry, retraction = recorded.entry, snapshot.retraction(target, sequence)
+    entry = recorded.entry
+    retraction = min(
+        snapshot.retractions(target, sequence),
+        key=lambda taken: (taken.entry.done_ns, taken.entry.done_by, taken.entry.reason),
+        default=None,
+    )
     return Deployed(
         target,
         deployment.time_ns,
@@ -429,7 +441,7 @@ def _deployed(
         sequence,
         commit=deployment.commit,
         retracted=retraction is not None,
-        retracted_ns=None if retraction is None else retraction.entry.time_ns,
+        retracted_ns=None if retraction is None else retraction.entry.done_ns,
         clock_back=there is not None and entry.time_ns < there.entry.time_ns,
         author=entry.done_by,
         reason=entry.reason,

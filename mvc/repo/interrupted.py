@@ -1,6 +1,7 @@
 """Checkouts whose process was killed: the next command completes them or takes them back.
 
-A checkout that moves HEAD says so in its plan: whoever completes its files moves HEAD as well.
+A checkout that moves HEAD or a branch says so in its plan: whoever completes its files moves that
+as well.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.io.replacement import Finish, finish_interrupted, one_at_a_time
+from mvc.model.names import check_ref
 from mvc.repo.context import PLANS, Context
 from mvc.store.journal.entries import RefValue
 
-_FROM, _TO, _MADE = "from", "to", "made"
+_FROM, _TO, _MADE, _MOVED = "from", "to", "made", "moves"
 _BRANCH = "branch "
 
 
@@ -31,6 +33,11 @@ def head_move(old: RefValue, new: RefValue, made: CommitId | None) -> dict[str, 
     """What a plan says of a move of HEAD; ``made``: where the branch ``new`` begins, if new."""
     said = {_FROM: _written(old), _TO: _written(new)}
     return said if made is None else {**said, _MADE: made.hex()}
+
+
+def branch_move(branch: str, old: CommitId | None, new: CommitId) -> dict[str, str]:
+    """What a plan says of the move of a branch."""
+    return {_FROM: _written(old), _TO: _written(new), _MOVED: branch}
 
 
 def _written(value: RefValue) -> str:
@@ -46,11 +53,24 @@ def _read(text: str) -> RefValue:
     return CommitId(bytes.fromhex(text)) if text else None
 
 
+def _move_branch(context: Context, said: Mapping[str, str]) -> None:
+    """Moves a branch as a plan says, unless it has moved since. Raises ValueError for nonsense."""
+    from mvc.repo.refs import advance_branch
+
+    old, new = _read(said.get(_FROM, "")), _read(said.get(_TO, ""))
+    if isinstance(new, CommitId) and not isinstance(old, str) and context.store.has_commit(new):
+        with suppress(InvalidName, RefConflict):
+            advance_branch(context, check_ref("branch", said[_MOVED]), old, new)
+
+
 def _move_head(context: Context, said: Mapping[str, str]) -> None:
     """Moves HEAD as a plan says, unless it has moved since. Raises ValueError for nonsense."""
     from mvc.repo.lookup.refs import BRANCH, HEAD
     from mvc.repo.refs import move_head
 
+    if _MOVED in said:
+        _move_branch(context, said)
+        return
     old, new, made = (_read(said.get(name, "")) for name in (_FROM, _TO, _MADE))
     store = context.store
     context.fresh()

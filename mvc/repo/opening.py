@@ -48,6 +48,7 @@ _OWN = (
     INDEX,
     f"{INDEX}/{CURRENT}",
     f"{INDEX}/{BUILDING}",
+    "remotes",
 )
 """Files that are written or mapped later without a check that they are no symbolic links."""
 

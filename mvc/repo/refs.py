@@ -21,6 +21,7 @@ from mvc.store.journal.frames import Recorded
 __all__ = [
     "Head",
     "Ref",
+    "advance_branch",
     "branch_change",
     "branches",
     "check_branch",
@@ -85,6 +86,17 @@ def move_head(
         return Entry(operation, context.store.clock.now_ns(), note, refs=tuple(changes))
 
     context.store.publish(make)
+
+
+def advance_branch(context: Context, branch: str, old: CommitId | None, new: CommitId) -> None:
+    """Moves a branch from ``old`` on to ``new``. Raises RefConflict if it is elsewhere by now."""
+
+    def change() -> list[RefChange]:
+        if context.store.ref(BRANCH + branch) != old:
+            raise RefConflict(f"{branch} has moved meanwhile", hint="run the command again")
+        return [RefChange(BRANCH + branch, old, new)]
+
+    _publish(context, "pull", branch, change)
 
 
 def delete_branch(context: Context, name: str, force: bool = False) -> Ref:

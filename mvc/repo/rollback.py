@@ -55,7 +55,8 @@ def rollback(
         back = past.steps_back(live, steps) if wanted is None else past.newest(live, wanted)
         past.check_kept(context, back, live)
         left[:] = [live.commit]
-        made = replace(deployment_for(snapshot, target, now, back.commit), returns_to=back.sequence)
+        made = deployment_for(snapshot, target, now, back.commit, now_ns=now)
+        made = replace(made, returns_to=back.sequence)
         author = context.author
         return Entry("deploy", now, target, deployments=(made,), author=author, reason=reason)
 

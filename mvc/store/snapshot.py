@@ -22,6 +22,7 @@ from mvc.store.journal.entries import Evidence, Weights
 from mvc.store.journal.frames import GENESIS, Gap, Position, Recorded
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.journal.reader import JOURNAL, JournalReader
+from mvc.store.journal.stamps import Stamp
 from mvc.store.packs.reader import PACKS, PackReader, Placed, RecordReader
 
 __all__ = ["INDEX", "JOURNAL", "PACKS", "IndexThresholds", "Placed", "Snapshot"]
@@ -453,10 +454,50 @@ class Snapshot:
         low = keys.RELINKED + keys.text(target) + keys.number(sequence)
         return self._last_entry(low, keys.after(low))
 
-    def retraction(self, target: str, sequence: int) -> Recorded | None:
-        """The entry that retracted the deployment that entry ``sequence`` recorded."""
+    def retractions(self, target: str, sequence: int) -> list[Recorded]:
+        """The entries that retracted the deployment that entry ``sequence`` recorded.
+
+        Several only if it was retracted in several repositories.
+        """
         low = keys.RETRACTED + keys.text(target) + keys.number(sequence)
-        return self._last_entry(low, keys.after(low))
+        return [self.entry(keys.offset_of(key)) for key in self.under(low)]
+
+    def has_stamps(self, target: str | None = None) -> bool:
+        """Whether a deployment on a target, or on any, has a stamp; one look-up."""
+        low = keys.STAMPED + (b"" if target is None else keys.text(target))
+        return self.last(low, keys.after(low)) is not None
+
+    def newest_hybrid(self, target: str) -> int | None:
+        """The greatest hybrid time of a stamp on a target; None if it has none."""
+        low = keys.STAMPED + keys.text(target)
+        key = self.last(low, keys.after(low))
+        return None if key is None else keys.moment_of(key)
+
+    def late_stamp(self, target: str, sequence: int) -> Stamp | None:
+        """The stamp that a later entry gave to the deployment that entry ``sequence`` recorded."""
+        low = keys.LATE_STAMP + keys.text(target) + keys.number(sequence)
+        if (recorded := self._last_entry(low, keys.after(low))) is None:
+            return None
+        late = recorded.entry.stamps
+        return next((e.stamp for e in late if (e.target, e.sequence) == (target, sequence)), None)
+
+    def stamped_at(self, target: str, hybrid_ns: int) -> list[Recorded]:
+        """The entries that recorded the deployments on a target with this hybrid time."""
+        low = keys.STAMPED + keys.text(target) + keys.moment(hybrid_ns)
+        found = [self.entry(keys.offset_of(key)) for key in self.under(low)]
+        return [self.stamped_in(each, target, hybrid_ns) for each in found]
+
+    def stamped_in(self, recorded: Recorded, target: str, hybrid_ns: int) -> Recorded:
+        """The entry that recorded a deployment which ``recorded`` stamps. Raises DamagedData."""
+        own = (each.stamp for each in recorded.entry.deployments if each.target == target)
+        if any(stamp is not None and stamp.hybrid_ns == hybrid_ns for stamp in own):
+            return recorded
+        late = (e for e in recorded.entry.stamps if e.target == target)
+        number = next((e.sequence for e in late if e.stamp.hybrid_ns == hybrid_ns), None)
+        there = None if number is None else self.by_sequence(number)
+        if there is None:
+            raise DamagedData("the index and the journal differ on the stamps of deployments")
+        return there
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
         """The entry that the greatest key of a range leads to."""
@@ -464,14 +505,22 @@ class Snapshot:
         return None if key is None else self.entry(keys.offset_of(key))
 
     def forgotten(self, commit: bytes) -> Recorded | None:
-        """The entry that forgot a commit's state, if one did."""
+        """The entry that forgot a commit's state, if it is not here again.
+
+        The last one that did so by name; else the last by rule, if no later one has it back.
+        """
 
         def look() -> Recorded | None:
+            by_rule, again = None, False
             for key in reversed(self.under(keys.FORGOTTEN + commit[:8])):
                 recorded = self.entry(keys.offset_of(key))
-                if any(each.commit == commit for each in recorded.entry.forgotten):
-                    return recorded
-            return None
+                again = again or (by_rule is None and commit in recorded.entry.here_again)
+                for each in recorded.entry.forgotten:
+                    if each.commit == commit and each.named:
+                        return recorded
+                    if each.commit == commit and not again:
+                        by_rule = by_rule or recorded
+            return by_rule
 
         return self.retry_on_rewrite(look)
 

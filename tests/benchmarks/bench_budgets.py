@@ -278,7 +278,8 @@ def history(root: Path, commits: int) -> int:
 
             def make(commit: Commit = commit) -> Entry:
                 change = RefChange("heads/main", (commit.parents or (None,))[0], commit.id)
-                live = deployment_for(view, "prod", commit.time_ns, commit.id)
+                now = commit.time_ns
+                live = deployment_for(view, "prod", now, commit.id, now_ns=now)
                 return Entry("commit", commit.time_ns, commits=(commit,), refs=(change,),
                              deployments=(live,))  # fmt: skip
 

@@ -33,7 +33,7 @@ with Repository.open(sys.argv[1]) as repo:
     def make():
         now = store.clock.now_ns()
         return Entry("deploy", now, target, deployments=(
-            deployment_for(store.snapshot, target, now, head),))
+            deployment_for(store.snapshot, target, now, head, now_ns=now),))
 
     print("ready", flush=True)
     while True:

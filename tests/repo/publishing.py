@@ -55,7 +55,7 @@ def commit(
         at = now if deploy_time is None else deploy_time
         deployments = ()
         if deploy is not None:
-            deployments = (deployment_for(store.snapshot, deploy, at, new.id),)
+            deployments = (deployment_for(store.snapshot, deploy, at, new.id, now_ns=now),)
         change = RefChange(f"heads/{branch}", old, new.id)
         return Entry("commit", now, commits=(new,), refs=(change,), deployments=deployments)
 

@@ -236,7 +236,7 @@ def test_what_is_refused(context: Context) -> None:
 def test_a_missing_predecessor_is_seen(context: Context) -> None:
     """As if a look-up had passed one over."""
     id_ = commit(context, deploy="prod")
-    made = deployments.deployment_for(context.store.snapshot, "prod", START, id_)
+    made = deployments.deployment_for(context.store.snapshot, "prod", START, id_, now_ns=START)
     wrong = replace(made, previous=None)
     context.store.publish(lambda: Entry("deploy", START, deployments=(wrong,)))
     for ask in (lambda: live_at(context), lambda: list_deployments(context)):

@@ -5,7 +5,7 @@ It lives in the folder .mvc inside DIR, which is made if it is not there.
 
 from __future__ import annotations
 
-from mvc.cli.options import CommandOptions, argument, option
+from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session, load
 from mvc.model.names import printable
@@ -14,13 +14,16 @@ from mvc.model.names import printable
 class _InitOptions(CommandOptions, frozen=True, kw_only=True):
     folder: str = argument("[DIR]", default=".")
     branch: str | None = option("NAME", "Name of the first branch.", "-b")
+    bare: bool = flag("Without working files, for others to push to.")
 
 
 @verb("mvc init models", _InitOptions)
 def command(session: Session, args: _InitOptions) -> None:
     from mvc.api.repository import Repository
 
-    with Repository.init(args.folder, branch=args.branch, config=load) as repository:
+    with Repository.init(
+        args.folder, branch=args.branch, bare=args.bare, config=load
+    ) as repository:
         where = str(repository.root / ".mvc")
         first, networked = repository.head().branch, repository.on_network
     if networked:
@@ -29,6 +32,7 @@ def command(session: Session, args: _InitOptions) -> None:
             "only as far as it keeps them (docs/limits.md)"
         )
     if session.as_json:
-        session.out.json("mvc.init/1", {"path": where, "branch": first})
+        session.out.json("mvc.init/1", {"path": where, "branch": first, "bare": args.bare})
     else:
-        session.out.note(f"Initialized empty mvc repository in {printable(where)}")
+        kind = "bare mvc" if args.bare else "mvc"
+        session.out.note(f"Initialized empty {kind} repository in {printable(where)}")

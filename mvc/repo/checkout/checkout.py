@@ -7,7 +7,7 @@ States in memory: ``mvc.repo.checkout.states``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.control_folders import is_foreign
 from mvc.errors import (
@@ -34,12 +35,13 @@ from mvc.model.names import DEFAULT_STATE, check_place, printable
 from mvc.repo.content.contents import write_file
 from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans
-from mvc.repo.interrupted import checking_out, head_move
+from mvc.repo.interrupted import branch_move, checking_out, head_move
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
-from mvc.repo.refs import branch_change, check_branch, move_head
+from mvc.repo.recording import refuse_recorded
+from mvc.repo.refs import advance_branch, branch_change, check_branch, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry, RefValue
@@ -48,6 +50,7 @@ from mvc.types import Bytes, Progress
 __all__ = [
     "DEFAULT_STATE",
     "Restored",
+    "fast_forward",
     "remove",
     "restore_all",
     "restore_paths",
@@ -113,43 +116,79 @@ def restore_all(
     with checking_out(context, context.root):
         before = head(context)
         here = before.branch if before.branch else before.commit
-        if here != to:
-            context.store.require()
-            context.store.now_ns()
         if create and isinstance(to, str):
             branch_change(context, to, commit)  # refuses a name before any file is written
-        new = manifests.of_commit(context, commit)
-        old = _present_version(context, before.commit, force)
-        gone = [e for e in old.entries if e.path not in new.by_path]
-        writes, same = _to_write(context, old, new.entries, force)
-        deletes = _to_delete(context, old, gone, force)
-        named = {e.path: e for e in writes}
         made = commit if create else None
-        then = head_move(here, to, made) if here != to else None
-        with _writing(
+        done = _restore(
             context,
+            before.commit,
             commit,
-            context.root,
-            named,
+            force=force,
             progress=progress,
-            deletes=_paths(deletes),
-            then=then,
-        ) as deleted:
-            if here != to:
-                move_head(context, to, made)
+            then=head_move(here, to, made) if here != to else None,
+            move=lambda: move_head(context, to, made),
+        )
         left = None
         if before.branch is None and before.commit is not None:
             left = orphans(context, before.commit, commit)
-        branch = to if isinstance(to, str) else None
-        return Restored(
-            commit,
-            _paths(writes),
-            deleted,
-            _paths(same),
-            branch=branch,
-            moved_head=True,
-            orphans=left,
+        return replace(
+            done, branch=to if isinstance(to, str) else None, moved_head=True, orphans=left
         )
+
+
+def fast_forward(
+    context: Context, branch: str, commit: CommitId, *, progress: Progress | None = None
+) -> Restored:
+    """Moves the current branch to a later version and writes its files.
+
+    Raises RefConflict if the branch has moved meanwhile, or a training records on it.
+    """
+    with checking_out(context, context.root):
+        old = head(context).commit
+        refuse_recorded(context, branch)
+        done = _restore(
+            context,
+            old,
+            commit,
+            force=False,
+            progress=progress,
+            then=branch_move(branch, old, commit),
+            move=lambda: advance_branch(context, branch, old, commit),
+        )
+        return replace(done, branch=branch)
+
+
+def _restore(
+    context: Context,
+    before: CommitId | None,
+    commit: CommitId,
+    *,
+    force: bool,
+    progress: Progress | None,
+    then: Mapping[str, str] | None,
+    move: Callable[[], object],
+) -> Restored:
+    """Writes all files of ``commit`` over those of ``before``.
+
+    ``then`` says what ``move`` does, which is part of it; None for nothing.
+    """
+    context.check_worktree()
+    if then is not None:
+        context.store.require()
+        context.store.now_ns()
+    new = manifests.of_commit(context, commit)
+    old = _present_version(context, before, force)
+    gone = [e for e in old.entries if e.path not in new.by_path]
+    writes, same = _to_write(context, old, new.entries, force)
+    deletes = _to_delete(context, old, gone, force)
+    named = {e.path: e for e in writes}
+    with _writing(
+        context, commit, context.root, named,
+        progress=progress, deletes=_paths(deletes), then=then,
+    ) as deleted:  # fmt: skip
+        if then is not None:
+            move()
+    return Restored(commit, _paths(writes), deleted, _paths(same), branch=None, moved_head=False)
 
 
 def restore_paths(
@@ -161,6 +200,7 @@ def restore_paths(
     progress: Progress | None = None,
 ) -> Restored:
     """Writes some paths of a version in place; HEAD stays."""
+    context.check_worktree()
     with checking_out(context, context.root):
         at = head(context)
         new = manifests.of_commit(context, commit)
@@ -188,6 +228,7 @@ def switch(
     branch has no version yet. Raises UnknownRevision for an unknown branch, InvalidName and
     RefConflict for a new one, StateForgotten, WouldOverwrite.
     """
+    context.check_worktree()
     if create and head(context).commit is None and start is None:
         check_branch(branch)
         move_head(context, branch, None, operation="switch")
@@ -229,6 +270,7 @@ def remove(
     With ``cached`` the files stay. Raises UnknownPath for a path that HEAD does not have. Raises
     WouldOverwrite for a file that differs from HEAD, unless ``force``; then nothing was changed.
     """
+    context.check_worktree()
     manifest = manifests.of_commit(context, head(context).commit)
     if not manifest.entries:
         raise UnknownPath("no file is tracked yet", hint="see 'mvc status'")

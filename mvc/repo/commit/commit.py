@@ -379,7 +379,8 @@ def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draf
     now, deployments = context.store.now_ns(), list[Deployment]()
     if (target := request.deploy) is not None:
         moment = now if request.deploy_time_ns is None else request.deploy_time_ns
-        deployments = [deployment_for(context.store.snapshot, target, moment, made.id)]
+        snapshot = context.store.snapshot
+        deployments = [deployment_for(snapshot, target, moment, made.id, now_ns=now)]
     return Entry(
         "commit",
         now,

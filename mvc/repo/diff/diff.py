@@ -291,6 +291,7 @@ def working_folder(
 
     A Python state without a file equals HEAD, as it does for commit.
     """
+    context.check_worktree()
     found: dict[str, FileEntry] = {}
     from_head: dict[str, FileEntry] = {}
     for name, entry in sorted(tracked.items()):

@@ -20,7 +20,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
-from mvc.store.journal.entries import Weights
+from mvc.store.journal.entries import Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 
 Availability = Literal["stored", "made", "given up"]
@@ -53,6 +53,13 @@ class Dropped(Struct, frozen=True):
         return f"recoverable by retraining ({taken}{proven}){there}"
 
 
+def forgotten(context: Context, id_: CommitId) -> Forgotten | None:
+    """The mark of a version whose state was forgotten, and is not here again."""
+    recorded = context.store.snapshot.forgotten(id_)
+    marks = () if recorded is None else recorded.entry.forgotten
+    return max((m for m in marks if m.commit == id_), key=lambda m: m.named, default=None)
+
+
 def forgotten_ns(context: Context, id_: CommitId) -> int | None:
     """When the state of a version was forgotten, in ns since 1970; None if it is stored."""
     recorded = context.store.snapshot.forgotten(id_)
@@ -61,15 +68,15 @@ def forgotten_ns(context: Context, id_: CommitId) -> int | None:
 
 def check_kept(context: Context, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version was forgotten."""
-    recorded = context.store.snapshot.forgotten(id_)
-    if recorded is None:
+    time_ns, mark = forgotten_ns(context, id_), forgotten(context, id_)
+    if time_ns is None:
         return
-    date = format_time(recorded.entry.time_ns, precise=False)
+    date = format_time(time_ns, precise=False)
     error = StateForgotten(
         f"the state of version {id_.short} was forgotten on {date}",
         hint="its commit is still shown by 'mvc log'; what it held is gone",
     )
-    if not any(each.named for each in recorded.entry.forgotten if each.commit == id_):
+    if mark is not None and not mark.named:
         error.absent = id_
     raise error
 

@@ -1,7 +1,8 @@
 """Reads refs (HEAD, branches, tags) and the removals staged for the next commit.
 
 ``mvc.repo.refs`` changes them. In the journal a branch is ``heads/NAME``, a tag ``tags/NAME``;
-HEAD holds the name of the current branch, or a commit if it is detached.
+``remotes/R/NAME`` is where a remote's branch or tag was at the last fetch or push. HEAD holds the
+name of the current branch, or a commit if it is detached.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from msgspec import Struct
 
 from mvc.errors import DamagedData, RefConflict, UnknownRevision
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.model.names import REMOTE, printable
 from mvc.repo.context import Context
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import Recorded
@@ -29,7 +30,7 @@ class Head(Struct, frozen=True):
 
 
 class Ref(Struct, frozen=True):
-    """A branch or tag, without its prefix."""
+    """A branch or tag, without its prefix; of a remote as ``REMOTE/NAME``."""
 
     name: str
     commit: CommitId
@@ -88,6 +89,15 @@ def branches(context: Context) -> list[Ref]:
 def tags(context: Context) -> list[Ref]:
     """Every tag, by name; those whose entries are lost are left out."""
     return _under(context.fresh(), TAG)
+
+
+def remote_refs(context: Context, remote: str = "") -> list[Ref]:
+    """Where the branches and tags of a remote, or of every remote, were at the last fetch or push.
+
+    By name, which is ``REMOTE/NAME``; those whose entries are lost are left out.
+    """
+    found = _under(context.fresh(), REMOTE)
+    return [ref for ref in found if not remote or ref.name.startswith(f"{remote}/")]
 
 
 def staged_removals(context: Context) -> tuple[str, ...]:

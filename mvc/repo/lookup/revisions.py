@@ -1,7 +1,8 @@
 """Resolves revisions to commits: ids, branches, tags, HEAD, ``~n``, ``^n``, ``@{TIME}``.
 
-A name is looked up as a branch, then as a tag, then as the prefix of an id. ``heads/NAME`` and
-``tags/NAME`` name one kind only.
+A name is looked up as a branch, then as a tag, then as ``REMOTE/NAME``, a remote's branch or tag
+at the last fetch, then as the prefix of an id. ``heads/NAME``, ``tags/NAME`` and
+``remotes/REMOTE/NAME`` name one kind only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mvc.errors import AmbiguousRevision, UnknownRevision, WrongUsage
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.model.names import REMOTE, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, refs
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
@@ -109,8 +110,9 @@ def _named(context: Context, name: str) -> tuple[CommitId, str | None]:
 
 def _candidates(name: str) -> list[str]:
     """Full names of the refs that a short name can mean, in the order of look-up."""
-    full = [name] if name.startswith((BRANCH, TAG)) else []
-    return [BRANCH + name, TAG + name, *full]
+    full = [name] if name.startswith((BRANCH, TAG, REMOTE)) else []
+    remote = [REMOTE + name] if "/" in name else []
+    return [BRANCH + name, TAG + name, *remote, *full]
 
 
 def _by_digits(context: Context, digits: str) -> CommitId:
@@ -139,7 +141,7 @@ def _unknown(context: Context, name: str) -> UnknownRevision:
             hint=f"'mvc live {printable(name)}' says what is live there; as a version it is "
             f"--target {printable(name)}, or in Python repo.live({name!r})",
         )
-    named = [*refs.branches(context), *refs.tags(context)]
+    named = [*refs.branches(context), *refs.tags(context), *refs.remote_refs(context)]
     from difflib import get_close_matches
 
     close = get_close_matches(name, [HEAD, *(ref.name for ref in named)], n=3, cutoff=0.5)

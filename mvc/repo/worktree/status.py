@@ -95,7 +95,7 @@ def _above(name: str) -> list[str]:
 
 def status(context: Context, *, untracked: bool = True) -> Status:
     """Compares the working tree with HEAD; without ``untracked``, only its tracked paths."""
-    context.fresh()
+    context.check_worktree()
     at = head(context)
     tracked = manifests.of_commit(context, at.commit).by_path
     removed = set(staged_removals(context)) & tracked.keys()

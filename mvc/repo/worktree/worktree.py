@@ -71,6 +71,7 @@ def expand(context: Context, paths: Iterable[str | Path], cwd: Path) -> list[str
     does not exist and for a symbolic link in a folder that leads nowhere, InvalidName for a path
     that cannot be tracked.
     """
+    context.check_worktree()
     fs = context.store.fs
     names: set[str] = set()
     for path in paths:

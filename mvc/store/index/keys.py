@@ -15,7 +15,7 @@ REF, COMMIT, DEPLOYED, TARGET, RETRACTED, MARK, PACK, BLOB, EDGE, PENDING, REFLO
     b"f", b"c", b"d", b"t", b"x", b"r", b"k", b"b", b"e", b"p", b"l", b"v",
 )  # fmt: skip
 FORGOTTEN, OPERATION, UNDONE, RELINKED, WEIGHTS = b"g", b"o", b"u", b"h", b"w"
-EVIDENCE = b"a"
+EVIDENCE, STAMPED, LATE_STAMP = b"a", b"s", b"n"
 _OFFSET = 6
 ID_BYTES = 8
 _BIAS = 1 << 63
@@ -81,11 +81,17 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
         yield DEPLOYED + text(deployment.target) + moment(deployment.time_ns) + at
         yield TARGET + text(deployment.target) + at
         yield LIVE + deployment.commit[:8] + at
+        if deployment.stamp is not None:
+            yield STAMPED + text(deployment.target) + moment(deployment.stamp.hybrid_ns) + at
+    for late in entry.stamps:
+        yield STAMPED + text(late.target) + moment(late.stamp.hybrid_ns) + at
+        yield LATE_STAMP + text(late.target) + number(late.sequence) + at
     for retraction in entry.retractions:
         yield RETRACTED + text(retraction.target) + number(retraction.sequence) + at
     if entry.removed is not None:
         yield PENDING + at
-    for commit_id in {*(each.commit for each in entry.forgotten), *entry.gone}:
+    marked = (each.commit for each in entry.forgotten)
+    for commit_id in {*marked, *entry.gone, *entry.here_again}:
         yield FORGOTTEN + commit_id[:8] + at
     for weights in entry.weights:
         yield WEIGHTS + weights.commit[:8] + at

@@ -13,21 +13,39 @@ from typing import Any, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.ids import CommitId, Root
-from mvc.limits import MAX_COMMIT, MAX_MESSAGE, MAX_NAME_BYTES, MAX_REASON, MAX_REF_BYTES
+from mvc.ids import CommitId, DeploymentId, Root
+from mvc.limits import (
+    MAX_COMMIT,
+    MAX_MESSAGE,
+    MAX_NAME_BYTES,
+    MAX_REASON,
+    MAX_REF_BYTES,
+    MAX_TRACKING_BYTES,
+)
 from mvc.model.canonical import Reader, Writer, decode_text, encode_text, signed
 from mvc.model.commit import Commit, read_metrics, read_params, write_metrics, write_params
 from mvc.model.layout import Forms, number
+from mvc.model.names import REMOTE
 from mvc.model.tail import Unknown, flags, read_tail, unknown_of, write_tail
+from mvc.store.journal.stamps import (
+    LateStamp,
+    Stamp,
+    check_all_known,
+    deployment_id,
+    read_stamps,
+    write_stamps,
+)
 
 # Versions: the second has two fields more (feature "entry-2"), the third and the fourth another
 # one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
 _AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS, _GONE = 4, 8, 12, 16, 20, 24
+_STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN = 30, 34, 38, 40
 _LARGEST = 1 << 24  # bytes of an entry
 ENTRY_TAGS = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
-    _ROOTS: _LARGEST, _GONE: _LARGEST,
+    _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _LONG_NAMES: 0,
+    _ORIGIN: 9,
 }  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
@@ -59,7 +77,8 @@ class Deployment(Struct, frozen=True):
 
     ``previous`` is the sequence number of the target's deployment recorded before this
     one, or None: a gap in the evidence is seen. ``returns_to``: of a rollback, the sequence number
-    of the deployment that it went back to.
+    of the deployment that it went back to. ``stamp``: None as long as the repository has no
+    deployments of others; earlier ones are stamped by a later entry.
     """
 
     target: str
@@ -67,6 +86,11 @@ class Deployment(Struct, frozen=True):
     commit: CommitId
     previous: int | None
     returns_to: int | None = None
+    stamp: Stamp | None = None
+
+    def id(self, stamp: Stamp) -> DeploymentId:
+        """Its name in every repository, given its stamp."""
+        return deployment_id(self.target, self.time_ns, self.commit, stamp)
 
 
 class Retraction(Struct, frozen=True):
@@ -134,6 +158,9 @@ class Entry(Struct, frozen=True, dict=True):
     ``author`` and ``reason``: who did it, and why; empty if that is not recorded.
     ``gone``: forgotten versions of whose states no byte is left in the repository's files.
     ``evidence``: annotations of versions. ``unknown``: fields of a later version of mvc.
+    ``stamps``: of deployments that earlier entries recorded. ``here_again``: versions whose state,
+    forgotten by rule, is stored again; it ends no mark by name. ``origin_ns``: when the operation
+    was done in the repository that it comes from; None: in this one.
     """
 
     operation: str
@@ -154,12 +181,20 @@ class Entry(Struct, frozen=True, dict=True):
     reason: str = ""
     evidence: tuple[Evidence, ...] = ()
     gone: tuple[CommitId, ...] = ()
+    stamps: tuple[LateStamp, ...] = ()
+    here_again: tuple[CommitId, ...] = ()
+    origin_ns: int | None = None
     unknown: Unknown = ()
 
     @property
     def done_by(self) -> str:
         """Who did it, as far as recorded; of a commit its author."""
         return self.author or next((commit.author for commit in self.commits), "")
+
+    @property
+    def done_ns(self) -> int:
+        """When it was done, in whatever repository, in ns since 1970."""
+        return self.time_ns if self.origin_ns is None else self.origin_ns
 
     @property
     def version(self) -> int:
@@ -187,7 +222,10 @@ class Entry(Struct, frozen=True, dict=True):
         returns = any(each.returns_to is not None for each in self.deployments)
         rooted = any(each.root is not None for each in self.forgotten)
         others = (self.author, self.reason, self.evidence, self.gone, self.unknown)
-        return returns or rooted or any(others)
+        return returns or rooted or any(others) or _travelled(self) or self._has_long_names()
+
+    def _has_long_names(self) -> bool:
+        return any(len(encode_text(change.name)) > MAX_REF_BYTES for change in self.refs)
 
     def _tail(self) -> dict[int, bytes]:
         found = dict(self.unknown)
@@ -199,11 +237,20 @@ class Entry(Struct, frozen=True, dict=True):
         if any(returns):
             found[_RETURNS] = Writer().uints(returns).done()
         if self.evidence:
-            found[_EVIDENCE] = _evidence_bytes(self.evidence)
+            found[_EVIDENCE] = evidence_bytes(self.evidence)
         if any(each.root is not None for each in self.forgotten):
             found[_ROOTS] = b"".join(each.root or bytes(32) for each in self.forgotten)
         if self.gone:
             found[_GONE] = b"".join(self.gone)
+        own = [(each.target, each.stamp) for each in self.deployments if each.stamp is not None]
+        if own or self.stamps:
+            found[_STAMPS] = write_stamps(own, self.stamps)
+        if self.here_again:
+            found[_HERE_AGAIN] = b"".join(self.here_again)
+        if self._has_long_names():
+            found[_LONG_NAMES] = b""
+        if self.origin_ns is not None:
+            found[_ORIGIN] = Writer().uint(self.origin_ns).done()
         return found
 
     @cached_property
@@ -273,6 +320,8 @@ class Entry(Struct, frozen=True, dict=True):
         weights = _many(reader, _read_weights) if version >= _WEIGHED else ()
         fields = read_tail(reader, ENTRY_TAGS) if version >= _TAILED else {}
         reader.end()
+        own, late = read_stamps(fields[_STAMPS], where) if _STAMPS in fields else ({}, ())
+        deployments = _stamped(_returning(deployments, fields.get(_RETURNS), where), own, where)
         made = cls(
             operation,
             time_ns,
@@ -280,7 +329,7 @@ class Entry(Struct, frozen=True, dict=True):
             regions,
             commits=commits,
             refs=refs,
-            deployments=_returning(deployments, fields.get(_RETURNS), where),
+            deployments=deployments,
             retractions=retractions,
             removed=removed,
             marks=marks,
@@ -289,9 +338,12 @@ class Entry(Struct, frozen=True, dict=True):
             relinks=relinks,
             weights=weights,
             gone=_ids(fields.get(_GONE, b""), where),
+            stamps=late,
+            here_again=_ids(fields.get(_HERE_AGAIN, b""), where),
+            origin_ns=_origin(fields.get(_ORIGIN), where),
             author=decode_text(fields.get(_AUTHOR, b"")),
             reason=decode_text(fields.get(_REASON, b"")),
-            evidence=_read_evidence(fields.get(_EVIDENCE), where),
+            evidence=read_evidence(fields.get(_EVIDENCE, b"\0"), where),
             unknown=unknown_of(fields, ENTRY_TAGS),
         )
         if made.version != version:
@@ -303,13 +355,45 @@ class Entry(Struct, frozen=True, dict=True):
         return made
 
 
+def evidence_bytes(evidence: Sequence[Evidence]) -> bytes:
+    """Annotations in canonical form: equal ones have equal bytes, also with a NaN."""
+    writer = Writer().uint(len(evidence))
+    for each in evidence:
+        writer.raw(each.commit)
+        write_metrics(writer, each.metrics)
+        write_params(writer, each.params)
+        writer.text(each.note)
+    return writer.done()
+
+
+def read_evidence(data: bytes, where: str) -> tuple[Evidence, ...]:
+    """The annotations that have these bytes. Raises DamagedData."""
+    reader = Reader(data, where)
+
+    def read(reader: Reader) -> Evidence:
+        id_, metrics = CommitId(reader.raw(32)), read_metrics(reader)
+        return Evidence(id_, metrics, read_params(reader), reader.text(MAX_MESSAGE))
+
+    evidence = _many(reader, read)
+    reader.end()
+    return evidence
+
+
 def _is_form(entry: Entry) -> bool:
     """Whether an entry publishes at most one commit, and has no fields of the versions between the
     first and the tailed one.
     """
     if entry.forgotten or entry.undoes is not None or entry.relinks or entry.weights or entry.gone:
         return False
+    if _travelled(entry):
+        return False
     return len(entry.commits) <= 1 and not entry.evidence
+
+
+def _travelled(entry: Entry) -> bool:
+    """Whether an entry has a field that only a repository with remotes has."""
+    others = entry.stamps or entry.here_again or entry.origin_ns is not None
+    return bool(others) or any(each.stamp is not None for each in entry.deployments)
 
 
 def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
@@ -374,7 +458,9 @@ def _read_region(reader: Reader) -> Region:
 
 
 def _read_change(reader: Reader, commits: Sequence[Commit]) -> RefChange:
-    name = reader.text(MAX_REF_BYTES)
+    name = reader.text(MAX_TRACKING_BYTES)
+    if len(name) > MAX_REF_BYTES and not name.startswith(REMOTE):
+        raise reader.fail(f"the name of a ref is longer than {MAX_REF_BYTES} bytes")
     return RefChange(name, _read_value(reader, commits), _read_value(reader, commits))
 
 
@@ -440,6 +526,25 @@ def _returning(
     return tuple(replace(each, returns_to=to - 1 if to else None) for each, to in pairs)
 
 
+def _stamped(
+    deployments: tuple[Deployment, ...], own: Mapping[str, Stamp], where: str
+) -> tuple[Deployment, ...]:
+    """Deployments with their stamps, by a field of the tail."""
+    if not own:
+        return deployments
+    check_all_known(own, [each.target for each in deployments], where)
+    return tuple(replace(each, stamp=own.get(each.target)) for each in deployments)
+
+
+def _origin(data: bytes | None, where: str) -> int | None:
+    if data is None:
+        return None
+    reader = Reader(data, where)
+    time_ns = reader.uint(1 << 63)
+    reader.end()
+    return time_ns
+
+
 def _rooted(
     forgotten: tuple[Forgotten, ...], data: bytes | None, where: str
 ) -> tuple[Forgotten, ...]:
@@ -461,30 +566,6 @@ def _digests(data: bytes, where: str) -> list[bytes]:
     if len(data) % 32:
         raise Reader(data, where).fail("a list of hashes in its tail is cut off")
     return [data[at : at + 32] for at in range(0, len(data), 32)]
-
-
-def _evidence_bytes(evidence: Sequence[Evidence]) -> bytes:
-    writer = Writer().uint(len(evidence))
-    for each in evidence:
-        writer.raw(each.commit)
-        write_metrics(writer, each.metrics)
-        write_params(writer, each.params)
-        writer.text(each.note)
-    return writer.done()
-
-
-def _read_evidence(data: bytes | None, where: str) -> tuple[Evidence, ...]:
-    if data is None:
-        return ()
-    reader = Reader(data, where)
-
-    def read(reader: Reader) -> Evidence:
-        id_, metrics = CommitId(reader.raw(32)), read_metrics(reader)
-        return Evidence(id_, metrics, read_params(reader), reader.text(MAX_MESSAGE))
-
-    evidence = _many(reader, read)
-    reader.end()
-    return evidence
 
 
 def _or_zero(sequence: int | None) -> int:

@@ -20,6 +20,7 @@ def test_branch_of_the_users_settings(tmp_path: Path, monkeypatch, capsys) -> No
         "schema": "mvc.init/1",
         "path": str(tmp_path / ".mvc"),
         "branch": "stem",
+        "bare": False,
     }
 
 

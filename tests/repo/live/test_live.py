@@ -165,7 +165,8 @@ def earlier(repo: Repository, clock: FixedClock, commit: CommitId) -> None:
     """A deployment as an earlier version of mvc recorded it: not who did it, or if to go back."""
 
     def make() -> Entry:
-        again = deployment_for(repo.context.store.snapshot, "prod", clock.time_ns, commit)
+        snapshot, now = repo.context.store.snapshot, clock.time_ns
+        again = deployment_for(snapshot, "prod", now, commit, now_ns=now)
         return Entry("deploy", clock.time_ns, "prod", deployments=(again,))
 
     clock.advance(SECOND)

@@ -1,0 +1,436 @@
+"""What an entry says beside its versions, as it travels, and how a receiver takes it over.
+
+These truths only grow: deployments and their retractions, annotations, and that a state was
+forgotten by name. Each has a name or a content of its own, so that what is here already is passed
+over, and repositories that have taken the same come to the same answers, in whatever order. What
+is said of versions that are not here is passed over as well; who sends these later sends that, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from mvc.errors import HistoryMissing, RefConflict, RemoteRefused, StateForgotten
+from mvc.ids import CommitId, DeploymentId, Root
+from mvc.limits import MAX_NAME_BYTES, MAX_REASON
+from mvc.maintenance.forget import check_forgettable
+from mvc.model.canonical import decode_text, encode_text
+from mvc.model.names import check_ref
+from mvc.repo.context import Context
+from mvc.repo.lookup import availability, commits, stamping
+from mvc.repo.lookup.undos import undone_by
+from mvc.repo.times import check_moment, format_time
+from mvc.repo.values import check_values
+from mvc.store.journal.entries import (
+    Deployment,
+    Entry,
+    Evidence,
+    Forgotten,
+    Retraction,
+    Weights,
+    evidence_bytes,
+    read_evidence,
+)
+from mvc.store.journal.frames import Recorded
+from mvc.store.journal.stamps import NODE, LateStamp, Stamp, deployment_id
+from mvc.store.snapshot import Snapshot
+
+AHEAD_NS = 24 * 3600 * 10**9
+"""What is dated further ahead of the receiver's clock is refused."""
+
+_Time = Annotated[int, Meta(ge=0, lt=1 << 63)]
+_Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+_Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
+
+
+class SentDeployment(Struct, frozen=True, array_like=True):
+    """``returns_to``: of a rollback, the id and hybrid time of what it went back to."""
+
+    target: str
+    time_ns: int
+    commit: _Digest
+    node: Annotated[bytes, Meta(min_length=NODE, max_length=NODE)]
+    recorded_ns: _Time
+    hybrid_ns: _Time
+    returns_to: tuple[_Id, _Time] | None = None
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.node, self.recorded_ns, self.hybrid_ns)
+
+    @property
+    def id(self) -> DeploymentId:
+        return deployment_id(self.target, self.time_ns, CommitId(self.commit), self.stamp)
+
+
+class SentRetraction(Struct, frozen=True, array_like=True):
+    """Of the deployment with this id and hybrid time."""
+
+    target: str
+    id: _Id
+    hybrid_ns: _Time
+
+
+class Tombstone(Struct, frozen=True, array_like=True):
+    """The state of ``commit`` was forgotten by name; ``root`` is its Merkle root, if known."""
+
+    commit: _Digest
+    root: _Digest | None = None
+
+
+class Truths(Struct, frozen=True, array_like=True):
+    """What one entry says; ``author`` did it at ``time_ns``, because of ``reason``.
+
+    ``annotations`` are canonical bytes (``evidence_bytes``), texts are bytes of UTF-8.
+    """
+
+    time_ns: _Time
+    author: Annotated[bytes, Meta(max_length=MAX_NAME_BYTES)] = b""
+    reason: Annotated[bytes, Meta(max_length=MAX_REASON)] = b""
+    deployments: tuple[SentDeployment, ...] = ()
+    retractions: tuple[SentRetraction, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
+    annotations: bytes = b""
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Where it deploys or retracts."""
+        deployed, retracted = self.deployments, self.retractions
+        return frozenset([*(d.target for d in deployed), *(r.target for r in retracted)])
+
+    def __bool__(self) -> bool:
+        return bool(self.targets or self.tombstones or self.annotations)
+
+
+# -- sending -----------------------------------------------------------------------------------
+
+
+class TruthReader:
+    """Says what entries say, as it travels. Computes the stamps that deployments lack."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._stamps: dict[str, dict[int, Stamp]] = {}  # of targets without stamps, by entry
+
+    def of(self, recorded: Recorded, among: Collection[CommitId] | None = None) -> Truths | None:
+        """Of an entry, what it says of versions ``among`` these (None: of all); None if nothing.
+
+        Tombstones are always told. An undo that gives an annotation back tells it again.
+        """
+        entry = recorded.entry
+        origin = self._given_back(recorded)
+        evidence = [e for e in origin.evidence if among is None or e.commit in among]
+        found = Truths(
+            origin.done_ns,
+            encode_text(origin.done_by),
+            encode_text(origin.reason),
+            deployments=tuple(
+                self._deployment(recorded, each)
+                for each in entry.deployments
+                if among is None or each.commit in among
+            ),
+            retractions=tuple(
+                sent
+                for each in entry.retractions
+                if (sent := self._retraction(each, among)) is not None
+            ),
+            tombstones=tuple(
+                Tombstone(bytes(each.commit), None if each.root is None else bytes(each.root))
+                for each in entry.forgotten
+                if each.named
+            ),
+            annotations=evidence_bytes(evidence) if evidence else b"",
+        )
+        return found or None
+
+    def about(self, ids: Collection[CommitId]) -> list[int]:
+        """Offsets of the entries that deploy, retract or annotate these versions, ascending."""
+        snapshot = self._snapshot
+
+        def look() -> list[int]:
+            found: set[int] = set()
+            for id_ in ids:
+                for offset in snapshot.deployments_of(id_):
+                    recorded = snapshot.entry(offset)
+                    found.add(offset)
+                    for made in recorded.entry.deployments:
+                        taken = snapshot.retractions(made.target, recorded.sequence)
+                        found.update(each.offset for each in taken)
+                found.update(each.offset for each, _ in snapshot.evidence(id_))
+            return sorted(found)
+
+        return snapshot.retry_on_rewrite(look)
+
+    def tombstones(self) -> Iterator[Truths]:
+        """What was ever forgotten by name, oldest first: it travels before all else."""
+        for recorded in self._snapshot.forgetting():
+            if (found := self.of(recorded, ())) is not None and found.tombstones:
+                yield replace(found, deployments=(), retractions=(), annotations=b"")
+
+    def _given_back(self, recorded: Recorded) -> Entry:
+        """The entry itself; without its annotations if they are undone. Of an undo of an undo the
+        operation that is in force again.
+        """
+        snapshot, origin = self._snapshot, recorded
+        while origin.entry.undoes is not None and origin.entry.undoes < origin.sequence:
+            if (there := snapshot.by_sequence(origin.entry.undoes)) is None:
+                break
+            origin = there
+        entry = origin.entry
+        if entry.evidence and undone_by(snapshot, origin.sequence) is not None:
+            return replace(recorded.entry, evidence=())
+        return entry if entry.evidence else recorded.entry
+
+    def _deployment(self, recorded: Recorded, made: Deployment) -> SentDeployment:
+        stamp, back = self._stamp(recorded, made), None
+        if made.returns_to is not None:
+            there = self._snapshot.by_sequence(made.returns_to)
+            origin = None if there is None else stamping.on(there, made.target)
+            if there is not None and origin is not None:
+                behind = self._stamp(there, origin)
+                back = bytes(origin.id(behind)), behind.hybrid_ns
+        return SentDeployment(
+            made.target,
+            made.time_ns,
+            bytes(made.commit),
+            stamp.node,
+            recorded_ns=stamp.recorded_ns,
+            hybrid_ns=stamp.hybrid_ns,
+            returns_to=back,
+        )
+
+    def _retraction(
+        self, taken: Retraction, among: Collection[CommitId] | None
+    ) -> SentRetraction | None:
+        there = self._snapshot.by_sequence(taken.sequence)
+        made = None if there is None else stamping.on(there, taken.target)
+        if there is None or made is None or (among is not None and made.commit not in among):
+            return None
+        stamp = self._stamp(there, made)
+        return SentRetraction(taken.target, bytes(made.id(stamp)), stamp.hybrid_ns)
+
+    def _stamp(self, recorded: Recorded, made: Deployment) -> Stamp:
+        known = self._stamps.get(made.target, {})
+        if recorded.sequence in known:
+            return known[recorded.sequence]
+        if made.stamp is not None:
+            return made.stamp
+        late = self._snapshot.late_stamp(made.target, recorded.sequence)
+        if late is not None:
+            return late
+        every = stamping.every(self._snapshot, made.target)
+        self._stamps[made.target] = {number: stamp for number, stamp, _ in every}
+        return self._stamps[made.target][recorded.sequence]
+
+
+# -- receiving ---------------------------------------------------------------------------------
+
+
+class Merged(Struct, frozen=True):
+    """What of an entry's truths is new here, as fields of an entry of this repository.
+
+    ``stamps``: those that deployments of this repository must have from now on. ``weights``: of
+    versions that have theirs again, because what they are trained from is forgotten. ``held``:
+    versions that were forgotten by name elsewhere and are kept here for now.
+    """
+
+    author: str
+    reason: str
+    origin_ns: int
+    deployments: tuple[Deployment, ...] = ()
+    retractions: tuple[Retraction, ...] = ()
+    forgotten: tuple[Forgotten, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
+    stamps: tuple[LateStamp, ...] = ()
+    held: tuple[CommitId, ...] = ()
+
+    @property
+    def is_news(self) -> bool:
+        """Whether an entry has to say it."""
+        return bool(self.deployments or self.retractions or self.forgotten or self.evidence)
+
+    def into(self, entry: Entry) -> Entry:
+        """The entry with these fields; unchanged if there is no news."""
+        if not self.is_news:
+            return entry
+        return replace(
+            entry,
+            author=self.author,
+            reason=self.reason,
+            origin_ns=self.origin_ns,
+            deployments=self.deployments,
+            retractions=self.retractions,
+            forgotten=(*self.forgotten, *entry.forgotten),
+            weights=(*self.weights, *entry.weights),
+            evidence=self.evidence,
+            stamps=self.stamps,
+        )
+
+
+class Merger:
+    """Takes truths over into a repository: one for as many entries as come in together."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._all_stamped = False
+
+    def prepare(self, truths: Iterable[Truths]) -> None:
+        """Stamps what is here, if deployments are to come. Not under the journal's lock."""
+        if not self._all_stamped and any(each.deployments for each in truths):
+            self._context.fresh()
+            stamping.stamp_all(self._context.store)
+
+    def merge(self, truths: Truths, own: Collection[CommitId] = ()) -> Merged:
+        """What is new here; call it under the journal's lock, after ``prepare``.
+
+        ``own``: the versions that the entry itself publishes. Raises RemoteRefused for what is
+        dated too far ahead, HistoryMissing for a deployment of a version that is not here,
+        InvalidName, InvalidTime, DamagedData.
+        """
+        context, now_ns = self._context, self._context.store.now_ns()
+        check_clock(truths.time_ns, now_ns, "an operation")
+        late = self._late() if truths.deployments else ()
+        forgotten, weights, held = _forgotten(context, truths.tombstones)
+        return Merged(
+            decode_text(truths.author),
+            decode_text(truths.reason),
+            truths.time_ns,
+            deployments=tuple(_deployments(context, truths, own, now_ns)),
+            retractions=tuple(_retractions(context.store.snapshot, truths)),
+            forgotten=forgotten,
+            weights=weights,
+            evidence=tuple(_evidence(context, truths, own)),
+            stamps=late,
+            held=held,
+        )
+
+    def _late(self) -> tuple[LateStamp, ...]:
+        """The stamps of what was deployed since ``prepare``, while there was none yet."""
+        if self._all_stamped:
+            return ()
+        snapshot = self._context.store.snapshot
+        late = tuple(stamping.missing(snapshot))
+        self._all_stamped = snapshot.has_stamps()
+        return late
+
+
+def check_clock(time_ns: int, now_ns: int, what: str) -> None:
+    """Raises RemoteRefused for what is dated more than a day ahead."""
+    if time_ns > now_ns + AHEAD_NS:
+        raise RemoteRefused(
+            f"{what} is dated {format_time(time_ns)}, more than a day ahead of the clock here",
+            hint="set the clock of the computer that recorded it, or of this one",
+        )
+
+
+def here_again(context: Context, ids: Iterable[CommitId]) -> tuple[CommitId, ...]:
+    """Those whose state was forgotten by rule, for the entry that brings their states.
+
+    Raises StateForgotten for one that was forgotten by name.
+    """
+    marks = [(id_, availability.forgotten(context, id_)) for id_ in ids]
+    for id_, mark in marks:
+        if mark is not None and mark.named:
+            raise StateForgotten(
+                f"the state of version {id_.short} was forgotten by name",
+                hint="fetch: then it is forgotten on this side, too",
+            )
+    return tuple(id_ for id_, mark in marks if mark is not None)
+
+
+def _deployments(
+    context: Context, truths: Truths, own: Collection[CommitId], now_ns: int
+) -> Iterator[Deployment]:
+    snapshot, seen = context.store.snapshot, set[str]()
+    for sent in truths.deployments:
+        target, commit = check_ref("deployment target", sent.target), CommitId(sent.commit)
+        check_moment(sent.time_ns)
+        check_clock(max(sent.recorded_ns, sent.hybrid_ns), now_ns, "a deployment")
+        if target in seen:
+            raise RemoteRefused(f"an operation deploys twice on {target}")
+        seen.add(target)
+        if stamping.with_id(snapshot, target, sent.hybrid_ns, sent.id) is not None:
+            continue
+        if commit not in own and not context.store.has_commit(commit):
+            raise HistoryMissing(
+                f"version {commit.short} was deployed on {target}, and is not here",
+                hint="it comes with a fetch or push that names no versions",
+            )
+        before = snapshot.newest_deployment(target)
+        yield Deployment(
+            target,
+            sent.time_ns,
+            commit,
+            previous=None if before is None else before.sequence,
+            returns_to=_number(snapshot, target, sent.returns_to),
+            stamp=sent.stamp,
+        )
+
+
+def _number(snapshot: Snapshot, target: str, name: tuple[bytes, int] | None) -> int | None:
+    """The number here of the operation that recorded a deployment; None if it is not here."""
+    if name is None:
+        return None
+    there = stamping.with_id(snapshot, target, name[1], DeploymentId(name[0]))
+    return None if there is None else there.sequence
+
+
+def _retractions(snapshot: Snapshot, truths: Truths) -> Iterator[Retraction]:
+    who = decode_text(truths.author), decode_text(truths.reason)
+    for sent in truths.retractions:
+        target = check_ref("deployment target", sent.target)
+        number = _number(snapshot, target, (sent.id, sent.hybrid_ns))
+        if number is None:
+            continue
+        known = [each.entry for each in snapshot.retractions(target, number)]
+        same = ((e.done_ns, e.done_by, e.reason) == (truths.time_ns, *who) for e in known)
+        if not any(same):
+            yield Retraction(target, number)
+
+
+def _evidence(context: Context, truths: Truths, own: Collection[CommitId]) -> Iterator[Evidence]:
+    if not truths.annotations:
+        return
+    author = decode_text(truths.author)
+    for each in read_evidence(truths.annotations, "an annotation that was received"):
+        if each.commit not in own and not context.store.has_commit(each.commit):
+            continue
+        check_values(each.metrics, each.params)
+        said = evidence_bytes([each])
+        known = context.store.snapshot.evidence(each.commit)
+        same = (
+            (r.entry.done_ns, r.entry.done_by) == (truths.time_ns, author)
+            and evidence_bytes([e]) == said
+            for r, e in known
+        )
+        if not any(same):
+            yield each
+
+
+def _forgotten(
+    context: Context, tombstones: Sequence[Tombstone]
+) -> tuple[tuple[Forgotten, ...], tuple[Weights, ...], tuple[CommitId, ...]]:
+    """Marks of what is to be forgotten here as well, and what is kept for now."""
+    marks: list[Forgotten] = []
+    again: list[Weights] = []
+    held: list[CommitId] = []
+    for sent in tombstones:
+        id_ = CommitId(sent.commit)
+        mark = availability.forgotten(context, id_)
+        if mark is not None and mark.named:
+            continue
+        commit = commits.find(context.store.snapshot, id_)
+        try:
+            if commit is not None:
+                again += check_forgettable(context, [commit[1]])
+        except RefConflict:
+            held.append(id_)
+            continue
+        root = sent.root if commit is None else commit[1].root
+        marks.append(Forgotten(id_, True, None if root is None else Root(root)))
+    return tuple(marks), tuple(again), tuple(held)

@@ -1,0 +1,234 @@
+"""The remotes of a repository: ``.mvc/remotes.yaml`` and the disposable folders ``.mvc/remotes/R``.
+
+The file holds names, URLs and options, and no secret: a URL with a password is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.errors import InvalidConfig, InvalidName, RefConflict, UnknownRevision, WrongUsage
+from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
+from mvc.model.names import check_ref, printable
+from mvc.remote.door import States
+from mvc.repo.config import read_yaml, write_yaml
+from mvc.repo.context import Context
+
+FILE = "remotes.yaml"
+FOLDER = "remotes"
+DEFAULT = "origin"
+_MOST = 1000  # remotes of a repository
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_SCP = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
+_USER = r"[A-Za-z0-9_][\w.+-]*"
+_HOST = r"(?:[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])"
+_PORT = r"(?::[0-9]{1,5})?"
+_AUTHORITIES = {
+    "ssh": re.compile(f"(?:{_USER}@)?{_HOST}{_PORT}", re.ASCII),
+    "https": re.compile(_HOST + _PORT, re.ASCII),
+    "http": re.compile(_HOST + _PORT, re.ASCII),
+    "s3": re.compile(_HOST, re.ASCII),
+    "gs": re.compile(_HOST, re.ASCII),
+    "az": re.compile(_HOST, re.ASCII),
+}
+_FORMS = (
+    "a remote is a PATH, ssh://HOST/PATH, https://HOST/NAME, unix:PATH, bucket:PATH, s3://BUCKET, "
+    "gs://BUCKET or az://CONTAINER"
+)
+
+
+class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A remote, under its name in this repository; the name is empty for a plain URL.
+
+    ``lazy``: a missing state is fetched when a command asks for it. ``data``: whether the contents
+    of data sets are pushed. ``states``: whose states ``fetch`` brings (``states_of``).
+    ``token_file`` (of mode 0600) and ``ca_file`` are for https, ``program`` is mvc at the other end
+    of ssh, ``endpoint`` and ``region`` are of buckets.
+    """
+
+    url: str
+    name: str = ""
+    lazy: bool = False
+    data: bool = True
+    states: str = "all"
+    token_file: str = ""
+    ca_file: str = ""
+    program: str = ""
+    endpoint: str = ""
+    region: str = ""
+
+    @property
+    def scheme(self) -> str:
+        """The kind of its door."""
+        return scheme_of(self.url)
+
+    def folder(self, context: Context) -> Path:
+        """Its folder in ``.mvc``, which is made; everything in it may be lost."""
+        if not self.name:
+            raise WrongUsage("a URL has no folder here")
+        place = context.store.folder / FOLDER / self.name
+        context.store.fs.make_dirs(place, within=context.store.folder)
+        return place
+
+
+def states_of(text: str) -> States:
+    """``all``, ``none`` or ``last:N``. Raises WrongUsage."""
+    if text == "all" or text == "none":
+        return text
+    found = re.fullmatch(r"last:([0-9]{1,9})", text, re.ASCII)
+    if found is None:
+        raise WrongUsage(f"states are all, none or last:N, not {printable(text[:50])!r}")
+    return int(found[1])
+
+
+def scheme_of(url: str) -> str:
+    """The kind of a URL that ``normalised`` has returned."""
+    for scheme in ("unix", "bucket"):
+        if url.startswith(f"{scheme}:"):
+            return scheme
+    found = _URL.fullmatch(url)
+    return "file" if found is None else found[1].lower()
+
+
+def normalised(url: str, cwd: Path) -> str:
+    """A URL as it is kept: paths absolute, without ``file://``. Raises WrongUsage.
+
+    What it holds is later given to programs such as ssh: hosts and users are plain names.
+    """
+    if not url or len(url) > MAX_URL or printable(url) != url:
+        raise WrongUsage(f"this is no URL: {printable(url[:100])!r}", hint=_FORMS)
+    for scheme in ("unix", "bucket"):
+        if url.startswith(f"{scheme}:"):
+            return f"{scheme}:{_absolute(url.removeprefix(f'{scheme}:').removeprefix('//'), cwd)}"
+    if _SCP.match(url):
+        host, _, path = url.partition(":")
+        raise WrongUsage(
+            f"{url} is not a URL of mvc", hint=f"write ssh://{host}/{path.lstrip('/')}"
+        )
+    found = _URL.fullmatch(url)
+    if found is None:
+        return _absolute(url, cwd)
+    scheme, rest = found[1].lower(), found[2]
+    if scheme == "file":
+        return _absolute("/" + rest.removeprefix("localhost").lstrip("/"), cwd)
+    if scheme not in _AUTHORITIES:
+        raise WrongUsage(f"there is no door for {scheme}://", hint=_FORMS)
+    authority, _, path = rest.partition("/")
+    before, at, _ = authority.rpartition("@")
+    if at and (":" in before or scheme != "ssh"):
+        raise WrongUsage(
+            f"a URL holds no password and no token: {scheme}://...@{authority.rpartition('@')[2]}",
+            hint="a token is read from the variable MVC_TOKEN_NAME, with the name of the remote, "
+            "or from a file of mode 0600; ssh asks its agent",
+        )
+    if not _AUTHORITIES[scheme].fullmatch(authority):
+        raise WrongUsage(f"this is no host: {authority[:100]!r}", hint=_FORMS)
+    if "?" in path or "#" in path:
+        raise WrongUsage(f"a URL ends with its path: {scheme}://{authority}/...", hint=_FORMS)
+    return f"{scheme}://{authority}/{path}"
+
+
+def _absolute(path: str, cwd: Path) -> str:
+    if not path:
+        raise WrongUsage("the path of a remote is empty", hint=_FORMS)
+    return str(cwd / path)
+
+
+def check_name(name: str) -> str:
+    """Returns the name of a remote; raises InvalidName."""
+    check_ref("remote", name)
+    if "/" in name or len(name) > MAX_REMOTE_BYTES:
+        raise InvalidName(
+            f"the name of a remote has at most {MAX_REMOTE_BYTES} letters and no '/': "
+            f"{printable(name[:60])}"
+        )
+    return name
+
+
+def remotes(context: Context) -> dict[str, Remote]:
+    """Every remote by its name. Raises InvalidConfig."""
+    file = context.store.folder / FILE
+    tree = read_yaml(context.store.fs, file)
+    try:
+        found = msgspec.convert(tree, dict[str, Remote])
+        if len(found) > _MOST:
+            raise WrongUsage(f"more than {_MOST} remotes")
+        for name, remote in found.items():
+            check_name(name)
+            states_of(remote.states)
+            if normalised(remote.url, context.root) != remote.url:
+                raise WrongUsage(f"this is no whole URL: {printable(remote.url[:100])!r}")
+    except (msgspec.ValidationError, InvalidName, WrongUsage) as error:
+        raise InvalidConfig(
+            f"{printable(str(file))}: {printable(str(error))}",
+            hint="correct the file, or remove it and add the remotes again",
+        ) from error
+    return {name: replace(remote, name=name) for name, remote in found.items()}
+
+
+def find_remote(context: Context, name: str | None = None) -> Remote:
+    """The remote of this name or URL; without one ``origin``, or the only one there is.
+
+    Raises UnknownRevision for none, and WrongUsage where several are possible or for a bad URL.
+    """
+    found = remotes(context)
+    if name is None:
+        if DEFAULT in found or len(found) == 1:
+            return found.get(DEFAULT) or next(iter(found.values()))
+        if found:
+            raise WrongUsage(f"which remote? there is {', '.join(found)}", hint="name it")
+        raise UnknownRevision(
+            "there is no remote yet", hint="name one with 'mvc remote add origin URL'"
+        )
+    if name in found:
+        return found[name]
+    if "/" in name or ":" in name:
+        return Remote(normalised(name, context.store.fs.cwd()))
+    raise UnknownRevision(
+        f"there is no remote {printable(name[:100])}",
+        hint=f"there is {', '.join(found)}"
+        if found
+        else f"name one with 'mvc remote add {printable(name[:100])} URL'",
+    )
+
+
+def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remote:
+    """Adds a remote; with ``force`` in place of one of this name.
+
+    Raises InvalidName, WrongUsage, RefConflict.
+    """
+    remote = replace(remote, url=normalised(remote.url, context.store.fs.cwd()))
+    check_name(remote.name)
+    states_of(remote.states)
+    found = remotes(context)
+    if remote.name in found and not force:
+        raise RefConflict(
+            f"there is a remote {remote.name} already: {found[remote.name].url}",
+            hint="choose another name, or add -f to change it",
+        )
+    _write(context, {**found, remote.name: remote})
+    return remote
+
+
+def remove_remote(context: Context, name: str) -> Remote:
+    """Takes a remote and its folder away; its refs are deleted by the caller."""
+    found = remotes(context)
+    if name not in found:
+        find_remote(context, name)
+        raise UnknownRevision(f"there is no remote {printable(name[:100])}")
+    gone = found.pop(name)
+    _write(context, found)
+    context.store.fs.remove_tree(gone.folder(context))
+    return gone
+
+
+def _write(context: Context, found: Mapping[str, Remote]) -> None:
+    tree = {name: msgspec.to_builtins(replace(each, name="")) for name, each in found.items()}
+    write_yaml(context.store.fs, context.store.folder / FILE, tree)

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import (
+    InvalidConfig,
+    InvalidName,
+    IoFailed,
+    NotARepository,
+    RefConflict,
+    RemoteUnreachable,
+    UnknownRevision,
+    WrongUsage,
+)
+from mvc.io.files import FileSystem
+from mvc.remote.doors import open_door
+from mvc.remote.remotes import (
+    Remote,
+    add_remote,
+    find_remote,
+    normalised,
+    remotes,
+    remove_remote,
+    states_of,
+)
+
+HERE = Path("/here")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "scheme"),
+    [
+        ("/srv/models", "/srv/models", "file"),
+        ("models", "/here/models", "file"),
+        ("file:///srv/models", "/srv/models", "file"),
+        ("file://localhost/srv/models", "/srv/models", "file"),
+        ("ssh://me@gpu.lab:2222/srv/m", "ssh://me@gpu.lab:2222/srv/m", "ssh"),
+        ("SSH://gpu/~/m", "ssh://gpu/~/m", "ssh"),
+        ("ssh://[::1]/m", "ssh://[::1]/m", "ssh"),
+        ("https://models.lab/vision", "https://models.lab/vision", "https"),
+        ("http://127.0.0.1:7433/m", "http://127.0.0.1:7433/m", "http"),
+        ("unix:run/mvc.sock", "unix:/here/run/mvc.sock", "unix"),
+        ("bucket:/mnt/nfs/m", "bucket:/mnt/nfs/m", "bucket"),
+        ("s3://weights/vision", "s3://weights/vision", "s3"),
+    ],
+)
+def test_a_url_is_kept_whole(given: str, kept: str, scheme: str) -> None:
+    assert normalised(given, HERE) == kept
+    assert normalised(kept, Path("/elsewhere")) == kept
+    assert Remote(kept).scheme == scheme
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://me:secret@models.lab/m", "holds no password"),
+        ("https://token@models.lab/m", "holds no password"),
+        ("ssh://me:secret@gpu/m", "holds no password"),
+        ("s3://key:secret@bucket/m", "holds no password"),
+        ("https://models.lab/m?token=secret", "ends with its path"),
+        ("ssh://-oProxyCommand=touch/m", "no host"),
+        ("ssh://-x@gpu/m", "no host"),
+        ("ssh:///m", "no host"),
+        ("git://gpu/m", "no door for git"),
+        ("me@gpu:models", "not a URL of mvc"),
+        ("", "no URL"),
+        ("a\nb", "no URL"),
+        ("x" * 5000, "no URL"),
+        ("bucket:", "path"),
+    ],
+)
+def test_a_bad_url_is_refused_without_its_secret(url: str, told: str) -> None:
+    with pytest.raises(WrongUsage, match=told) as caught:
+        normalised(url, HERE)
+    assert "secret" not in f"{caught.value}{caught.value.hint}"
+    assert caught.value.hint
+
+
+def test_remotes_are_added_changed_and_removed(repo: Repository) -> None:
+    context = repo.context
+    assert remotes(context) == {}
+    add_remote(context, Remote("/srv/m", "origin"))
+    add_remote(context, Remote("ssh://gpu/m", "backup", lazy=True, states="last:3"))
+    assert [(r.name, r.url, r.lazy) for r in remotes(context).values()] == [
+        ("origin", "/srv/m", False),
+        ("backup", "ssh://gpu/m", True),
+    ]
+    with pytest.raises(RefConflict, match="/srv/m"):
+        add_remote(context, Remote("/srv/other", "origin"))
+    add_remote(context, Remote("/srv/other", "origin"), force=True)
+    assert find_remote(context).url == "/srv/other"
+    origin = find_remote(context).folder(context)
+    (origin / "place").write_bytes(b"")
+    assert remove_remote(context, "origin").url == "/srv/other"
+    assert not origin.exists()
+    assert find_remote(context).name == "backup"
+    text = (repo.root / ".mvc" / "remotes.yaml").read_text()
+    assert text == "backup:\n  url: ssh://gpu/m\n  lazy: true\n  states: last:3\n"
+
+
+def test_which_remote_is_meant(repo: Repository) -> None:
+    context = repo.context
+    with pytest.raises(UnknownRevision, match="no remote yet") as caught:
+        find_remote(context)
+    assert "mvc remote add" in str(caught.value.hint)
+    for name in ("a", "b"):
+        add_remote(context, Remote(f"/srv/{name}", name))
+    with pytest.raises(WrongUsage, match="a, b"):
+        find_remote(context)
+    with pytest.raises(UnknownRevision, match="no remote c"):
+        find_remote(context, "c")
+    assert find_remote(context, "ssh://gpu/m") == Remote("ssh://gpu/m")
+    add_remote(context, Remote("/srv/o", "origin"))
+    assert find_remote(context).name == "origin"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "-a", "x" * 33, "HEAD", "a b", "..", "ä"])
+def test_bad_names_of_remotes(repo: Repository, name: str) -> None:
+    with pytest.raises(InvalidName):
+        add_remote(repo.context, Remote("/srv/m", name))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- a\n", "origin: 3\n", "origin: {}\n", "origin: {url: 3}\n", "origin: {url: m}\n",
+        "origin: {url: /m, secret: x}\n", "origin: {url: /m, lazy: 3}\n",
+        "origin: {url: 'https://a:b@c/m'}\n", "'../x': {url: /m}\n",
+        "origin: {url: /m, states: x}\n",
+        "origin: {url: 'ssh://-oProxyCommand=x/m'}\n", "a: &a {b: *a}\n",
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_refused_by_name(repo: Repository, text: str) -> None:
+    (repo.root / ".mvc" / "remotes.yaml").write_text(text)
+    with pytest.raises(InvalidConfig, match=r"remotes\.yaml"):
+        remotes(repo.context)
+
+
+def test_a_folder_that_leads_elsewhere_is_not_used(repo: Repository, tmp_path: Path) -> None:
+    add_remote(repo.context, Remote("/srv/m", "origin"))
+    (tmp_path / "else").mkdir()
+    place = repo.root / ".mvc" / "remotes"
+    place.symlink_to(tmp_path / "else")
+    with pytest.raises(IoFailed, match="symbolic link"):
+        find_remote(repo.context).folder(repo.context)
+    assert not list((tmp_path / "else").iterdir())
+
+
+def test_states() -> None:
+    assert [states_of(text) for text in ("all", "none", "last:1")] == ["all", "none", 1]
+    for text in ("last", "last:-1", "last:x", "some", "last:10000000000"):
+        with pytest.raises(WrongUsage, match="all, none or last:N"):
+            states_of(text)
+
+
+class _OnNetwork(FileSystem):
+    def is_network_filesystem(self, path: Path) -> bool:
+        return True
+
+
+def test_a_folder_that_cannot_be_a_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RemoteUnreachable, match="no folder") as missing:
+        open_door(str(tmp_path / "gone"))
+    assert "mvc init --bare" in str(missing.value.hint)
+    with pytest.raises(NotARepository, match="no repository"):
+        open_door(str(tmp_path))
+    monkeypatch.setattr("mvc.remote.doors.FileSystem", _OnNetwork)
+    with pytest.raises(RemoteUnreachable, match="network file system") as caught:
+        open_door(str(tmp_path))
+    assert "bucket:" in str(caught.value.hint)
+    assert "ssh://" in str(caught.value.hint)
