@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from mvc.errors import StateForgotten
 from mvc.ids import CommitId
 from mvc.repo.context import Context
+from mvc.repo.lookup import availability
 
 _Class = TypeVar("_Class", bound=type)
 _OF_REMOTES = frozenset({"fetch", "pull", "push", "close"})
@@ -52,18 +53,31 @@ def fetch_absent(context: Context, error: StateForgotten) -> None:
 
     Raises also what ``fetch`` does.
     """
-    from mvc.remote.remotes import remotes
+    from mvc.remote.remotes import remotes  # as below: only where a state is absent
 
     assert error.absent is not None
-    version, known = CommitId(error.absent), remotes(context)
-    lazy = [remote for remote in known.values() if remote.lazy]
+    version = CommitId(error.absent)
+    lazy = [remote for remote in remotes(context).values() if remote.lazy]
     if lazy:
-        from mvc.remote.fetch import fetch
+        from mvc.remote.fetch import fetch_states
 
-        fetch(context, lazy[0], [version])
-    elif way := way_to(context, version):
-        further = StateForgotten(error.message, hint=way)
-        further.absent = None  # nothing more to add
-        raise further from error
-    else:
-        raise error
+        fetch_states(context, lazy[0], [version])
+        return
+    way = way_to(context, version)
+    others = error.hint if way is None or error.hint != availability.GONE else None
+    raise StateForgotten(error.message, hint="; ".join(filter(None, (way, others))))
+
+
+def way_to(context: Context, version: CommitId) -> str | None:
+    """What brings a state that is not here, as a sentence; None if no remote can have it.
+
+    None also for a state that is here, and for one that was forgotten by name.
+    """
+    mark = availability.forgotten(context, version)
+    if mark is None or mark.named:
+        return None
+    from mvc.remote.remotes import DEFAULT, remotes
+
+    known = remotes(context)
+    name = DEFAULT if DEFAULT in known else next(iter(known), None)
+    return name and f"'mvc fetch {name} {version.short}' brings it, if {name} has it"

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from mvc.api.absent import fetching
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE
@@ -58,6 +59,7 @@ def replay_options(
     )
 
 
+@fetching
 @checked
 class Recipes:
     """How versions were made; ``repo.recipes``."""

@@ -23,6 +23,7 @@ from typing import (
 
 from msgspec.structs import replace
 
+from mvc.api.absent import fetching, way_to
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -134,6 +135,7 @@ class WriteOptions(TypedDict, total=False):
     progress: Progress | None
 
 
+@fetching
 @checked
 class Repository:
     """An open repository; close it, or use it as a context manager.
@@ -856,6 +858,13 @@ class Repository:
     def forgotten_ns(self, rev: Rev) -> int | None:
         """When a version's state was forgotten, in ns since 1970; None if it is stored."""
         return availability.forgotten_ns(self.context, self.find(rev))
+
+    def way_to_state(self, rev: Rev) -> str | None:
+        """Which command brings a state that a rule forgot here, in a sentence; None if none does.
+
+        None also for a state that is stored, or was forgotten by name.
+        """
+        return way_to(self.context, self.find(rev))
 
     def iter_versions(
         self,
