@@ -22,8 +22,9 @@ from mvc.remote.remotes import find_remote
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
-_FIRST, _LONGEST = 1.0, 300.0
-"""Seconds between a push that failed and the next one: at first, and after many."""
+FIRST_PAUSE = 1.0
+"""Seconds between a push that failed and the next one; each further failure doubles them."""
+_LONGEST = 300.0
 
 
 class NotPushed(MvcWarning):
@@ -121,7 +122,7 @@ class Pusher(threading.Thread):
         with self._repo:
             while self._await_work(pause):
                 last = self._closing
-                pause = 0.0 if self._push() else min(max(2 * pause, _FIRST), _LONGEST)
+                pause = 0.0 if self._push() else min(max(2 * pause, FIRST_PAUSE), _LONGEST)
                 if last:
                     return
 
