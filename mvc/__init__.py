@@ -16,6 +16,7 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.adapters.hashing import root_of
+    from mvc.api.clone import clone
     from mvc.api.repository import Repository
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
@@ -51,6 +52,7 @@ __all__ = [
     "Requirements",
     "Resumed",
     "__version__",
+    "clone",
     "made",
     "probe",
     "root_of",
@@ -74,6 +76,7 @@ _LAZY = {
     "Repository": "mvc.api.repository",
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
+    "clone": "mvc.api.clone",
     "made": "mvc.recipes.making",
     "probe": "mvc.probing.probe",
     "root_of": "mvc.adapters.hashing",

@@ -49,7 +49,7 @@ from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.times import Time
-from mvc.store.store import FOLDER, create
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, create
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
@@ -58,10 +58,14 @@ if TYPE_CHECKING:
     import torch
 
     from mvc.api.recipes import Recipes
+    from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
+    from mvc.remote.fetch import Fetched
+    from mvc.remote.pull import Pulled
+    from mvc.remote.push import Pushed
     from mvc.repo.annotations import Annotation
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
@@ -91,8 +95,6 @@ if TYPE_CHECKING:
 
 
 Paths: TypeAlias = PathName | Sequence[PathName]
-_FIRST_CONFIG = b"# See docs/commands/config.md\n"
-_BARE_CONFIG = _FIRST_CONFIG + b"core:\n  bare: true\n"
 
 
 class _Rarer(TypedDict, total=False):
@@ -181,7 +183,7 @@ class Repository:
         check_absent(files, root)
         with remove_if_failed(files, root):
             files.make_dirs(root)
-            create(files, time, root, name, config=_BARE_CONFIG if bare else _FIRST_CONFIG)
+            create(files, time, root, name, config=BARE_CONFIG if bare else FIRST_CONFIG)
         from mvc.repo import queries
 
         repo = cls.open(root, config=config, fs=fs, clock=clock)
@@ -277,6 +279,13 @@ class Repository:
         from mvc.api.recipes import Recipes
 
         return Recipes(self)
+
+    @cached_property
+    def remotes(self) -> Remotes:
+        """The repositories that this one pushes to and fetches from."""
+        from mvc.api.remotes import Remotes
+
+        return Remotes(self)
 
     @property
     def gaps(self) -> Sequence[Gap]:
@@ -1299,6 +1308,62 @@ class Repository:
     def delete_tag(self, name: str) -> Ref:
         """Deletes a tag; its version stays until ``gc``."""
         return refs.delete_tag(self.context, name)
+
+    # -- other repositories --------------------------------------------------------------------
+
+    def fetch(
+        self,
+        remote: str | None = None,
+        *,
+        states: str | None = None,
+        prune: bool = False,
+        progress: Progress | None = None,
+    ) -> Fetched:
+        """Brings the versions that a remote has, and where its branches and tags are.
+
+        By default from ``origin``, or the only remote. ``states``: whose states come along
+        (``all``, ``none``, ``last:N``), by default as the remote is set. ``prune`` forgets branches
+        that are gone there. Raises UnknownRevision for an unknown remote, RemoteUnreachable,
+        RemoteRefused, and HistoryMissing for one that was rewound or exchanged.
+        """
+        from mvc.remote.fetch import fetch
+
+        found = self.remotes.find(remote)
+        return fetch(self.context, found, states=states, prune=prune, progress=progress)
+
+    def pull(self, remote: str | None = None, *, progress: Progress | None = None) -> Pulled:
+        """Fetches, and moves the current branch forward with its files.
+
+        Raises RefConflict if the branch has gone another way here, or a training records on it, and
+        WouldOverwrite for work that is not committed.
+        """
+        from mvc.remote.pull import pull
+
+        return pull(self.context, self.remotes.find(remote), progress=progress)
+
+    def push(
+        self,
+        remote: str | None = None,
+        refs: Sequence[str] = (),
+        *,
+        every: bool = False,
+        force: bool = False,
+        delete: Sequence[str] = (),
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Pushed:
+        """Sends branches and tags with what they need, by default the current branch.
+
+        Tags, data sets, deployments and annotations of these versions go along. All refs move, or
+        none. ``every``: all branches and tags. ``force``: refs may move back, from where the last
+        fetch or push saw them. ``delete``: branches and tags to delete there. ``dry_run``: only say
+        what would go. Raises RefConflict for what is not fast-forward or has
+        moved there meanwhile, UnknownRevision, RemoteUnreachable, RemoteRefused.
+        """
+        from mvc.remote.push import PushOptions, push
+
+        chosen = PushOptions(every=every, force=force, delete=tuple(delete), dry_run=dry_run)
+        return push(self.context, self.remotes.find(remote), refs, chosen, progress=progress)
 
     # -- operations ----------------------------------------------------------------------------
 

@@ -158,9 +158,12 @@ class FileSystem:
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
         flags |= (os.O_CREAT if create else 0) | (os.O_EXCL if create and exclusive else 0)
         with translate(path, "write"), _reach(path, within) as (name, folder):
-            file = WriteFile(path, os.open(name, flags, mode, dir_fd=folder), 0)
+            file = self._written(path, os.open(name, flags, mode, dir_fd=folder))
         file.position = _identify(file).size
         return file
+
+    def _written(self, path: Path, descriptor: int) -> WriteFile:
+        return WriteFile(path, descriptor, 0)
 
     @overload
     def lock(self, path: Path, *, shared: bool = ..., timeout: float | None = ...) -> FileLock: ...
@@ -449,6 +452,35 @@ class FileSystem:
                     file.sync()
         except IoFailed as error:  # nobody knows the temporary name
             raise under_name(error, beside, path) from error.__cause__
+
+
+class LateFlushes(FileSystem):
+    """Flushes nothing before ``flush``, for what a power loss may take as a whole until then."""
+
+    def _written(self, path: Path, descriptor: int) -> WriteFile:
+        return _Unflushed(path, descriptor, 0)
+
+    def sync_dir(self, path: Path, *, within: Path | None = None) -> None:
+        """Leaves it to ``flush``."""
+
+    @staticmethod
+    def flush(folder: Path) -> None:
+        """Makes everything in a folder durable. Follows no symbolic link."""
+        fs = FileSystem()
+        with fs.flushes() as flushes:
+            for name in fs.list(folder):
+                path = folder / name
+                identity = fs.stat(path, follow=False)
+                if identity is not None and identity.is_dir:
+                    LateFlushes.flush(path)
+                elif identity is not None and identity.is_file:
+                    flushes.add(fs.open_write(path), path)
+        fs.sync_dir(folder)
+
+
+class _Unflushed(WriteFile):
+    def _sync(self) -> None:
+        """Leaves it to ``LateFlushes.flush``."""
 
 
 def _below(path: Path, within: Path | None) -> Path | None:

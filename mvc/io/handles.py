@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
 from mvc.io import mounts
@@ -228,6 +229,30 @@ class ReadFile(_Handle):
         if hasattr(os, "preadv"):
             return os.preadv(self._fd, [view], offset)
         data = os.pread(self._fd, len(view), offset)
+        view[: len(data)] = data
+        return len(data)
+
+
+class ContinuedFile(ReadFile):
+    """The first ``end`` bytes of an open file, and after them ``more``, which is in memory."""
+
+    def __init__(self, file: ReadFile, end: int, more: bytes) -> None:
+        super().__init__(file.path, -1)
+        self._file, self._end, self._more = file, end, more
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _stat(self) -> FileIdentity:
+        return replace(self._file.identity(), size=self._end + len(self._more))
+
+    def _read(self, offset: int, length: int) -> bytes:
+        if offset < self._end:
+            return self._file.read(offset, min(length, self._end - offset))
+        return self._more[offset - self._end : offset - self._end + length]
+
+    def _read_into(self, offset: int, view: memoryview) -> int:
+        data = self._read(offset, len(view))
         view[: len(data)] = data
         return len(data)
 

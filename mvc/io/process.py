@@ -13,6 +13,7 @@ from pathlib import Path
 _UID_DIGITS = 10
 _SET_DEATH_SIGNAL = 1  # of prctl(2)
 _MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+_BOOT = "/proc/sys/kernel/random/boot_id"
 
 
 def user_name(uid: int | None = None) -> str:
@@ -55,6 +56,13 @@ def import_path() -> str:
 def host_name() -> str:
     """The name of this machine, as it calls itself."""
     return os.uname().nodename or "localhost"
+
+
+def boot_id() -> str:
+    """Names the time since this machine was started; empty where nothing says so."""
+    with suppress(OSError), open(_BOOT, encoding="ascii") as file:
+        return file.read().strip()
+    return ""
 
 
 def cpu_count() -> int:

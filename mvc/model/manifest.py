@@ -33,7 +33,7 @@ from mvc.model.hashing import digest
 from mvc.model.layout import FormLayout
 from mvc.model.merkle import MerkleTree, leaf
 from mvc.model.names import ATTACHED, attached_path, check_key, check_path, training_path
-from mvc.model.tail import MANIFEST_TAGS, Unknown, read_tail, write_tail
+from mvc.model.tail import MANIFEST_TAGS, Unknown, flags, read_tail, write_tail
 from mvc.model.tensor import DTYPES, TensorSpec, shared_spec
 
 _TAG = b"mvc.manifest.1"
@@ -198,6 +198,13 @@ class Manifest:
     @cached_property
     def id(self) -> ManifestId:
         return self.id_of(self.encoded)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """Format features that a reader of the manifest must know, beyond those of its commit."""
+        if not self.unknown:
+            return frozenset()
+        return flags("manifest", dict(self.unknown)) | {f"manifest-{_TAILED}"}
 
     @staticmethod
     def id_of(encoded: bytes) -> ManifestId:

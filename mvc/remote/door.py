@@ -21,10 +21,14 @@ States = Literal["all", "none"] | int
 
 
 class Place(Struct, frozen=True):
-    """Up to where a journal was read: the number of its next entry, and the check before it."""
+    """Up to where a journal was read: the number of its next entry, and the check before it.
+
+    ``seen``: where the journal ended then, if that was further on; 0 if it was not.
+    """
 
     sequence: int
     chain: bytes
+    seen: int = 0
 
 
 class Head(Struct, frozen=True):
@@ -50,7 +54,8 @@ class Wanted(Struct, frozen=True):
     ``after``: it has what the sender's journal held up to there. ``versions``: these and what they
     need, by default all that branches, tags and deployments lead to. ``have``: versions that the
     receiver has with their states. ``objects``: ids of objects that it lacked in an earlier try;
-    they are sent whole. ``paths``: the files of a version whose states are wanted, by default all.
+    they are sent whole. ``again``: versions that it has without their states, which it wants.
+    ``without``: versions whose states it refuses, because they were forgotten by name there.
     """
 
     after: Place | None = None
@@ -58,7 +63,8 @@ class Wanted(Struct, frozen=True):
     have: frozenset[CommitId] = frozenset()
     states: States = "all"
     objects: tuple[bytes, ...] = ()
-    paths: tuple[str, ...] = ()
+    again: tuple[CommitId, ...] = ()
+    without: frozenset[CommitId] = frozenset()
 
 
 class Move(Struct, frozen=True):
@@ -75,7 +81,8 @@ class Slice(Struct):
 
     ``head`` is the encoded list of entries (``slices``), ``size`` the number of bytes in
     ``records``. ``moves`` happen together with the last entry; only the last slice has any.
-    ``place``: up to where the sender's journal was read once this slice is received.
+    ``place``: up to where the sender's journal was read once this slice is received. ``features``:
+    of the sender's format; a receiver refuses those that it does not know.
     """
 
     head: bytes
@@ -83,17 +90,22 @@ class Slice(Struct):
     records: Iterable[Bytes]
     moves: tuple[Move, ...] = ()
     place: Place | None = None
+    features: frozenset[str] = frozenset()
 
 
 class Received(Struct, frozen=True):
     """What became of a slice: either it is published, or ``missing`` objects are needed first.
 
     ``place``: the end of the receiver's journal. ``moved``: the names of the refs that moved.
+    ``without``: of the next try (``Wanted``). ``held``: versions that were forgotten by name
+    elsewhere and are kept there for now, because something stands on them.
     """
 
     place: Place
     missing: tuple[bytes, ...] = ()
     moved: tuple[str, ...] = ()
+    without: frozenset[CommitId] = frozenset()
+    held: tuple[CommitId, ...] = ()
 
 
 class Door(Protocol):

@@ -8,7 +8,7 @@ is said of versions that are not here is passed over as well; who sends these la
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -42,7 +42,7 @@ from mvc.store.snapshot import Snapshot
 AHEAD_NS = 24 * 3600 * 10**9
 """What is dated further ahead of the receiver's clock is refused."""
 
-_Time = Annotated[int, Meta(ge=0, lt=1 << 63)]
+_Time = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 _Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 _Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
@@ -116,7 +116,7 @@ class TruthReader:
         self._snapshot = snapshot
         self._stamps: dict[str, dict[int, Stamp]] = {}  # of targets without stamps, by entry
 
-    def of(self, recorded: Recorded, among: Collection[CommitId] | None = None) -> Truths | None:
+    def of(self, recorded: Recorded, among: Container[CommitId] | None = None) -> Truths | None:
         """Of an entry, what it says of versions ``among`` these (None: of all); None if nothing.
 
         Tombstones are always told. An undo that gives an annotation back tells it again.
@@ -204,7 +204,7 @@ class TruthReader:
         )
 
     def _retraction(
-        self, taken: Retraction, among: Collection[CommitId] | None
+        self, taken: Retraction, among: Container[CommitId] | None
     ) -> SentRetraction | None:
         there = self._snapshot.by_sequence(taken.sequence)
         made = None if there is None else stamping.on(there, taken.target)

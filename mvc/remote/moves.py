@@ -7,17 +7,13 @@ from collections.abc import Mapping, Sequence
 from mvc.errors import InvalidName, RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import check_ref, printable
+from mvc.model.names import DATA, REMOTE, check_ref, printable
 from mvc.remote.door import Move
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import RefChange, RefValue
-
-REMOTE = "remotes/"
-DATA = "data/"
-"""What the tags of data sets begin with. They move on, as branches do."""
 
 
 def ref_changes(

@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from mvc.errors import InvalidConfig, InvalidName, RefConflict, UnknownRevision, WrongUsage
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
-from mvc.model.names import check_ref, printable
+from mvc.model.names import REMOTE, check_ref, printable
 from mvc.remote.door import States
 from mvc.repo.config import read_yaml, write_yaml
 from mvc.repo.context import Context
+from mvc.repo.lookup.refs import remote_refs
+from mvc.store.journal.entries import Entry, RefChange
 
 FILE = "remotes.yaml"
 FOLDER = "remotes"
@@ -76,6 +78,9 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         place = context.store.folder / FOLDER / self.name
         context.store.fs.make_dirs(place, within=context.store.folder)
         return place
+
+
+_OPTIONS = tuple(f for f in Remote.__struct_fields__ if f not in {"name", "url"})
 
 
 def states_of(text: str) -> States:
@@ -217,16 +222,36 @@ def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remo
     return remote
 
 
+def remote_of(name: str, url: str, options: Mapping[str, str]) -> Remote:
+    """A remote with options as texts: ``lazy`` is ``true``. Raises WrongUsage."""
+    if unknown := options.keys() - set(_OPTIONS):
+        raise WrongUsage(
+            f"a remote has no option {printable(min(unknown)[:50])}",
+            hint=f"there is {', '.join(_OPTIONS)}",
+        )
+    try:
+        return msgspec.convert({"name": name, "url": url, **options}, Remote, strict=False)
+    except msgspec.ValidationError as error:
+        raise WrongUsage(f"an option does not fit: {printable(str(error))}") from error
+
+
 def remove_remote(context: Context, name: str) -> Remote:
-    """Takes a remote and its folder away; its refs are deleted by the caller."""
+    """Takes a remote away, its folder, and the refs that say where its branches were."""
     found = remotes(context)
     if name not in found:
         find_remote(context, name)
         raise UnknownRevision(f"there is no remote {printable(name[:100])}")
     gone = found.pop(name)
     _write(context, found)
+    if remote_refs(context, name):
+        context.store.publish(lambda: _without_refs(context, name))
     context.store.fs.remove_tree(gone.folder(context))
     return gone
+
+
+def _without_refs(context: Context, name: str) -> Entry:
+    changes = [RefChange(REMOTE + r.name, r.commit, None) for r in remote_refs(context, name)]
+    return Entry("remove-remote", context.store.clock.now_ns(), name, refs=tuple(changes))
 
 
 def _write(context: Context, found: Mapping[str, Remote]) -> None:

@@ -46,13 +46,23 @@ def parse_format(data: bytes) -> frozenset[str]:
     names = frozenset(f for f in features.removeprefix("features=").split(",") if f)
     if name != _NAME or not version.isdigit():
         raise DamagedData("the repository's format file is damaged")
-    refused = sorted(name for name in names if _demand(name) == tail.REFUSE)
-    if int(version) > _VERSION or refused:
-        unknown = ", ".join(refused) or f"format {version}"
-        raise UnsupportedFormat(
-            f"this repository needs a newer mvc: it uses {unknown}", hint=tail.UPGRADE
-        )
-    return names
+    if int(version) > _VERSION:
+        raise _newer(f"format {version}")
+    return check_features(names)
+
+
+def check_features(features: frozenset[str]) -> frozenset[str]:
+    """Returns them; UnsupportedFormat if one is unknown and asks to be refused then."""
+    refused = sorted(name for name in features if _demand(name) == tail.REFUSE)
+    if refused:
+        raise _newer(", ".join(refused))
+    return features
+
+
+def _newer(unknown: str) -> UnsupportedFormat:
+    return UnsupportedFormat(
+        f"this repository needs a newer mvc: it uses {unknown}", hint=tail.UPGRADE
+    )
 
 
 def _demand(feature: str) -> int:

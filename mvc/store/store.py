@@ -33,11 +33,13 @@ if TYPE_CHECKING:
     from mvc.store.recovery.timing import Timing
     from mvc.store.writing.full_or_delta import Policy
     from mvc.store.writing.object_writer import ObjectWriter
-    from mvc.store.writing.pack_writer import PackWriter
+    from mvc.store.writing.pack_writer import PackWriter, RecordSink
 
 
 FOLDER = ".mvc"
 CONFIG = "config.yaml"
+FIRST_CONFIG = b"# See docs/commands/config.md\n"
+BARE_CONFIG = FIRST_CONFIG + b"core:\n  bare: true\n"
 GITIGNORE = ".gitignore"  # a git repository around the folder then leaves it alone
 
 
@@ -215,7 +217,7 @@ class Store:
 
         return PackWriter(self.fs, self.folder / PACKS, PackEnds(self.snapshot), fresh=fresh)
 
-    def object_writer(self, packs: PackWriter, policy: Policy) -> ObjectWriter:
+    def object_writer(self, packs: RecordSink, policy: Policy) -> ObjectWriter:
         """Encodes objects and appends them to packs."""
         from mvc.store.writing.object_writer import ObjectWriter
 

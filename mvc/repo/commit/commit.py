@@ -26,7 +26,6 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
-from mvc.limits import PIECE
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.pipelines.pipeline import Pipeline
@@ -354,15 +353,8 @@ def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -
         if entry.skeleton is not None:
             sizes[entry.skeleton] = 0
     needed = {id_ for id_ in sizes if not objects.added(id_)} | objects.bases
-    try:
-        for id_ in needed:
-            starts = {step.member.start for step in graph.codings(id_)}
-            if starts < set(range(0, max(sizes.get(id_, 1), 1), PIECE)):
-                raise ConcurrentRewrite
-            for start in starts:
-                graph.path(id_, start)
-    except DamagedData as error:
-        raise ConcurrentRewrite from error
+    if not all(graph.recovers(id_, sizes.get(id_, 1)) for id_ in needed):
+        raise ConcurrentRewrite
 
 
 def _entry(context: Context, request: CommitRequest, files: _Files, draft: _Draft) -> Entry:

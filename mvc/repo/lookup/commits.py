@@ -118,3 +118,37 @@ class Ancestors:
         recorded, commit = placed(self._snapshot, id_)
         self._known.add(id_)
         heappush(self._heap, (newest_first(recorded, commit), commit))
+
+
+def apart(snapshot: Snapshot, a: CommitId, b: CommitId) -> tuple[int, int]:
+    """How many versions lead to ``a`` and not to ``b``, and the other way round.
+
+    Parents are published before their children, so a walk back from the newest on has seen all
+    that leads from a version when it comes to it.
+    """
+    heap: list[tuple[tuple[int, int], CommitId, Commit]] = []
+    sides: dict[CommitId, int] = {}
+    apart_ = {1: 0, 2: 0}
+    open_ = 0
+
+    def reach(id_: CommitId, side: int) -> int:
+        """How many more of those that wait lead to one of the two only."""
+        known = sides.get(id_, 0)
+        if known | side == known:
+            return 0
+        sides[id_] = known | side
+        if not known:
+            recorded, commit = placed(snapshot, id_)
+            heappush(heap, (newest_first(recorded, commit), id_, commit))
+        return int(sides[id_] < 3) - int(0 < known < 3)
+
+    open_ += reach(a, 1) + reach(b, 2)
+    while open_ > 0:
+        _, id_, commit = heappop(heap)
+        side = sides[id_]
+        if side < 3:
+            open_ -= 1
+            apart_[side] += 1
+        for parent in commit.parents:
+            open_ += reach(parent, side)
+    return apart_[1], apart_[2]

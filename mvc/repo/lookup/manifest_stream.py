@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from mvc.codecs.patch import decode_patch
 from mvc.errors import DamagedData
@@ -20,13 +21,27 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BASE_BYTES, patch_extra
 from mvc.store.store import Store
 
+if TYPE_CHECKING:
+    from mvc.store.recovery.recover import Recovery
+
 
 class ManifestStream:
     """Loads and verifies manifests one after another."""
 
-    def __init__(self, store: Store, *, kept: int = 256, kept_bytes: int = 16 * MIB) -> None:
-        """``kept``, ``kept_bytes``: how many manifests are cached, and their bytes, at most."""
+    def __init__(
+        self,
+        store: Store,
+        *,
+        kept: int = 256,
+        kept_bytes: int = 16 * MIB,
+        recovery: Recovery | None = None,
+    ) -> None:
+        """``kept``, ``kept_bytes``: how many manifests are cached, and their bytes, at most.
+
+        ``recovery``: what reads them, by default that of the store.
+        """
         self._store = store
+        self._given = recovery
         self._most, self._most_bytes = kept, kept_bytes
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()  # by the prefix that names a base
         self._size = 0
@@ -40,8 +55,10 @@ class ManifestStream:
 
     def read(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> bytes:
         """As ``load``, but the bytes of the manifest."""
-        found = self.near(id_, self._store.graph.codings(id_) if codings is None else codings)
-        return self._keep(id_, self._store.recovery.manifest(id_)) if found is None else found
+        recovery = self._given or self._store.recovery
+        given = recovery.graph.codings(id_) if codings is None else codings
+        found = self.near(id_, given, recovery.packs)
+        return self._keep(id_, recovery.manifest(id_)) if found is None else found
 
     def near(
         self, id_: ManifestId, codings: Iterable[PathStep], packs: PackReader | None = None

@@ -110,9 +110,11 @@ class _Way(Struct, frozen=True):
 class Graph:
     """Plans paths over a view's records."""
 
-    def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
+    def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: bool = True) -> None:
+        """Without ``undo`` paths use an object's own codings only: no delta is walked backwards."""
         self._snapshot = snapshot
         self._speed = speed
+        self._undo = undo
         self._meanings: dict[bytes, bytes] = {}
         self._generation = snapshot.generation
         self._damaged: set[Place] = set()
@@ -172,6 +174,18 @@ class Graph:
             if (at, length) not in found:
                 return (0, nbytes) in found and nbytes <= MAX_MANIFEST
             at += length
+        return True
+
+    def recovers(self, id_: bytes, nbytes: int) -> bool:
+        """Whether paths lead to an object of so many bytes, and to every piece that is stored."""
+        starts = {step.member.start for step in self.codings(id_)}
+        if starts < set(range(0, max(nbytes, 1), PIECE)):
+            return False
+        try:
+            for start in starts:
+                self.path(id_, start)
+        except DamagedData:
+            return False
         return True
 
     def nameable(self, id_: bytes) -> bool:
@@ -300,6 +314,8 @@ class Graph:
                     yield None, step
                 elif (origin := self.resolve_prefix(base)) is not None:
                     yield (origin, start), step
+            if not self._undo:
+                continue
             for key in self._snapshot.under(keys.EDGE + keys.number(home)):
                 yield from self._undone(keys.offset_of(key), id_, start)
             yield from self._undone(home, id_, start)

@@ -9,7 +9,7 @@ from typing import Any
 
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile
-from mvc.io.handles import ReadAhead
+from mvc.io.handles import ContinuedFile, ReadAhead
 from mvc.store.journal.frames import (
     GENESIS,
     Gap,
@@ -67,13 +67,25 @@ class JournalReader:
 
     ``identity`` is the checksum of the first entry, ``durable`` the number of the file's bytes
     that are known to be flushed. ``generation`` counts how often the journal was found replaced;
-    ``settled`` says whether the journal's name is known to be durable.
+    ``settled`` says whether the journal's name is known to be durable. ``fixed``: what others
+    append is not read, nor a journal that replaces this one.
     """
 
-    def __init__(self, fs: FileSystem, folder: Path, *, settled: bool = True) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        folder: Path,
+        *,
+        settled: bool = True,
+        ahead: tuple[int, bytes] | None = None,
+    ) -> None:
+        """``ahead``: the file is read up to this byte, and these bytes as if they came next."""
         self._fs = fs
         self._path = folder / JOURNAL
         self._file: ReadFile = fs.open_read(self._path)
+        self.fixed = ahead is not None
+        if ahead is not None:
+            self._file = ContinuedFile(self._file, *ahead)
         first = read_entry(self._file, 0)
         self.identity = first.check
         self.generation = 0
@@ -168,6 +180,8 @@ class JournalReader:
 
     def is_replaced(self) -> bool:
         """Whether another file has the journal's name by now."""
+        if self.fixed:
+            return False
         there = self._fs.stat(self._path)
         ours = self._file.identity()
         return there is not None and (there.inode, there.device) != (ours.inode, ours.device)

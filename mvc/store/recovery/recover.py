@@ -256,15 +256,34 @@ class Recovery:
 
     # -- one path ----------------------------------------------------------------------
 
-    def _walk(self, path: Path, out: memoryview, parallel: bool, check: bool = True) -> None:
+    def walk(self, path: Path, out: memoryview, origin: memoryview | None = None) -> None:
+        """Fills ``out`` along a path, in this thread; with ``origin`` it begins at these bytes.
+
+        Nothing is compared with a hash. Raises DamagedData.
+        """
+        self._walk(path, out, parallel=False, origin=origin)
+
+    def _walk(
+        self,
+        path: Path,
+        out: memoryview,
+        parallel: bool,
+        check: bool = True,
+        *,
+        origin: memoryview | None = None,
+    ) -> None:
         """Fills ``out``: from transform to transform, and straight on between them."""
-        sections = _sections(path.steps)
-        state = memoryview(b"")
+        sections = _sections(path.steps) or [(None, ())]
+        state = memoryview(b"") if origin is None else origin
         for i, (transform, straight) in enumerate(sections):
             last = i + 1 == len(sections)
             target = out if last else _room(transform or straight[0])
             if transform is not None:
                 self._cross(transform, state, target, check)
+            elif origin is not None:
+                if len(state) != len(target):
+                    raise DamagedData("a delta has another length than what it starts from")
+                target[:] = state
             self._straight(straight, target, parallel and last, check)
             state = target
 

@@ -36,7 +36,7 @@ from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.bases import Base, StoredBase
 from mvc.store.writing.full_or_delta import BasePiece, Choice, Policy, choose, fitted
 from mvc.store.writing.layout import ENDLESS, Layout
-from mvc.store.writing.pack_writer import PackWriter
+from mvc.store.writing.pack_writer import RecordSink
 from mvc.store.writing.pieces import (
     Encoded,
     NextBase,
@@ -83,7 +83,7 @@ class ObjectWriter:
 
     def __init__(
         self,
-        packs: PackWriter,
+        packs: RecordSink,
         policy: Policy,
         *,
         graph: Graph,

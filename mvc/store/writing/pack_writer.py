@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mvc.errors import IoFailed, MvcError
 from mvc.io.files import FileLock, FileSystem, WriteFile
@@ -31,6 +31,22 @@ class _HeldPack(NamedTuple):
     file: WriteFile
     number: int
     start: int
+
+
+class RecordSink(Protocol):
+    """What takes encoded records: the packs of a repository, or what only passes them on."""
+
+    def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
+        """Takes one record; returns where it lies."""
+        ...
+
+    def push(self) -> None:
+        """Begins to make durable what was appended."""
+        ...
+
+    def sync(self) -> tuple[Region, ...]:
+        """Makes everything durable; returns where it lies."""
+        ...
 
 
 class PackWriter:
@@ -75,6 +91,11 @@ class PackWriter:
         at = file.position
         file.write([head, *body])
         return self._number, at
+
+    def extend(self, body: Bytes) -> None:
+        """Writes more of the record that was appended last."""
+        assert self._file is not None
+        self._file.write(body)
 
     def push(self) -> None:
         """Flushes what was appended so far, so that ``sync`` has less to wait for."""

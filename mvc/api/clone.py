@@ -1,0 +1,45 @@
+"""``mvc.clone``: a repository with all that another one has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mvc.api.repository import Repository
+from mvc.remote.clone import Cloned, CloneOptions
+from mvc.remote.clone import clone as clone_repository
+from mvc.repo.opening import Configure
+from mvc.types import PathName, Progress
+
+
+def clone(
+    url: str,
+    folder: PathName | None = None,
+    *,
+    branch: str | None = None,
+    states: str = "all",
+    bare: bool = False,
+    progress: Progress | None = None,
+) -> Repository:
+    """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
+
+    ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
+    default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
+    ``bare``: without working files. What a killed process leaves is gone on with by the same call.
+    Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
+    """
+    options = CloneOptions(branch=branch, states=states, bare=bare)
+    done = clone_into(url, folder, options, progress=progress)
+    return Repository.open(done.folder, discover=False)
+
+
+def clone_into(
+    url: str,
+    folder: PathName | None,
+    options: CloneOptions,
+    *,
+    config: Configure | None = None,
+    progress: Progress | None = None,
+) -> Cloned:
+    """As ``clone``; returns what came."""
+    place = None if folder is None else Path(folder)
+    return clone_repository(url, place, options, config=config, progress=progress)

@@ -1,0 +1,120 @@
+"""``repo.remotes``: the repositories that this one pushes to and fetches from."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from mvc.errors import MvcError
+from mvc.ids import CommitId
+from mvc.model.names import REMOTE
+from mvc.remote import remotes
+from mvc.remote.doors import open_door
+from mvc.remote.remotes import Remote
+from mvc.repo import refs
+from mvc.repo.arguments import checked
+from mvc.repo.context import Context
+from mvc.repo.lookup.commits import apart
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.store.journal.entries import RefValue
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
+
+
+class RemoteRefs(Struct, frozen=True):
+    """What a remote has: ``head`` is its current branch, or a version, ``refs`` by full name."""
+
+    url: str
+    head: RefValue
+    branches: dict[str, CommitId]
+    tags: dict[str, CommitId]
+    bare: bool
+
+
+class Tracking(Struct, frozen=True):
+    """How a branch stands to that of its remote, as of the last fetch or push."""
+
+    remote: str
+    branch: str
+    commit: CommitId
+    ahead: int
+    behind: int
+
+
+@checked
+class Remotes:
+    """Names, URLs and options of remotes; ``repo.remotes``."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo = repo
+
+    @property
+    def context(self) -> Context:
+        """What the repository is made of."""
+        return self._repo.context
+
+    @property
+    def closed(self) -> bool:
+        """Whether the repository is closed."""
+        return self._repo.closed
+
+    def list(self) -> list[Remote]:
+        """Every remote, by name."""
+        return sorted(remotes.remotes(self.context).values(), key=lambda each: each.name)
+
+    def find(self, name: str | None = None) -> Remote:
+        """The remote of this name; without one ``origin``, or the only one there is."""
+        return remotes.find_remote(self.context, name)
+
+    def add(self, name: str, url: str, *, force: bool = False, **options: str) -> Remote:
+        """Names a repository elsewhere; nothing is fetched yet. With ``force`` one is changed.
+
+        ``options``: fields of ``Remote``, as texts. Raises InvalidName, WrongUsage, RefConflict.
+        """
+        made = remotes.remote_of(name, url, options)
+        return remotes.add_remote(self.context, made, force=force)
+
+    def remove(self, name: str) -> Remote:
+        """Forgets a remote and what is known of its refs; versions that came stay until gc."""
+        return remotes.remove_remote(self.context, name)
+
+    def show(self, name: str | None = None) -> RemoteRefs:
+        """The branches and tags of a remote, or of the repository at a URL, as they are now."""
+        return refs_of(self.find(name), self.context)
+
+    def tracking(self, branch: str | None = None) -> Tracking | None:
+        """How a branch, by default the current one, stands to that of its remote, without asking.
+
+        None if the remote has no such branch, as far as is known.
+        """
+        context = self.context
+        name = branch or refs.head(context).branch
+        known = remotes.remotes(context)
+        if name is None or not known:
+            return None
+        try:
+            remote = remotes.find_remote(context)
+        except MvcError:
+            return None
+        theirs = context.store.ref(f"{REMOTE}{remote.name}/{name}")
+        mine = context.store.ref(BRANCH + name)
+        if not isinstance(theirs, CommitId) or not isinstance(mine, CommitId):
+            return None
+        ahead, behind = apart(context.fresh(), mine, theirs)
+        return Tracking(remote.name, name, theirs, ahead, behind=behind)
+
+
+def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:
+    """What ``Remotes.show`` returns, also without a repository here."""
+    with closing(open_door(remote, context)) as door:
+        head = door.head()
+    commits = {name: value for name, value in head.refs.items() if isinstance(value, CommitId)}
+
+    def under(prefix: str) -> dict[str, CommitId]:
+        found = {n.removeprefix(prefix): c for n, c in commits.items() if n.startswith(prefix)}
+        return dict(sorted(found.items()))
+
+    return RemoteRefs(door.url, head.refs.get(HEAD), under(BRANCH), under(TAG), bare=head.bare)

@@ -1,0 +1,231 @@
+"""Cloning: a new repository with all that another one has.
+
+It is built in the folder ``.mvc-clone`` of its place without flushes, flushed once, and moved to
+its place. The same command goes on with what a killed process left there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from mvc.errors import Busy, StateForgotten, UnknownRevision, WeightsDropped, WouldOverwrite
+from mvc.ids import CommitId
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem, LateFlushes
+from mvc.io.process import boot_id
+from mvc.model.names import check_ref, printable
+from mvc.remote.door import Head, Wanted
+from mvc.remote.doors import open_door
+from mvc.remote.fetch import PLACE, Fetched, fetch_from
+from mvc.remote.remotes import (
+    DEFAULT,
+    Remote,
+    add_remote,
+    check_name,
+    normalised,
+    states_of,
+)
+from mvc.remote.remotes import FOLDER as REMOTES
+from mvc.repo.checkout.checkout import Restored, restore_all
+from mvc.repo.context import Context
+from mvc.repo.lookup.refs import BRANCH, HEAD, head, remote_refs
+from mvc.repo.opening import Configure, open_context, remove_if_failed
+from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.store.store import BARE_CONFIG, FIRST_CONFIG, FOLDER, create
+from mvc.types import Progress
+
+BESIDE = ".mvc-clone"
+"""Where a clone is built, in the folder that it is for."""
+_LOCK, _STATE = "lock", "state"
+_MOST = 1 << 16
+
+
+class CloneOptions(Struct, frozen=True):
+    """``branch``: the current one of the clone, by default that of the remote. ``states``: whose
+    states come along, now and with each fetch. ``bare``: without working files. ``remote``: what
+    the clone calls the repository that it comes from, and its options.
+    """
+
+    branch: str | None = None
+    states: str = "all"
+    bare: bool = False
+    remote: str = DEFAULT
+
+
+class Cloned(Struct, frozen=True):
+    """``branch``: the current one, None if HEAD is detached. ``restored``: its files, None if none
+    were written.
+    """
+
+    folder: Path
+    fetched: Fetched
+    branch: str | None
+    head: CommitId | None
+    restored: Restored | None
+
+
+class _State(Struct, frozen=True):
+    """What is cloned here, since when the machine runs, and what came already."""
+
+    url: str
+    boot: str
+
+
+def default_folder(url: str) -> str:
+    """The folder that a clone makes, if none is named: the last part of the URL."""
+    name = url.rstrip("/").rpartition("/")[2].rpartition(":")[2].removesuffix(".git")
+    if name in {"", ".", "..", "~", FOLDER}:
+        raise WouldOverwrite(
+            f"no folder can be named after {url}", hint="name one: 'mvc clone URL DIR'"
+        )
+    return name
+
+
+def clone(
+    url: str,
+    folder: Path | None = None,
+    options: CloneOptions | None = None,
+    *,
+    config: Configure | None = None,
+    progress: Progress | None = None,
+) -> Cloned:
+    """Makes a repository with all that the one at ``url`` has; durable on return.
+
+    Raises WouldOverwrite for a folder that is not empty, Busy for one into which another process
+    clones, UnknownRevision for a branch that is not there, and the errors of ``fetch``.
+    """
+    chosen, fs = options or CloneOptions(), FileSystem()
+    remote = Remote(normalised(url, fs.cwd()), check_name(chosen.remote), states=chosen.states)
+    states_of(chosen.states)
+    place = fs.realpath(folder or Path(default_folder(remote.url)))
+    with remove_if_failed(fs, place), _building(fs, place, remote) as beside:
+        fetched = None
+        if fs.stat(place / FOLDER) is None:
+            fetched = _build(beside, remote, chosen, config=config, progress=progress)
+            fs.replace(beside / FOLDER, place / FOLDER)
+            fs.sync_dir(place)
+        with _opened(place, FileSystem(), config) as context:
+            at, restored = head(context), None
+            if at.commit is not None and not context.bare:
+                with suppress(StateForgotten, WeightsDropped):  # they did not come along
+                    restored = restore_all(
+                        context, at.commit, at.branch or at.commit, progress=progress
+                    )
+    return Cloned(
+        place, fetched or Fetched(remote.name, ()), at.branch, at.commit, restored=restored
+    )
+
+
+@contextmanager
+def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
+    """The folder to build in, which is gone at the end; what came stays if the block fails."""
+    beside, names = place / BESIDE, set() if fs.stat(place) is None else {*fs.list(place)}
+    if names - {BESIDE} and not names >= {BESIDE, FOLDER}:
+        raise WouldOverwrite(
+            f"{printable(str(place))} is there already, and is not empty",
+            hint="clone into another folder: 'mvc clone URL DIR'",
+        )
+    fs.make_dirs(beside)
+    lock = fs.lock(beside / _LOCK, block=False)
+    if lock is None:
+        raise Busy(
+            f"another process clones into {printable(str(place))}", hint="wait until it is done"
+        )
+    with lock:
+        _check_state(fs, beside, _State(remote.url, boot_id()))
+        try:
+            yield beside
+        except BaseException:
+            if FOLDER not in fs.list(place) and not _has_come(fs, beside, remote):
+                fs.remove_tree(beside)
+            raise
+        fs.remove_tree(beside)
+
+
+def _check_state(fs: FileSystem, beside: Path, now: _State) -> None:
+    """Begins anew where what is there may lack what was not flushed before a power loss."""
+    before = None
+    if fs.stat(beside / _STATE) is not None:
+        with suppress(msgspec.MsgspecError, ValueError):
+            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_State)
+    if before is not None and before.url != now.url:
+        raise WouldOverwrite(
+            f"a clone of {printable(before.url)} was not finished here",
+            hint=f"end it with the same command, or remove {printable(str(beside))}",
+        )
+    if (before != now or not now.boot) and fs.stat(beside / FOLDER) is not None:
+        fs.remove_tree(beside / FOLDER)
+    if before != now:
+        fs.write_atomic(beside / _STATE, msgspec.json.encode(now))
+
+
+def _has_come(fs: FileSystem, beside: Path, remote: Remote) -> bool:
+    return fs.stat(beside / FOLDER / REMOTES / remote.name / PLACE) is not None
+
+
+@contextmanager
+def _opened(place: Path, fs: FileSystem, config: Configure | None) -> Iterator[Context]:
+    context = open_context(place, discover=False, config=config, fs=fs)
+    with closing(context.store):
+        yield context
+
+
+def _build(
+    beside: Path,
+    remote: Remote,
+    options: CloneOptions,
+    *,
+    config: Configure | None,
+    progress: Progress | None,
+) -> Fetched:
+    """Makes the repository in ``beside``, durable as a whole."""
+    fs = LateFlushes()
+    if fs.stat(beside / FOLDER) is None:
+        first = BARE_CONFIG if options.bare else FIRST_CONFIG
+        create(fs, Clock(), beside, "main", config=first)
+    with _opened(beside, fs, config) as context:
+        add_remote(context, remote, force=True)
+        with closing(open_door(remote, context)) as door:
+            there = door.head()
+            to = _current(there, remote, options)
+            done = fetch_from(
+                context, remote, door, there, Wanted(states=states_of(options.states)),
+                progress=progress,
+            )  # fmt: skip
+        _begin(context, remote, to, options)
+    fs.flush(beside / FOLDER)
+    return done
+
+
+def _current(there: Head, remote: Remote, options: CloneOptions) -> RefValue:
+    """What HEAD will be. Raises UnknownRevision for a branch that is not there."""
+    if options.branch is None:
+        return there.refs.get(HEAD)
+    check_ref("branch", options.branch)
+    if BRANCH + options.branch not in there.refs:
+        names = sorted(n.removeprefix(BRANCH) for n in there.refs if n.startswith(BRANCH))
+        raise UnknownRevision(
+            f"{remote.url} has no branch {options.branch}",
+            hint=f"it has {', '.join(map(printable, names[:10]))}" if names else "it has none yet",
+        )
+    return options.branch
+
+
+def _begin(context: Context, remote: Remote, to: RefValue, options: CloneOptions) -> None:
+    """Makes the current branch, of a bare repository all branches, and has HEAD lead to it."""
+
+    def make() -> Entry:
+        ref = context.store.ref
+        theirs = {f"{BRANCH}{each.name.partition('/')[2]}": each.commit for each in tracked}
+        chosen = {n: c for n, c in theirs.items() if options.bare or n == f"{BRANCH}{to}"}
+        wanted: dict[str, RefValue] = {**chosen, **({} if to is None else {HEAD: to})}
+        changes = [RefChange(n, ref(n), new) for n, new in wanted.items() if ref(n) != new]
+        return Entry("clone", context.store.clock.now_ns(), remote.url, refs=tuple(changes))
+
+    tracked = remote_refs(context, remote.name)
+    context.store.publish(make)

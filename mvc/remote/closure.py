@@ -1,0 +1,435 @@
+"""Which records a version needs at the receiver, in as few bytes as may be.
+
+The records of the version's own entry go as they are. What they build on, or what another entry
+published, goes along the cheapest path in bytes from what the receiver has. A payload that several
+objects share goes with all of them. An object whose dtype and shape nobody knows, or that only a
+version forgotten by name has, never goes: what needs it is encoded anew.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from functools import partial
+
+from msgspec import Struct, field
+
+from mvc.errors import DamagedData
+from mvc.ids import BlobId, ManifestId
+from mvc.limits import MIB, PIECE
+from mvc.maintenance.rewrite_plan import encoding_policy
+from mvc.model.hashing import pieces, verify_pieces
+from mvc.model.manifest import Manifest
+from mvc.model.tensor import TensorSpec
+from mvc.remote.slices import Shape
+from mvc.repo.context import Context
+from mvc.repo.lookup import manifests
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.store.graph.search import Graph, PathStep, Speed
+from mvc.store.journal.entries import Region
+from mvc.store.journal.frames import Recorded
+from mvc.store.packs.arena import Arena
+from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
+from mvc.store.writing.full_or_delta import Policy
+from mvc.store.writing.pieces import Piece
+from mvc.types import Bytes
+
+_RESOLVED = 1 << 16
+_PART = MIB
+
+
+class _Bytes(Speed, frozen=True):
+    """Counts the bytes of payloads in place of the time to decode them."""
+
+    def seconds(self, member: Member) -> float:
+        return member.stored + 1
+
+
+class Needed(Struct, frozen=True):
+    """What versions need: ``manifests``, and ``blobs`` with their specs."""
+
+    manifests: frozenset[ManifestId] = frozenset()
+    blobs: Mapping[bytes, TensorSpec] = field(default_factory=dict)
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self.blobs or id_ in self.manifests
+
+
+class Chosen(Struct, frozen=True):
+    """Records of ``size`` bytes, read when they are asked for."""
+
+    size: int
+    shapes: tuple[Shape, ...]
+    read: Callable[[], Iterator[Bytes]]
+
+
+NOTHING = Chosen(0, (), lambda: iter(()))
+
+_Place = tuple[int, int]
+_Own = Mapping[bytes, Sequence[PathStep]]
+
+
+class Closure:
+    """Chooses the records for one entry after the other, in the order in which they are sent.
+
+    ``held``: whether the receiver has an object, as far as known, from the byte of the journal at
+    which the entry stands that published it first. ``whole``: ids that it lacks, as it said.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        held: Callable[[Recorded], bool],
+        banned: Callable[[Recorded], bool],
+        whole: Collection[bytes] = (),
+    ) -> None:
+        self._context = context
+        self._snapshot = context.store.snapshot
+        self._graph = Graph(self._snapshot, _Bytes(), undo=False)
+        self._stream = ManifestStream(context.store)
+        self._is_held, self._is_banned = held, banned
+        self._lacking = {self._meant(id_) for id_ in whole}
+        self._done: set[int] = set()  # entries whose objects were sent
+        self._left: set[bytes] = set()  # objects of these that were not
+        self._extra: set[bytes] = set()  # objects that were sent with others' entries
+        self._homes: dict[int, bool] = {}
+        self._found: dict[bytes, TensorSpec | None] = {}
+
+    def _meant(self, id_: bytes) -> bytes:
+        return (self._graph.resolve_prefix(id_) or id_) if len(id_) < 32 else id_
+
+    def load(self, id_: ManifestId) -> Manifest:
+        """A manifest; raises DamagedData."""
+        return self._stream.load(id_)
+
+    def choose(self, recorded: Recorded, needed: Needed) -> Chosen:
+        """The records that an entry's versions need and that were not sent yet."""
+        work = _Choice(self, recorded.offset, needed)
+        work.run()
+        self._done.add(recorded.offset)
+        self._extra.update(work.moved)
+        self._left.update(work.left)
+        return work.chosen()
+
+    # -- what the receiver has -----------------------------------------------------------
+
+    def has(self, id_: bytes) -> bool:
+        """Whether the receiver has an object, or was sent it."""
+        if id_ in self._extra:
+            return True
+        homes = self._graph.entries_holding(id_)
+        if not homes:
+            return False
+        if homes[0] in self._done:
+            return id_ not in self._left
+        return id_ not in self._lacking and self._held_at(homes[0])
+
+    def _held_at(self, offset: int) -> bool:
+        if offset not in self._homes:
+            if len(self._homes) > _RESOLVED:
+                self._homes.clear()
+            self._homes[offset] = self._is_held(self._snapshot.entry(offset))
+        return self._homes[offset]
+
+    def __contains__(self, id_: object) -> bool:
+        return isinstance(id_, bytes) and self.has(id_)
+
+    # -- what may go -----------------------------------------------------------------------
+
+    def spec(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
+        """Dtype and shape of a blob that may go; None if it may not, or nobody knows them.
+
+        By a version that has it; else one of those of objects that are stored next to it, if its
+        hash says so.
+        """
+        if id_ not in self._found:
+            if len(self._found) > _RESOLVED:
+                self._found.clear()
+            self._found[id_] = self._look(id_, like)
+        return self._found[id_]
+
+    def _look(self, id_: bytes, like: Iterable[TensorSpec]) -> TensorSpec | None:
+        for recorded in map(self._snapshot.entry, self._graph.entries_holding(id_)):
+            if self._is_banned(recorded):
+                return None
+            for commit in recorded.entry.commits:
+                with suppress(DamagedData):
+                    if self._graph.entries_holding(commit.manifest):
+                        found = manifests.objects(self.load(commit.manifest)).get(id_)
+                        if found is not None:
+                            return found
+        sizes = {step.member.nbytes for step in self._graph.codings(id_, 0)}
+        fitting = {spec for spec in like if min(PIECE, spec.nbytes) in sizes}
+        return next((spec for spec in sorted(fitting, key=str) if self._is_spec(id_, spec)), None)
+
+    def _is_spec(self, id_: bytes, spec: TensorSpec) -> bool:
+        try:
+            for _ in verify_pieces(id_, spec, self._reader(id_, spec), DamagedData("another one")):
+                pass
+        except DamagedData:
+            return False
+        return True
+
+    def _reader(self, id_: bytes, spec: TensorSpec) -> Callable[[int, int], memoryview]:
+        recovery = self._context.store.recovery
+        room = memoryview(bytearray(min(PIECE, spec.nbytes)))
+
+        def read(start: int, length: int) -> memoryview:
+            recovery.piece(id_, start, room[:length])
+            return room[:length]
+
+        return read
+
+    # -- what _Choice asks -----------------------------------------------------------------
+
+    def own(self, offset: int) -> dict[bytes, list[PathStep]]:
+        """The codings in the records of an entry, by object."""
+        found: dict[bytes, list[PathStep]] = {}
+        for pack, at, header in self._snapshot.records(offset):
+            for member in header.members:
+                step = PathStep(pack, at, header, member, reverse=False, entry=offset)
+                found.setdefault(member.id, []).append(step)
+        return found
+
+    def is_home(self, id_: bytes, offset: int) -> bool:
+        """Whether the entry at this byte of the journal published an object first."""
+        return self._graph.entries_holding(id_)[:1] == [offset]
+
+    def base_of(self, member: Member) -> bytes | None:
+        return self._graph.resolve_prefix(member.base)
+
+    def path(self, id_: bytes, start: int) -> Sequence[PathStep]:
+        """The payloads of the cheapest path to a piece from what the receiver has."""
+        return self._graph.path(id_, start, self).steps
+
+    def encoded(self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]) -> Spool:
+        """Objects in full, each encoded anew from verified bytes."""
+        store, spool = self._context.store, Spool()
+        policy = Policy(encoding_policy(self._context).pipeline, reset=True)
+        with closing(store.object_writer(spool, policy)) as writer:
+            room = Arena(2 * PIECE)
+            for id_, spec in blobs.items():
+                writer.begin(id_)
+
+                def read(start: int, length: int, id_: bytes = id_) -> memoryview:
+                    if room.used + length > 2 * PIECE:
+                        writer.drain()
+                        room.reset()
+                    part = room.take(length)
+                    store.recovery.piece(id_, start, part)
+                    return part
+
+                wrong = DamagedData(
+                    f"object {id_.hex()[:10]} does not match its hash",
+                    hint="run 'mvc fsck --full --repair' first",
+                )
+                for start, part in verify_pieces(id_, spec, read, wrong):
+                    writer.put(Piece(BlobId(id_), spec, start, part))
+            writer.drain()
+            writer.flush()
+            for manifest in manifests_:
+                writer.put_bytes(MANIFEST, manifest, self._stream.read(manifest), None)
+                writer.flush()
+        return spool
+
+    def raw(self, place: _Place, header: RecordHeader) -> Iterator[Bytes]:
+        """A record as it is stored."""
+        yield from self._snapshot.packs.raw(*place, header)
+
+    def part(self, place: _Place, header: RecordHeader, members: Sequence[int]) -> Iterator[Bytes]:
+        """A record of some members of another one."""
+        yield _cut(header, members)
+        for i in members:
+            yield self._snapshot.packs.payload(*place, header, header.members[i])
+
+
+class Spool:
+    """Records that were encoded anew, in a temporary file."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the spool
+        self.size = 0
+
+    def append(self, head: bytes, body: Sequence[Bytes]) -> tuple[int, int]:
+        at = self.size
+        for part in (head, *body):
+            self._file.write(part)
+            self.size += len(part)
+        return 0, at
+
+    def push(self) -> None:
+        """Nothing of it has to be durable."""
+
+    def sync(self) -> tuple[Region, ...]:
+        return ()
+
+    def read(self) -> Iterator[Bytes]:
+        """All records, once."""
+        with self._file:
+            self._file.seek(0)
+            while part := self._file.read(_PART):
+                yield part
+
+
+class _Choice:
+    """The choice for one entry. ``moved``: objects that went and that others published first."""
+
+    def __init__(self, closure: Closure, offset: int, needed: Needed) -> None:
+        self._closure, self._needed, self._offset = closure, needed, offset
+        self._own: _Own = closure.own(offset)
+        self._records: dict[_Place, tuple[RecordHeader, set[int]]] = {}
+        self._specs = dict(needed.blobs)
+        self._taken: set[bytes] = set()
+        self._waiting: deque[bytes] = deque()
+        self._anew: dict[bytes, TensorSpec] = {}
+        self._anew_manifests: list[ManifestId] = []
+        self.moved: set[bytes] = set()
+
+    def run(self) -> None:
+        closure = self._closure
+        for id_ in self._needed.blobs:
+            if not closure.has(id_):
+                self._waiting.append(id_)
+        while self._waiting:
+            id_ = self._waiting.popleft()
+            if id_ not in self._taken:
+                self._taken.add(id_)
+                self._blob(id_)
+        for manifest in sorted(self._needed.manifests):
+            if not closure.has(manifest):
+                self._manifest(manifest)
+        self.moved = {id_ for id_ in self._taken if not closure.is_home(id_, self._offset)}
+
+    def _blob(self, id_: bytes) -> None:
+        """Takes the codings of a blob: those of its own entry, or the cheapest paths."""
+        spec = self._specs[id_]
+        steps = [s for s in self._own.get(id_, ()) if self._may_go(s) and self._is_free(s)]
+        there = {step.member.start for step in steps}
+        try:
+            for start, _ in pieces(spec):
+                if start not in there:
+                    steps += self._closure.path(id_, start)
+        except DamagedData:
+            steps = []
+        if steps and all(map(self._may_go, steps)):
+            for step in steps:
+                self._take(step)
+        else:
+            self._anew[id_] = spec
+
+    def _is_free(self, step: PathStep) -> bool:
+        """Whether a coding needs nothing more than what goes anyway."""
+        base = self._closure.base_of(step.member) if step.member.base else None
+        if step.member.base and base is None:
+            return False
+        return (
+            base is None or base in self._taken or base in self._needed or self._closure.has(base)
+        )
+
+    def _may_go(self, step: PathStep) -> bool:
+        """Whether the receiver can prove what comes with a coding."""
+        mates = step.header.members if step.header.group else (step.member,)
+        for member in mates:
+            if member.kind == MANIFEST or not self._know(member.id, mates):
+                return False
+            if member.base:
+                base = self._closure.base_of(member)
+                if base is None or not (self._closure.has(base) or self._know(base, (member,))):
+                    return False
+        return True
+
+    def _know(self, id_: bytes, beside: Iterable[Member]) -> bool:
+        """Whether an object's dtype and shape are known; or are like those of others ``beside``."""
+        if id_ not in self._specs:
+            like = (self._specs[each.id] for each in beside if each.id in self._specs)
+            spec = self._closure.spec(id_, like)
+            if spec is None:
+                return False
+            self._specs[id_] = spec
+        return True
+
+    def _take(self, step: PathStep) -> None:
+        header = step.header
+        _, members = self._records.setdefault((step.pack, step.offset), (header, set()))
+        chosen = range(len(header.members)) if header.group else [_index(header, step.member)]
+        for i in chosen:
+            if i in members:
+                continue
+            members.add(i)
+            member = header.members[i]
+            base = self._closure.base_of(member) if member.base else None
+            for id_ in (member.id, base):
+                if id_ is not None and id_ not in self._taken and not self._closure.has(id_):
+                    self._waiting.append(id_)
+
+    def _manifest(self, id_: ManifestId) -> None:
+        """Takes a manifest's own coding if its base is there, or else encodes it anew.
+
+        A patch may refer to the ids of the blobs in its record: these must go with it.
+        """
+        for step in self._own.get(id_, ()):
+            header, member = step.header, step.member
+            place = step.pack, step.offset
+            blobs = {i for i, each in enumerate(header.members) if each.kind == BLOB}
+            chosen = self._records.get(place, (header, set()))[1]
+            base = self._closure.base_of(member) if member.base else None
+            sound = not member.base or (base is not None and self._closure.has(base))
+            if sound and blobs <= chosen and not header.group:
+                _, members = self._records.setdefault(place, (header, set()))
+                members.add(_index(header, member))
+                return
+        self._anew_manifests.append(id_)
+
+    @property
+    def left(self) -> set[bytes]:
+        """Objects in the entry's records that did not go."""
+        return self._own.keys() - self._taken - self._needed.manifests
+
+    def chosen(self) -> Chosen:
+        closure = self._closure
+        parts: list[Callable[[], Iterator[Bytes]]] = []
+        size = 0
+        own = {(step.pack, step.offset) for steps in self._own.values() for step in steps}
+        order = sorted(self._records, key=lambda place: (place in own, place))
+        if self._anew or self._anew_manifests:
+            spool = closure.encoded(self._anew_manifests, self._anew)
+            parts.append(spool.read)
+            size += spool.size
+        for place in order:
+            header, members = self._records[place]
+            if len(members) == len(header.members):
+                parts.append(partial(closure.raw, place, header))
+                size += header.size
+            else:
+                some = sorted(members)
+                parts.append(partial(closure.part, place, header, some))
+                size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
+        shapes = tuple(
+            Shape(id_, self._specs[id_].dtype, self._specs[id_].shape)
+            for id_ in sorted(self._taken - self._needed.blobs.keys())
+        )
+        return Chosen(size, shapes, partial(_one_after_another, parts))
+
+
+def _one_after_another(parts: Sequence[Callable[[], Iterator[Bytes]]]) -> Iterator[Bytes]:
+    for part in parts:
+        yield from part()
+
+
+def _index(header: RecordHeader, member: Member) -> int:
+    return next(
+        i
+        for i in header.by_id[member.id]
+        if header.members[i].start == member.start and header.members[i].at == member.at
+    )
+
+
+def _cut(header: RecordHeader, members: Sequence[int]) -> bytes:
+    """The head of a record of some members of another one."""
+    at, moved = 0, []
+    for i in members:
+        moved.append(header.members[i]._replace(at=at))
+        at += header.members[i].stored
+    return encode_header(moved, group=False, body_size=at)

@@ -1,0 +1,334 @@
+"""Fetching: versions that a remote has and this repository lacks, and where its refs are now.
+
+Branches of a remote R are kept as ``remotes/R/NAME``. Its tags become tags here, unless there is
+another one of the name. Up to where R's journal was read stands in ``.mvc/remotes/R/place``; if
+that file is lost, more is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.errors import DamagedData, HistoryMissing, IoFailed, WrongUsage
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.names import REMOTE
+from mvc.remote.door import Door, Head, Move, Place, Slice, Wanted
+from mvc.remote.doors import open_door
+from mvc.remote.moves import advances, leads_to
+from mvc.remote.receiver import receive
+from mvc.remote.remotes import Remote, states_of
+from mvc.remote.slices import decode_entries, encode_entries
+from mvc.repo.context import Context
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
+from mvc.types import Bytes, Progress
+
+Change = Literal["new", "forward", "forced", "deleted", "kept"]
+
+_NEW: Change = "new"
+_KEPT: Change = "kept"
+
+PLACE = "place"
+_MOST = 4096  # bytes of such a file
+_TRIES = 4
+
+
+class RefUpdate(Struct, frozen=True):
+    """What became of a ref, by its full name there and here.
+
+    ``kept``: the tag that is here stays, and the other one goes by the name ``local``.
+    """
+
+    name: str
+    local: str
+    old: CommitId | None
+    new: CommitId | None
+    change: Change
+
+
+class Fetched(Struct, frozen=True):
+    """``versions`` and ``operations`` that came, and their ``bytes``."""
+
+    remote: str
+    updates: tuple[RefUpdate, ...]
+    versions: int = 0
+    operations: int = 0
+    bytes: int = 0
+
+    @property
+    def is_news(self) -> bool:
+        """Whether anything was new."""
+        return bool(self.updates or self.operations)
+
+
+class KnownPlace(Struct, frozen=True):
+    """A place in a journal, of the repository with this identity."""
+
+    identity: bytes
+    place: Place
+
+
+def fetch(
+    context: Context,
+    remote: Remote,
+    *,
+    states: str | None = None,
+    prune: bool = False,
+    progress: Progress | None = None,
+) -> Fetched:
+    """Brings what is new in a remote; durable on return.
+
+    ``states`` says whose states come along, ``prune`` deletes refs of branches that are gone there.
+    Raises HistoryMissing for a remote that was rewound or exchanged, RemoteUnreachable,
+    RemoteRefused, and the errors of the store.
+    """
+    if not remote.name:
+        raise WrongUsage(
+            "what is fetched needs the name of a remote", hint=f"mvc remote add NAME {remote.url}"
+        )
+    kinds = states_of(states or remote.states)
+    with closing(open_door(remote, context)) as door:
+        head = door.head()
+        return fetch_from(
+            context, remote, door, head, Wanted(states=kinds), prune=prune, progress=progress
+        )
+
+
+def fetch_from(
+    context: Context,
+    remote: Remote,
+    door: Door,
+    head: Head,
+    wanted: Wanted,
+    *,
+    prune: bool = False,
+    progress: Progress | None = None,
+) -> Fetched:
+    """As ``fetch``, through a door whose ``head`` is known; ``wanted`` says which states."""
+    known = known_place(context, remote, PLACE)
+    check_same(remote, known, head)
+    planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
+    work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
+    if known is None or known.place != head.place or not _all_here(context, planned):
+        have = remote_refs(context, remote.name) or [*branches(context), *tags(context)]
+        work.run(
+            replace(
+                wanted,
+                after=None if known is None else known.place,
+                have=frozenset(ref.commit for ref in have),
+            ),
+            [update for update in planned if not _waits(update)],
+        )
+    updates = [done for each in planned if (done := _settled(context, remote, each)) is not None]
+    work.move(updates)
+    now = KnownPlace(head.identity, work.place or head.place)
+    if now != known:
+        keep_place(context, remote, PLACE, now)
+    return Fetched(remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes)
+
+
+# -- refs --------------------------------------------------------------------------------------
+
+
+def _planned(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate]:
+    """What is another here than there; how it differs is known once all versions are here."""
+    ref, own = context.store.ref, f"{REMOTE}{remote.name}/"
+    for name, new in sorted(head.refs.items()):
+        if not isinstance(new, CommitId) or name == HEAD:
+            continue
+        local, change = own + name.removeprefix(BRANCH).removeprefix(TAG), _NEW
+        if name.startswith(TAG):
+            if ref(name) == new:
+                continue
+            local, change = (name, _NEW) if _is_free(context, name) else (local, _KEPT)
+        here = ref(local)
+        if here != new:
+            yield RefUpdate(name, local, here if isinstance(here, CommitId) else None, new, change)
+
+
+def _is_free(context: Context, tag: str) -> bool:
+    """Whether a tag of a remote may be one here: nothing else has its name, or it may move on."""
+    ref, short = context.store.ref, tag.removeprefix(TAG)
+    if ref(BRANCH + short) is not None or ref(HEAD) == short:
+        return False
+    return ref(tag) is None or advances(tag)
+
+
+def _waits(update: RefUpdate) -> bool:
+    """Whether it depends on the versions whether the ref moves: the tag of a data set, here too."""
+    return update.local == update.name and update.old is not None
+
+
+def _gone(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate]:
+    """Refs of what is not there any more."""
+    for each in remote_refs(context, remote.name):
+        short = each.name.partition("/")[2]
+        if not {BRANCH + short, TAG + short} & head.refs.keys():
+            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, "deleted")
+
+
+def _all_here(context: Context, updates: Iterable[RefUpdate]) -> bool:
+    return all(update.new is None or context.store.has_commit(update.new) for update in updates)
+
+
+def _settled(context: Context, remote: Remote, update: RefUpdate) -> RefUpdate | None:
+    """How a ref changes, now that all versions are here; None if it does not."""
+    old, new = update.old, update.new
+    if update.change != "new" or old is None or new is None:
+        return update
+    if leads_to(context, new, old, {}):
+        return replace(update, change="forward")
+    if not _waits(update):
+        return replace(update, change="forced")
+    if leads_to(context, old, new, {}):
+        return None  # the data set has moved on here
+    local = f"{REMOTE}{remote.name}/{update.name.removeprefix(TAG)}"
+    here = context.store.ref(local)
+    if here == new:
+        return None
+    old = here if isinstance(here, CommitId) else None
+    return replace(update, local=local, old=old, change="kept")
+
+
+# -- versions ----------------------------------------------------------------------------------
+
+
+class _Fetch:
+    """Takes slices in; what came is counted. ``place``: up to where the remote was read."""
+
+    def __init__(
+        self,
+        context: Context,
+        remote: Remote,
+        door: Door,
+        *,
+        identity: bytes,
+        progress: Progress | None,
+    ) -> None:
+        self._context, self._remote, self._door = context, remote, door
+        self._identity, self._progress = identity, progress
+        self.place: Place | None = None
+        self.bytes = self.versions = self.operations = 0
+
+    def run(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> None:
+        """Takes what is wanted, and moves each ref with the first slice that leads to it."""
+        for _ in range(_TRIES):
+            missing = self._take_all(wanted, updates)
+            if missing is None:
+                return
+            wanted = replace(wanted, after=self.place or wanted.after, objects=missing)
+            if not missing:
+                wanted = replace(wanted, after=None)
+        raise DamagedData(
+            f"{self._remote.name} does not send what its versions build on",
+            hint=f"'mvc fsck --remote {self._remote.name}' checks it",
+        )
+
+    def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> tuple[bytes, ...] | None:
+        """The objects that are missing here, none if versions of before are; None if all came."""
+        waiting = list(updates)
+        with closing(_closable(self._door.send(wanted))) as slices:
+            for each in slices:
+                known = self._commits(each)
+                ready = [u for u in waiting if self._is_here(u.new, known)]
+                try:
+                    got = receive(
+                        self._context,
+                        replace(each, records=self._counted(each.records), moves=_moves(ready)),
+                        local=True,
+                    )
+                except HistoryMissing:
+                    if wanted.after is None:
+                        raise
+                    return ()
+                if got.missing:
+                    return got.missing
+                waiting = [u for u in waiting if u not in ready]
+                self._note(each, len(known))
+        return None if _all_here(self._context, updates) or wanted.after is None else ()
+
+    def move(self, updates: Sequence[RefUpdate]) -> None:
+        """Moves the refs that have not moved yet."""
+        left = [u for u in updates if self._context.store.ref(u.local) != u.new]
+        if left:
+            receive(self._context, Slice(encode_entries(()), 0, (), _moves(left)), local=True)
+
+    def _commits(self, given: Slice) -> set[CommitId]:
+        """The versions of a slice that are new here."""
+        ids = {Commit.decode(d).id for sent in decode_entries(given.head) for d in sent.commits}
+        return {id_ for id_ in ids if not self._context.store.has_commit(id_)}
+
+    def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
+        return id_ is None or id_ in coming or self._context.store.has_commit(id_)
+
+    def _note(self, given: Slice, versions: int) -> None:
+        self.bytes += len(given.head)
+        self.versions += versions
+        self.operations += len(decode_entries(given.head))
+        if given.place is not None:
+            self.place = given.place
+            known = KnownPlace(self._identity, given.place)
+            keep_place(self._context, self._remote, PLACE, known)
+
+    def _counted(self, records: Iterable[Bytes]) -> Iterator[Bytes]:
+        for part in records:
+            self.bytes += len(part)
+            if self._progress is not None:
+                self._progress(self.bytes, 0, self._remote.name)
+            yield part
+
+
+def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:
+    return tuple(Move(each.local, each.old, each.new) for each in updates)
+
+
+def _closable(slices: Iterator[Slice]) -> Iterator[Slice]:
+    """A generator over them, which ends the answer of the remote when it is closed early."""
+    yield from slices
+
+
+# -- places ------------------------------------------------------------------------------------
+
+
+def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | None:
+    """What a file of the remote's folder says; None if it is lost or says nothing."""
+    if not remote.name:
+        return None
+    with suppress(IoFailed, msgspec.MsgspecError, ValueError):
+        data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
+        return msgspec.json.decode(data, type=KnownPlace)
+    return None
+
+
+def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -> None:
+    """Writes such a file, without a flush."""
+    data = msgspec.json.encode(known)
+    context.store.fs.replace_file(
+        remote.folder(context) / name, lambda file: file.write(data), mode=None, durable=False
+    )
+
+
+def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
+    """Raises HistoryMissing for a remote that is another repository, or has gone back."""
+    if known is None or not head.identity:
+        return
+    again = (
+        f"if that is meant: 'mvc remote remove {remote.name}', then "
+        f"'mvc remote add {remote.name} {remote.url}'"
+    )
+    if head.identity != known.identity:
+        raise HistoryMissing(
+            f"{remote.name} is another repository than at the last fetch: {remote.url}", hint=again
+        )
+    if head.place.sequence < known.place.sequence:
+        raise HistoryMissing(
+            f"{remote.name} has gone back: it lacks operations from "
+            f"{head.place.sequence} to {known.place.sequence - 1} that it had",
+            hint=f"was it restored from a copy? {again}",
+        )

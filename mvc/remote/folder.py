@@ -1,0 +1,56 @@
+"""The door to a repository that is open in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mvc.remote.door import Head, Received, Slice, Wanted
+from mvc.remote.receiver import place_of, receive
+from mvc.remote.remotes import Remote
+from mvc.remote.sender import head_refs, send
+from mvc.repo.context import Context
+from mvc.repo.lookup.refs import HEAD
+from mvc.repo.opening import open_context
+from mvc.store.format import read_features
+from mvc.store.journal.entries import RefValue
+
+
+class FolderDoor:
+    """``fresh``: what is received goes to packs of its own."""
+
+    def __init__(self, url: str, context: Context, *, fresh: bool = False) -> None:
+        self.url = url
+        self.context = context
+        self._fresh = fresh
+
+    def head(self) -> Head:
+        """What the repository is now."""
+        store, snapshot = self.context.store, self.context.fresh()
+        refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
+        return Head(
+            snapshot.identity,
+            place_of(snapshot),
+            read_features(store.fs, store.folder),
+            refs,
+            store.now_ns(),
+            bare=self.context.bare,
+        )
+
+    def send(self, wanted: Wanted) -> Iterator[Slice]:
+        """As ``sender.send``."""
+        return send(self.context, wanted)
+
+    def receive(self, given: Slice) -> Received:
+        """As ``receiver.receive``: the rules of a push apply."""
+        return receive(self.context, given, fresh=self._fresh)
+
+    def close(self) -> None:
+        """Closes the repository."""
+        self.context.store.close()
+
+
+def open_door(remote: Remote, context: Context | None) -> FolderDoor:
+    """The repository in a folder, opened as any other one."""
+    del context
+    return FolderDoor(remote.url, open_context(Path(remote.url), discover=False))

@@ -1,0 +1,67 @@
+"""Pulling: a fetch, and the current branch moved forward to where the remote's is."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from mvc.errors import RefConflict, UnknownRevision
+from mvc.ids import CommitId
+from mvc.model.names import REMOTE
+from mvc.remote.fetch import Fetched, fetch
+from mvc.remote.remotes import Remote
+from mvc.repo.checkout.checkout import Restored, fast_forward
+from mvc.repo.context import Context
+from mvc.repo.lookup.commits import apart
+from mvc.repo.lookup.refs import head
+from mvc.repo.recording import refuse_recorded
+from mvc.types import Progress
+
+
+class Pulled(Struct, frozen=True):
+    """``old`` and ``new``: where ``branch`` was, and is; ``restored`` its files, None if it stays.
+
+    ``ahead``: versions of it that the remote lacks.
+    """
+
+    fetched: Fetched
+    branch: str
+    old: CommitId | None
+    new: CommitId
+    ahead: int = 0
+    restored: Restored | None = None
+
+
+def pull(context: Context, remote: Remote, *, progress: Progress | None = None) -> Pulled:
+    """Fetches, and moves the current branch forward with its files.
+
+    Raises RefConflict if that is not forward, or a training records on the branch; WouldOverwrite
+    for work that is not committed, and the errors of ``fetch``.
+    """
+    context.check_worktree()
+    at = head(context)
+    if at.branch is None:
+        raise RefConflict(
+            "HEAD is on no branch: nothing can be moved forward",
+            hint="'mvc switch BRANCH' first, or 'mvc fetch' alone",
+        )
+    refuse_recorded(context, at.branch)
+    fetched = fetch(context, remote, progress=progress)
+    theirs = f"{remote.name}/{at.branch}"
+    new = context.store.ref(REMOTE + theirs)
+    if not isinstance(new, CommitId):
+        raise UnknownRevision(
+            f"{remote.name} has no branch {at.branch}",
+            hint=f"'mvc push {remote.name} {at.branch}' makes it there; 'mvc remote show "
+            f"{remote.name}' lists what there is",
+        )
+    ahead, behind = (0, 1) if at.commit is None else apart(context.fresh(), at.commit, new)
+    if ahead and behind:
+        raise RefConflict(
+            f"{at.branch} and {theirs} have gone apart: {ahead} versions here, {behind} there "
+            "(non-fast-forward)",
+            hint=f"'mvc switch -c NAME {theirs}' goes on from there, 'mvc push --force' from here",
+        )
+    if not behind:
+        return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead)
+    restored = fast_forward(context, at.branch, new, progress=progress)
+    return Pulled(fetched, at.branch, at.commit, new, 0, restored)

@@ -1,0 +1,367 @@
+"""Pushing: versions that a remote lacks, and its branches and tags moved to them.
+
+Every ref moves from the value that is expected there, all of them or none. Where the remote's
+branches then are is kept as ``remotes/R/NAME``, up to where this repository's own journal was
+looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.errors import DamagedData, HistoryMissing, RefConflict, UnknownRevision
+from mvc.ids import CommitId
+from mvc.model.commit import Commit
+from mvc.model.names import REMOTE, printable
+from mvc.remote.door import Door, Head, Move, Received, Slice, Wanted
+from mvc.remote.doors import open_door
+from mvc.remote.fetch import PLACE as FETCHED
+from mvc.remote.fetch import Change, KnownPlace, RefUpdate, check_same, keep_place, known_place
+from mvc.remote.moves import advances, leads_to, shown
+from mvc.remote.remotes import Remote
+from mvc.remote.sender import send
+from mvc.remote.slices import decode_entries, encode_entries
+from mvc.repo.context import Context
+from mvc.repo.lookup.commits import Ancestors
+from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
+from mvc.repo.lookup.refs import head as own_head
+from mvc.store.journal.entries import Entry, RefChange
+from mvc.types import Bytes, Progress
+
+PLACE = "pushed"
+_TRIES = 4
+_NOTHING = encode_entries(())
+
+
+class PushOptions(Struct, frozen=True):
+    """``every``: all branches and tags. ``force``: refs also move back, from where the last fetch
+    or push saw them. ``delete``: refs to delete there. ``dry_run``: only say what would go.
+    """
+
+    every: bool = False
+    force: bool = False
+    delete: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+class Pushed(Struct, frozen=True):
+    """``versions`` and ``operations`` that went, or would, and their ``bytes``.
+
+    ``passed_over``: tags that are another version there.
+    """
+
+    remote: str
+    updates: tuple[RefUpdate, ...]
+    passed_over: tuple[str, ...] = ()
+    versions: int = 0
+    operations: int = 0
+    bytes: int = 0
+
+    @property
+    def is_news(self) -> bool:
+        """Whether anything went."""
+        return bool(self.updates or self.operations)
+
+
+def push(
+    context: Context,
+    remote: Remote,
+    refs: Sequence[str] = (),
+    options: PushOptions | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Pushed:
+    """Sends branches and tags, by default the current branch, with what they need; durable there.
+
+    Tags, data sets, deployments and annotations of the versions that are there then go along.
+    Raises RefConflict for what is not fast-forward or has moved there, UnknownRevision,
+    RemoteUnreachable, RemoteRefused, and the errors of both stores; then no ref has moved.
+    """
+    chosen = options or PushOptions()
+    with closing(open_door(remote, context)) as door:
+        head = door.head()
+        check_same(remote, known_place(context, remote, FETCHED), head)
+        plan = _Plan(context, remote, head, chosen)
+        updates = plan.updates(refs)
+        work = _Push(context, remote, door, head=head, progress=progress)
+        tips = [update.new for update in updates if update.new is not None]
+        wanted = work.wanted([*tips, *plan.standing(refs)])
+        moves = [
+            Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced") for u in updates
+        ]
+        if chosen.dry_run:
+            work.count(send(context, wanted) if wanted.versions else ())
+        else:
+            work.run(wanted, moves)
+            _note_refs(context, remote, updates)
+            work.note()
+        return Pushed(
+            remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
+            operations=work.operations, bytes=work.bytes,
+        )  # fmt: skip
+
+
+# -- which refs move ---------------------------------------------------------------------------
+
+
+class _Plan:
+    def __init__(self, context: Context, remote: Remote, head: Head, options: PushOptions) -> None:
+        self._context, self._remote = context, remote
+        self._theirs, self._options = head.refs, options
+        self.passed_over: tuple[str, ...] = ()
+
+    def updates(self, refs: Sequence[str]) -> list[RefUpdate]:
+        """The refs that are to move. Raises RefConflict if one of them must not."""
+        found, refused = list[RefUpdate](), list[tuple[str, str]]()
+        for name in self._deleted():
+            found.append(self._update(name, None))
+        for name, new in self._named(refs).items():
+            if self._theirs.get(name) == new:
+                continue
+            update = self._update(name, new)
+            if (reason := self._refused(update)) is not None:
+                refused.append((name, reason))
+            found.append(update)
+        for update in found:
+            if self._options.force or update.new is None:
+                self._check_seen(update)
+        if refused:
+            raise self._rejected(refused)
+        return [*found, *self._tags_along(found, refs)]
+
+    def standing(self, refs: Sequence[str]) -> list[CommitId]:
+        """The tips that are named, also those that are there already."""
+        return list(self._named(refs).values())
+
+    def _named(self, refs: Sequence[str]) -> dict[str, CommitId]:
+        """Full names of what is to be pushed, and where they are here."""
+        context = self._context
+        if self._options.every:
+            found = {BRANCH + ref.name: ref.commit for ref in branches(context)}
+            return found | {TAG + ref.name: ref.commit for ref in tags(context)}
+        if refs:
+            return dict(self._find(name) for name in refs)
+        if self._options.delete:
+            return {}
+        at = own_head(context)
+        if at.branch is None:
+            raise RefConflict("HEAD is on no branch", hint="name the branch or tag to push")
+        if at.commit is None:
+            raise UnknownRevision(
+                f"nothing was committed on {at.branch} yet", hint="make a version with 'mvc commit'"
+            )
+        return {BRANCH + at.branch: at.commit}
+
+    def _find(self, name: str) -> tuple[str, CommitId]:
+        for full in (BRANCH + name, TAG + name, name):
+            value = self._context.store.ref(full)
+            if isinstance(value, CommitId) and full.startswith((BRANCH, TAG)):
+                return full, value
+        raise UnknownRevision(
+            f"there is no branch or tag {printable(name[:100])}",
+            hint="'mvc branch' and 'mvc tag' list them; "
+            f"'mvc branch {printable(name[:100])} REV' makes one",
+        )
+
+    def _deleted(self) -> Iterator[str]:
+        for name in self._options.delete:
+            full = next((f for f in (BRANCH + name, TAG + name) if f in self._theirs), None)
+            if full is None:
+                raise UnknownRevision(
+                    f"{self._remote.name} has no branch or tag {printable(name[:100])}",
+                    hint=f"'mvc ls-remote {self._remote.name}' lists what it has",
+                )
+            yield full
+
+    def _update(self, name: str, new: CommitId | None) -> RefUpdate:
+        old = self._theirs.get(name)
+        there = old if isinstance(old, CommitId) else None
+        change: Change = "new" if there is None else "deleted" if new is None else "forward"
+        if there is not None and new is not None and not self._advances(name, there, new):
+            change = "forced"
+        return RefUpdate(name, self._tracking(name), there, new, change)
+
+    def _advances(self, name: str, old: CommitId, new: CommitId) -> bool:
+        return advances(name) and leads_to(self._context, new, old, {})
+
+    def _refused(self, update: RefUpdate) -> str | None:
+        """Why a ref must not move, in git's words; None if it may."""
+        if update.change != "forced" or self._options.force:
+            return None
+        if not advances(update.name):
+            return "already exists"
+        known = update.old is not None and self._context.store.has_commit(update.old)
+        return "non-fast-forward" if known else "fetch first"
+
+    def _check_seen(self, update: RefUpdate) -> None:
+        """Raises RefConflict for a ref that somebody has moved since it was last seen."""
+        seen = self._context.store.ref(update.local)
+        if update.change in {"forced", "deleted"} and seen != update.old:
+            at = "nowhere" if update.old is None else update.old.short
+            raise RefConflict(
+                f"{shown(update.name)} is not where the last fetch saw it: it is at {at} "
+                "(stale info)",
+                hint=f"'mvc fetch {self._remote.name}' and look at it, then push again",
+            )
+
+    def _rejected(self, refused: Sequence[tuple[str, str]]) -> RefConflict:
+        words = ", ".join(f"{shown(name)} ({reason})" for name, reason in refused)
+        if any(reason == "already exists" for _, reason in refused):
+            hint = "choose another name, or push it with --force"
+        else:
+            hint = "'mvc pull' brings what is there; then push again"
+        return RefConflict(f"{self._remote.name} rejects {words}; nothing was pushed", hint=hint)
+
+    def _tags_along(self, updates: Sequence[RefUpdate], refs: Sequence[str]) -> list[RefUpdate]:
+        """Tags of what is there then, unless another version has the name there."""
+        context, named = self._context, {update.name for update in updates}
+        tips = [update.new for update in updates if update.new is not None]
+        below = Ancestors(context.store.snapshot, [*tips, *self.standing(refs)])
+        found, others = list[RefUpdate](), list[str]()
+        for ref in tags(context):
+            name = TAG + ref.name
+            theirs = self._theirs.get(name)
+            if name in named or theirs == ref.commit or ref.commit not in below:
+                continue
+            update = self._update(name, ref.commit)
+            if update.change == "forced":
+                others.append(ref.name)
+            else:
+                found.append(update)
+        self.passed_over = tuple(others)
+        return found
+
+    def _tracking(self, name: str) -> str:
+        """The ref here that says where it is there: for a tag the tag itself."""
+        short = name.removeprefix(BRANCH).removeprefix(TAG)
+        tracked = f"{REMOTE}{self._remote.name}/{short}"
+        if name.startswith(BRANCH) or self._context.store.ref(tracked) is not None:
+            return tracked
+        return name
+
+
+# -- what goes ---------------------------------------------------------------------------------
+
+
+class _Push:
+    """Sends slices and counts what goes."""
+
+    def __init__(
+        self,
+        context: Context,
+        remote: Remote,
+        door: Door,
+        *,
+        head: Head,
+        progress: Progress | None,
+    ) -> None:
+        self._context, self._remote, self._door = context, remote, door
+        self._head, self._progress = head, progress
+        self._sent: set[CommitId] = set()
+        self._last: Slice | None = None
+        self.bytes = self.versions = self.operations = 0
+
+    def wanted(self, tips: Iterable[CommitId]) -> Wanted:
+        """What the remote lacks of these versions, as far as it is known."""
+        context, remote = self._context, self._remote
+        theirs = {value for value in self._head.refs.values() if isinstance(value, CommitId)}
+        seen = {ref.commit for ref in remote_refs(context, remote.name)} if remote.name else set()
+        known = known_place(context, remote, PLACE)
+        after = None
+        if known is not None and known.identity == self._head.identity:
+            news = {
+                value
+                for name, value in self._head.refs.items()
+                if name.startswith(BRANCH) and isinstance(value, CommitId)
+            } - seen
+            after = None if news else known.place  # others brought versions of which truths are due
+        have = frozenset(id_ for id_ in theirs if context.store.has_commit(id_))
+        return Wanted(after, versions=tuple(dict.fromkeys([*tips, *have])), have=have)
+
+    def count(self, slices: Iterable[Slice]) -> None:
+        """Counts what would go."""
+        for each in slices:
+            self._counted(each)
+            self.bytes += each.size
+
+    def run(self, wanted: Wanted, moves: Sequence[Move]) -> None:
+        """Sends all of it; the refs move with the last slice."""
+        for _ in range(_TRIES):
+            try:
+                missing = self._send_all(wanted, moves)
+            except HistoryMissing:
+                if not wanted.have:
+                    raise
+                wanted = replace(wanted, after=None, have=frozenset())
+                continue
+            if not missing:
+                return
+            wanted = replace(wanted, have=wanted.have | self._sent, objects=missing)
+        raise DamagedData(
+            f"{self._remote.name} lacks what the versions build on, whatever is sent",
+            hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
+        )
+
+    def _send_all(self, wanted: Wanted, moves: Sequence[Move]) -> tuple[bytes, ...]:
+        """The objects that the remote misses; none if all is there."""
+        held: Slice | None = None
+        for each in send(self._context, wanted) if wanted.versions else ():
+            if held is not None and (got := self._give(held)).missing:
+                return got.missing
+            held = each
+        last = held or Slice(_NOTHING, 0, ())
+        if not moves and last.head == _NOTHING:
+            self._last = last
+            return ()
+        return self._give(replace(last, moves=tuple(moves))).missing
+
+    def _give(self, given: Slice) -> Received:
+        before = self.bytes
+        got = self._door.receive(replace(given, records=self._passing(given.records)))
+        if got.missing:
+            self.bytes = before
+            return got
+        self._counted(given)
+        self._last = given
+        return got
+
+    def _counted(self, given: Slice) -> None:
+        entries = decode_entries(given.head)
+        self.bytes += len(given.head)
+        self.operations += len(entries)
+        fresh = {Commit.decode(data).id for each in entries for data in each.commits}
+        self.versions += len(fresh - self._sent)
+        self._sent |= fresh
+
+    def _passing(self, records: Iterable[Bytes]) -> Iterator[Bytes]:
+        for part in records:
+            yield part
+            self.bytes += len(part)
+            if self._progress is not None:
+                self._progress(self.bytes, 0, self._remote.name)
+
+    def note(self) -> None:
+        """Keeps up to where this journal was looked at."""
+        if self._last is not None and self._last.place is not None and self._remote.name:
+            known = KnownPlace(self._head.identity, self._last.place)
+            keep_place(self._context, self._remote, PLACE, known)
+
+
+def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> None:
+    """Keeps where the remote's branches are now."""
+    if not remote.name:
+        return
+
+    def make() -> Entry:
+        ref, own = context.store.ref, [u for u in updates if u.local.startswith(REMOTE)]
+        changes = tuple(
+            RefChange(u.local, ref(u.local), u.new) for u in own if ref(u.local) != u.new
+        )
+        return Entry("push", context.store.clock.now_ns(), remote.name, refs=changes)
+
+    if any(u.local.startswith(REMOTE) and context.store.ref(u.local) != u.new for u in updates):
+        context.store.publish(make)

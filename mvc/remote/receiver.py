@@ -1,0 +1,325 @@
+"""Takes a slice into an open repository: written, proven, and only then published.
+
+Its records go behind the committed end of a pack, where nothing but this process sees them. Once
+they are proven (``verify``) one journal entry is made of each entry that was sent; refs move with
+the last one. What ends before that leaves bytes that the next writer of the pack cuts off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from mvc.errors import Busy, DamagedData, HistoryMissing
+from mvc.ids import CommitId
+from mvc.limits import MIB, PIECE
+from mvc.maintenance.rewrite_plan import coding_features
+from mvc.model.commit import Commit
+from mvc.remote.door import Move, Place, Received, Slice
+from mvc.remote.merging import Merger, check_clock, here_again
+from mvc.remote.moves import ref_changes
+from mvc.remote.slices import Absent, Sent, decode_entries
+from mvc.remote.verify import Given, Missing, Proven, opened_ahead, prove
+from mvc.repo.context import Context
+from mvc.repo.lookup import commits
+from mvc.store.format import check_features
+from mvc.store.graph.search import Graph
+from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
+from mvc.store.packs.reader import Placed
+from mvc.store.packs.records import (
+    CHECK_SIZE,
+    PREFIX_SIZE,
+    RecordHeader,
+    decode_header,
+    read_prefix,
+)
+from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.snapshot import Snapshot
+from mvc.store.writing.pack_writer import PackWriter
+from mvc.types import Bytes
+
+_TRIES = 8
+_HEADER = 8 * MIB
+_BODY = 8 * PIECE
+
+
+class _NoNews(Exception):
+    """An entry that was sent says nothing that is new here."""
+
+
+class _Draft(Struct):
+    """An entry that was sent, which of its versions are new here, and where its records lie.
+
+    ``again``: versions that were here without their states, which have come.
+    """
+
+    sent: Sent
+    fresh: tuple[Commit, ...] = ()
+    again: tuple[Commit, ...] = ()
+    absent: dict[CommitId, Absent] = field(default_factory=dict)
+    records: list[Placed] = field(default_factory=list)
+    regions: tuple[Region, ...] = ()
+    marks: tuple[bytes, ...] = ()
+
+    @property
+    def is_new(self) -> bool:
+        return bool(self.fresh or self.again)
+
+    @property
+    def given(self) -> list[Given]:
+        """The versions whose states came along."""
+        found = list(map(Given, self.again))
+        for commit in self.fresh:
+            lack = self.absent.get(commit.id)
+            if lack is None or lack.why == "dropped":
+                found.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
+        return found
+
+    def entry(self, operation: str, now_ns: int) -> Entry:
+        """What is recorded here, but for truths and refs."""
+        fresh = {commit.id: commit for commit in self.fresh}
+        lacks = [(fresh[id_], lack) for id_, lack in self.absent.items() if id_ in fresh]
+        return Entry(
+            operation,
+            now_ns,
+            regions=self.regions,
+            commits=self.fresh,
+            marks=self.marks,
+            forgotten=tuple(
+                Forgotten(commit.id, lack.why == "name", commit.root)
+                for commit, lack in lacks
+                if lack.why != "dropped"
+            ),
+            weights=tuple(
+                Weights(commit.id, "dropped", lack.path, lack.milliseconds)
+                for commit, lack in lacks
+                if lack.why == "dropped"
+            ),
+            here_again=tuple(commit.id for commit in self.again),
+        )
+
+
+def receive(
+    context: Context, given: Slice, *, local: bool = False, fresh: bool = False
+) -> Received:
+    """Publishes a slice, durably, or says which objects it lacks; then nothing has changed.
+
+    ``local``: the repository itself fetches, so no rule of a push applies to its refs. ``fresh``:
+    records go to packs of their own. Raises DamagedData for what is not what its name says,
+    RemoteRefused for what is dated more than a day ahead, HistoryMissing for a version whose
+    parents are unknown, RefConflict, StateForgotten, UnsupportedFormat, Busy; nothing of the
+    slice is visible then.
+    """
+    store = context.store
+    store.now_ns()
+    store.require()
+    context.fresh()
+    check_features(given.features)
+    drafts = _drafts(context, decode_entries(given.head), given.size)
+    try:
+        with store.pack_writer(fresh=fresh) as packs:
+            _take_records(store.graph, packs, given.records, drafts)
+            work = _Publication(context, drafts, given.moves, local)
+            for _ in range(_TRIES):
+                context.fresh()
+                with suppress(ConcurrentRewrite):
+                    moved = work.run(packs)
+                    place = place_of(store.snapshot)
+                    return Received(place, moved=moved, held=tuple(work.held))
+    except Missing as missing:
+        return Received(place_of(store.snapshot), missing.ids, without=by_name(store.snapshot))
+    raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+
+
+def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
+    """Versions whose states were forgotten by name here, and must not come back."""
+    marks = (each for recorded in snapshot.forgetting() for each in recorded.entry.forgotten)
+    return frozenset(each.commit for each in marks if each.named)
+
+
+def place_of(snapshot: Snapshot) -> Place:
+    """The end of a journal."""
+    return Place(snapshot.position.sequence, snapshot.position.chain)
+
+
+# -- what was sent ---------------------------------------------------------------------------
+
+
+def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
+    """The entries, checked: sizes, parents, times."""
+    if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
+        raise DamagedData("the entries of a slice have other records than it brings")
+    snapshot, now_ns = context.store.snapshot, context.store.now_ns()
+    new: set[CommitId] = set()
+    drafts = []
+    for each in sent:
+        versions = [Commit.decode(data) for data in each.commits]
+        fresh = []
+        for commit in versions:
+            check_clock(commit.time_ns, now_ns, f"version {commit.id.short}")
+            if commit.id in new or commits.find(snapshot, commit.id) is not None:
+                continue
+            for behind in (*commit.parents, *commit.needs):
+                if behind not in new and commits.find(snapshot, behind) is None:
+                    raise HistoryMissing(
+                        f"version {commit.id.short} builds on {behind.short}, which was not sent",
+                        hint="run it again; if that does not help, clone again",
+                    )
+            new.add(commit.id)
+            fresh.append(commit)
+        absent = {CommitId(lack.commit): lack for lack in each.absent}
+        whole = [commit.id for commit in fresh if commit.id not in absent]
+        here_again(context, whole)  # refuses one that was forgotten by name
+        again = here_again(context, map(CommitId, each.again))
+        known = tuple(commits.get(context, id_) for id_ in again)
+        drafts.append(_Draft(each, tuple(fresh), known, absent))
+    return drafts or [_Draft(Sent())]
+
+
+def _take_records(
+    graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_Draft]
+) -> None:
+    """Appends the records of every entry, but those of which all objects are here already."""
+    source = _Source(parts)
+    for draft in drafts:
+        left = draft.sent.size
+        while left:
+            head, header = _header(source, left)
+            left -= header.size
+            if not draft.is_new or all(map(graph.holds, header.by_id)):
+                for _ in source.parts(header.body_size):
+                    pass
+                continue
+            pack, at = packs.append(head, ())
+            for part in source.parts(header.body_size):
+                packs.extend(part)
+            draft.records.append((pack, at, header))
+        draft.regions = packs.cut()
+    source.end()
+
+
+def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
+    where = "what was sent"
+    prefix = source.take(PREFIX_SIZE)
+    header_size, body_size = read_prefix(prefix, left, where)
+    if header_size > _HEADER or body_size > _BODY:
+        raise DamagedData("a record is larger than any that is written")
+    head = prefix + source.take(header_size + CHECK_SIZE)
+    return head, decode_header(head, where)
+
+
+class _Source:
+    """The bytes of a slice's records, in the parts in which they come."""
+
+    def __init__(self, parts: Iterable[Bytes]) -> None:
+        self._parts = iter(parts)
+        self._part = memoryview(b"")
+
+    def parts(self, size: int) -> Iterator[memoryview]:
+        """The next ``size`` bytes."""
+        while size:
+            if not len(self._part):
+                self._part = memoryview(self._more())
+            part = self._part[:size]
+            self._part = self._part[len(part) :]
+            size -= len(part)
+            yield part
+
+    def take(self, size: int) -> bytes:
+        return b"".join(self.parts(size))
+
+    def _more(self) -> Bytes:
+        part = next(self._parts, None)
+        if part is None:
+            raise DamagedData("the records of a slice are cut off")
+        return part
+
+    def end(self) -> None:
+        """Reads on to the end, where the source compares its checksum."""
+        if len(self._part) or any(len(part) for part in self._parts):
+            raise DamagedData("a slice goes on after its last record")
+
+
+# -- publication -----------------------------------------------------------------------------
+
+
+class _Publication:
+    """Proves the drafts and publishes them one after the other; the refs move with the last.
+
+    What is published leaves ``_waiting``, so that an attempt may follow another one.
+    """
+
+    def __init__(
+        self, context: Context, drafts: Sequence[_Draft], moves: Sequence[Move], local: bool
+    ) -> None:
+        self._context, self._waiting = context, list(drafts)
+        self._moves, self._local = moves, local
+        self._merger = Merger(context)
+        self._operation = "fetch" if local else "receive"
+        self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
+        self.held: dict[CommitId, None] = {}
+
+    def run(self, packs: PackWriter) -> tuple[str, ...]:
+        """Returns the refs that moved. Raises Missing, DamagedData.
+
+        Raises ConcurrentRewrite if maintenance took away meanwhile what the slice builds on.
+        """
+        store = self._context.store
+        generation = store.snapshot.generation
+        proven = self._proven()
+        store.require(proven.features)
+        packs.sync()
+        self._merger.prepare(d.sent.truths for d in self._waiting if d.sent.truths is not None)
+
+        def make() -> Entry:
+            if store.graph.generation != generation:
+                _check_used(store.graph, proven.used)
+            return self._entry()
+
+        while self._waiting:
+            with suppress(_NoNews):
+                recorded = store.publish(make)
+                if len(self._waiting) == 1:
+                    return tuple(change.name for change in recorded.entry.refs)
+            del self._waiting[0]
+        return ()
+
+    def _proven(self) -> Proven:
+        store = self._context.store
+        fresh = [draft for draft in self._waiting if draft.is_new]
+        if not fresh:
+            return Proven()
+        records = [record for draft in fresh for record in draft.records]
+        shapes = {each.id: each.spec for draft in fresh for each in draft.sent.shapes}
+        entries = [draft.entry(self._operation, store.now_ns()) for draft in fresh]
+        with opened_ahead(self._context, entries) as view:
+            given = [version for draft in fresh for version in draft.given]
+            proven = prove(self._context, view, records, given, shapes)
+        for draft in fresh:
+            marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
+            draft.marks = tuple(sorted(marks))
+        members = (member for _, _, header in records for member in header.members)
+        return replace(proven, features=proven.features | coding_features(members))
+
+    def _entry(self) -> Entry:
+        """The next entry; runs under the journal's lock. Raises _NoNews."""
+        store, draft = self._context.store, self._waiting[0]
+        entry, news = draft.entry(self._operation, store.now_ns()), draft.is_new
+        if draft.sent.truths is not None:
+            merged = self._merger.merge(draft.sent.truths, {commit.id for commit in draft.fresh})
+            entry, news = merged.into(entry), news or merged.is_news
+            self.held.update(dict.fromkeys(merged.held))
+        if len(self._waiting) == 1:
+            changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
+            entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
+        if not news:
+            raise _NoNews
+        return entry
+
+
+def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:
+    if not all(graph.recovers(id_, size) for id_, size in used.items()):
+        raise ConcurrentRewrite("what was received builds on objects that were collected")

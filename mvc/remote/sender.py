@@ -1,0 +1,370 @@
+"""Sends the entries that a receiver lacks, as slices: versions with their records, and truths."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from heapq import heappop, heappush
+
+from msgspec import Struct
+
+from mvc.errors import HistoryMissing
+from mvc.ids import CommitId, ManifestId
+from mvc.model.commit import Commit
+from mvc.model.tensor import TensorSpec
+from mvc.remote.closure import NOTHING, Chosen, Closure, Needed
+from mvc.remote.door import Place, Slice, Wanted
+from mvc.remote.merging import TruthReader
+from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
+from mvc.repo.context import Context
+from mvc.repo.lookup import availability, commits, manifests
+from mvc.repo.lookup.commits import Ancestors, newest_first
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.store.format import read_features
+from mvc.store.journal.entries import RefValue
+from mvc.store.journal.frames import GENESIS, Position, Recorded
+from mvc.store.snapshot import Snapshot
+
+
+def send(
+    context: Context, wanted: Wanted, *, without: Container[CommitId] = frozenset()
+) -> Iterator[Slice]:
+    """The slices that a receiver lacks, oldest first; at least one.
+
+    ``without``: versions whose states do not leave. Each slice names the place in the journal up to
+    which it leads. Raises UnknownRevision for a wanted version that is not here, StateForgotten for
+    a wanted state that is not, HistoryMissing for a receiver that has what this journal lacks.
+    """
+    return _Sending(context, wanted, without).slices()
+
+
+def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
+    """Branches and tags with their prefixes, by name."""
+    found = {}
+    for prefix in (BRANCH, TAG):
+        for name, recorded in snapshot.refs_under(prefix):
+            changes = () if recorded is None else recorded.entry.refs
+            value = next((c.new for c in reversed(changes) if c.name == name), None)
+            if isinstance(value, CommitId):
+                found[name] = value
+    return found
+
+
+class _Version(Struct):
+    """A version that travels. ``given_up``: paths without weights; None: without its state."""
+
+    commit: Commit
+    lack: Absent | None = None
+
+    @property
+    def has_state(self) -> bool:
+        return self.lack is None or self.lack.why == "dropped"
+
+
+class _Sending:
+    def __init__(self, context: Context, wanted: Wanted, without: Container[CommitId]) -> None:
+        self._context, self._wanted, self._without = context, wanted, without
+        self._snapshot = context.fresh()
+        self._refs = head_refs(self._snapshot)
+        self._start = _begins(self._snapshot, wanted.after)
+        self._seen = 0 if wanted.after is None else max(wanted.after.sequence, wanted.after.seen)
+        self._since = list(self._look_since())
+        self._have = self._had()
+        self._new = self._unheld()
+        self._held = Ancestors(self._snapshot, self._have)
+        self._truths = TruthReader(self._snapshot)
+        self._states = self._with_states()
+        self._end = self._snapshot.position.sequence
+        self._closure = Closure(context, self._is_held, self._is_banned, wanted.objects)
+        self._features = read_features(context.store.fs, context.store.folder) - {"compacted"}
+
+    # -- which versions ------------------------------------------------------------------
+
+    def _look_since(self) -> Iterator[int]:
+        """Offsets of entries since the receiver's place that may say more than versions.
+
+        Notes what was deployed since, and what refs and deployments led to when it was told of it.
+        """
+        self._deployed: set[CommitId] = set()
+        self._known: set[CommitId] = set()
+        refs: dict[str, RefValue] = {}
+        for recorded in self._snapshot.entries(self._start):
+            deployed = {made.commit for made in recorded.entry.deployments}
+            self._deployed |= deployed
+            if recorded.sequence < self._seen:
+                self._known |= deployed
+            else:
+                for change in recorded.entry.refs:
+                    refs.setdefault(change.name, change.old)
+            yield recorded.offset
+        values = (self._refs | refs).items()
+        self._known.update(
+            value
+            for name, value in values
+            if name.startswith((BRANCH, TAG)) and isinstance(value, CommitId)
+        )
+
+    def _had(self) -> list[CommitId]:
+        """Versions that the receiver has with all that they come from."""
+        wanted, known = self._wanted, list[CommitId]()
+        for id_ in sorted(wanted.have):
+            if commits.find(self._snapshot, id_) is not None:
+                known.append(id_)
+            elif wanted.after is not None and self._start == GENESIS:
+                raise HistoryMissing(
+                    f"this repository has no version {id_.short}, which it once gave away: it was "
+                    "put back to an earlier state, or is another one",
+                    hint="ask its owner; 'mvc remote remove' and 'add' begin anew",
+                )
+        return known
+
+    def _unheld(self) -> dict[CommitId, tuple[Recorded, Commit]]:
+        """The versions that the receiver lacks: those that wanted ones come from or need."""
+        walk = _Walk(self._snapshot, self._start.offset)
+        for id_ in self._have:
+            walk.push(id_, _HELD)
+        if not self._wanted.versions and self._start != GENESIS:
+            for id_ in self._known:
+                if commits.find(self._snapshot, id_) is not None:
+                    walk.push(id_, _TOLD)
+        for id_ in self._roots():
+            walk.push(id_, _LACKED)
+        return walk.run()
+
+    def _roots(self) -> list[CommitId]:
+        wanted = self._wanted
+        if wanted.versions or wanted.again:
+            for id_ in wanted.versions:
+                commits.get(self._context, id_)
+            return list(wanted.versions)
+        at = self._context.store.ref(HEAD)
+        roots = {*self._refs.values(), *self._deployed}
+        return sorted(roots | ({at} if isinstance(at, CommitId) else set()))
+
+    def _is_held(self, recorded: Recorded) -> bool:
+        """Whether the receiver has, as far as known, what an entry published first."""
+        published = recorded.entry.commits
+        if any(commit.id in self._new for commit in published) or self._is_banned(recorded):
+            return False
+        if recorded.offset < self._start.offset and not self._wanted.versions:
+            return True
+        return any(commit.id in self._held for commit in published)
+
+    def _is_banned(self, recorded: Recorded) -> bool:
+        """Whether an entry's versions were all forgotten by name."""
+        published = recorded.entry.commits
+        return bool(published) and all(self._mark(commit.id) == "name" for commit in published)
+
+    # -- which states --------------------------------------------------------------------
+
+    def _mark(self, id_: CommitId) -> Lack | None:
+        """Why the state of a version is not here, or must not go; None if it is and may."""
+        mark = availability.forgotten(self._context, id_)
+        if id_ in self._wanted.without or (mark is not None and mark.named):
+            return "name"
+        return None if mark is None else "rule"
+
+    def _with_states(self) -> Container[CommitId]:
+        """The new versions whose states are wanted; those without weights count what they need."""
+        states = self._wanted.states
+        if states == "all":
+            return self._new
+        chosen: set[CommitId] = set()
+        for tip in self._wanted.versions or self._refs.values():
+            at: CommitId | None = tip
+            for _ in range(0 if states == "none" else states):
+                found = None if at is None else commits.find(self._snapshot, at)
+                if found is None:
+                    break
+                chosen.add(found[1].id)
+                at = next(iter(found[1].parents), None)
+        waiting = list(chosen)
+        while waiting:
+            id_ = waiting.pop()
+            if availability.dropped(self._context, id_) is not None:
+                commit = commits.get(self._context, id_)
+                more = {*commit.needs, *commit.parents[:1]} - chosen
+                chosen |= more
+                waiting += more
+        return chosen
+
+    def _version(self, commit: Commit) -> _Version:
+        id_, mark = commit.id, self._mark(commit.id)
+        if mark is None and (id_ not in self._states or id_ in self._without):
+            mark = "rule"
+        if mark is not None:
+            return _Version(commit, Absent(bytes(id_), mark))
+        gone = availability.dropped(self._context, id_)
+        if gone is None:
+            return _Version(commit)
+        took = round(gone.seconds * 1000)
+        return _Version(commit, Absent(bytes(id_), "dropped", gone.path, took))
+
+    # -- slices --------------------------------------------------------------------------
+
+    def slices(self) -> Iterator[Slice]:
+        waiting = _Gathered()
+        for recorded in self._entries():
+            sent, chosen = self._sent(recorded)
+            if sent is None:
+                continue
+            if waiting.is_full(chosen.size):
+                yield waiting.done(self._features)
+                waiting = _Gathered()
+            waiting.add(sent, chosen, _place(recorded.after, self._end))
+        if self._wanted.again:
+            for id_ in self._wanted.again:
+                sent, chosen = self._again(id_)
+                if waiting.is_full(chosen.size):
+                    yield waiting.done(self._features)
+                    waiting = _Gathered()
+                waiting.add(sent, chosen, waiting.place)
+        waiting.place = _place(self._snapshot.position) if not self._wanted.again else None
+        yield waiting.done(self._features)
+
+    def _entries(self) -> Iterator[Recorded]:
+        """The entries that may travel, in the order of the journal."""
+        offsets = {recorded.offset for recorded, _ in self._new.values()}
+        offsets.update(self._truths.about(self._new.keys()) if self._start != GENESIS else ())
+        offsets.update(() if self._wanted.again else self._since)
+        for offset in sorted(offsets):
+            yield self._snapshot.entry(offset)
+
+    def _sent(self, recorded: Recorded) -> tuple[Sent | None, Chosen]:
+        versions = [
+            self._version(commit)
+            for commit in recorded.entry.commits
+            if commit.id in self._new and self._new[commit.id][0].offset == recorded.offset
+        ]
+        among = None if not self._wanted.versions else _Known(self._new, self._held)
+        truths = self._truths.of(recorded, among)
+        if not versions and truths is None:
+            return None, NOTHING
+        chosen = self._records(recorded, versions)
+        return (
+            Sent(
+                tuple(version.commit.encoded for version in versions),
+                chosen.size,
+                tuple(version.lack for version in versions if version.lack is not None),
+                shapes=chosen.shapes,
+                truths=truths,
+            ),
+            chosen,
+        )
+
+    def _again(self, id_: CommitId) -> tuple[Sent, Chosen]:
+        """The state of a version that the receiver has without it."""
+        recorded, commit = commits.placed(self._snapshot, id_)
+        availability.check_kept(self._context, id_)
+        chosen = self._records(recorded, [_Version(commit)])
+        return Sent(size=chosen.size, again=(bytes(id_),), shapes=chosen.shapes), chosen
+
+    def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> Chosen:
+        found: set[ManifestId] = set()
+        blobs: dict[bytes, TensorSpec] = {}
+        for version in versions:
+            if not version.has_state:
+                continue
+            manifest = self._closure.load(version.commit.manifest)
+            given_up = () if version.lack is None else (version.lack.path,)
+            found.add(version.commit.manifest)
+            blobs.update(manifests.objects(manifest, given_up))
+        if not found:
+            return NOTHING
+        return self._closure.choose(recorded, Needed(frozenset(found), blobs))
+
+
+class _Known(Container[CommitId]):
+    """The versions that the receiver has or gets."""
+
+    def __init__(self, new: Container[CommitId], held: Ancestors) -> None:
+        self._new, self._held = new, held
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._new or (isinstance(id_, CommitId) and id_ in self._held)
+
+
+class _Gathered:
+    """A slice in the making."""
+
+    def __init__(self) -> None:
+        self.place: Place | None = None
+        self._sent: list[Sent] = []
+        self._chosen: list[Chosen] = []
+        self._size = self._heads = 0
+
+    def is_full(self, more: int) -> bool:
+        """Whether it ends before an entry with so many bytes of records."""
+        return bool(self._sent) and (self._size + more > SLICE or self._heads > HEADS)
+
+    def add(self, sent: Sent, chosen: Chosen, place: Place | None) -> None:
+        self._sent.append(sent)
+        self._chosen.append(chosen)
+        self._size += chosen.size
+        self._heads += len(encode_entries([sent]))
+        self.place = place
+
+    def done(self, features: frozenset[str]) -> Slice:
+        records = (part for chosen in self._chosen for part in chosen.read())
+        head = encode_entries(self._sent)
+        return Slice(head, self._size, records, place=self.place, features=features)
+
+
+def _place(position: Position, end: int = 0) -> Place:
+    return Place(position.sequence, position.chain, 0 if end == position.sequence else end)
+
+
+def _begins(snapshot: Snapshot, after: Place | None) -> Position:
+    """Where the journal goes on from a place; its beginning if it does not lead on from there."""
+    if after is None or after.sequence <= 0:
+        return GENESIS
+    end = snapshot.position
+    if (after.sequence, after.chain) == (end.sequence, end.chain):
+        return end
+    before = snapshot.by_sequence(after.sequence - 1)
+    return GENESIS if before is None or before.check != after.chain else before.after
+
+
+_LACKED, _TOLD, _HELD = range(3)
+"""Of a version: to be sent, told of at the receiver's place, or there with all behind it."""
+
+
+class _Walk:
+    """From versions back to those that they come from or need, the newest first.
+
+    ``before``: what was told and stands before this byte of the journal is held. It reads on only
+    until all that is left leads to held versions as well.
+    """
+
+    def __init__(self, snapshot: Snapshot, before: int) -> None:
+        self._snapshot, self._before = snapshot, before
+        self._heap: list[tuple[tuple[int, int], CommitId, Recorded, Commit]] = []
+        self._marks: dict[CommitId, int] = {}
+        self._open = 0  # versions in the heap that are not held
+
+    def push(self, id_: CommitId, mark: int) -> None:
+        """Has a version looked at, or raises the mark of one that is waiting."""
+        known = self._marks.get(id_)
+        if known is None:
+            recorded, commit = commits.placed(self._snapshot, id_)
+            heappush(self._heap, (newest_first(recorded, commit), id_, recorded, commit))
+            self._open += 1
+            known = _LACKED
+            self._marks[id_] = known
+        if mark > known:
+            self._open -= mark == _HELD
+            self._marks[id_] = mark
+
+    def run(self) -> dict[CommitId, tuple[Recorded, Commit]]:
+        """The versions that are not held."""
+        found: dict[CommitId, tuple[Recorded, Commit]] = {}
+        while self._open:
+            _, id_, recorded, commit = heappop(self._heap)
+            mark = self._marks[id_]
+            self._open -= mark != _HELD
+            if mark == _TOLD and recorded.offset < self._before:
+                mark = _HELD
+            if mark != _HELD:
+                found[id_] = recorded, commit
+            for behind in (*commit.parents, *commit.needs):
+                self.push(behind, mark)
+        return found

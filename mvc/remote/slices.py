@@ -1,0 +1,206 @@
+"""Slices as bytes: what travels of an entry, and the stream that carries entries and records.
+
+A stream is one slice after the other. Each ends with the BLAKE3 of all of its bytes; whoever
+publishes what a slice brings has read it to its end.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+from blake3 import blake3
+from msgspec import Struct
+
+from mvc.errors import DamagedData
+from mvc.ids import DIGEST_SIZE, CommitId
+from mvc.limits import MAX_ENTRY, MIB
+from mvc.model.tensor import TensorSpec
+from mvc.remote.door import Move, Place, Slice
+from mvc.remote.merging import Truths
+from mvc.types import Bytes
+
+SLICE = 64 * MIB
+"""Bytes of records in a slice of several entries; one entry may have more."""
+HEADS = MIB
+"""Bytes of a slice's entries, without records, after which it ends."""
+MAX_HEAD = 2 * MAX_ENTRY
+_MAX_RECORDS = 1 << 50
+_MAGIC = b"mvS1"
+_PREFIX = struct.Struct("<4sIIQ")
+_PART = MIB
+
+Lack = Literal["rule", "name", "dropped"]
+"""Why a state does not travel: forgotten (or not wanted), forgotten by name, weights given up."""
+
+
+class Absent(Struct, frozen=True, array_like=True):
+    """A version whose state, or whose weights at ``path``, does not travel.
+
+    ``milliseconds``: what the training of weights that were given up takes.
+    """
+
+    commit: bytes
+    why: Lack
+    path: str = ""
+    milliseconds: int = 0
+
+
+class Shape(Struct, frozen=True, array_like=True):
+    """Dtype and shape of an object that no version of the slice names."""
+
+    id: bytes
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Raises DamagedData for a dtype or a shape that there is not."""
+        return TensorSpec(self.dtype, self.shape)
+
+
+class Sent(Struct, frozen=True, omit_defaults=True):
+    """An entry of the sender as it travels; ``size``: bytes of its records in the slice.
+
+    ``commits`` are canonical bytes of versions that it publishes; ``again``: versions that the
+    receiver has, and whose states it asked for. ``truths``: what the entry says beside these.
+    """
+
+    commits: tuple[bytes, ...] = ()
+    size: int = 0
+    absent: tuple[Absent, ...] = ()
+    again: tuple[bytes, ...] = ()
+    shapes: tuple[Shape, ...] = ()
+    truths: Truths | None = None
+
+
+class _Wire(Struct, array_like=True):
+    """What a slice says beside its entries."""
+
+    moves: tuple[tuple[str, bytes | None, bytes | None, bool], ...] = ()
+    place: tuple[int, bytes, int] | None = None
+    features: frozenset[str] = frozenset()
+
+
+_entries = msgspec.msgpack.Decoder(tuple[Sent, ...])
+_wire = msgspec.msgpack.Decoder(_Wire)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def encode_entries(entries: Sequence[Sent]) -> bytes:
+    """The head of a slice."""
+    return _encode(entries)
+
+
+def decode_entries(head: bytes) -> tuple[Sent, ...]:
+    """From the head of a slice; raises DamagedData."""
+    try:
+        return _entries.decode(head)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DamagedData("the entries of a slice are not in the form that they have") from error
+
+
+def write(given: Slice) -> Iterator[Bytes]:
+    """A slice as bytes, in parts."""
+    moves = tuple((m.name, _plain(m.old), _plain(m.new), m.force) for m in given.moves)
+    place = (
+        None
+        if given.place is None
+        else (
+            given.place.sequence,
+            given.place.chain,
+            given.place.seen,
+        )
+    )
+    tail = _encode(_Wire(moves, place, given.features))
+    hasher = blake3()
+    start = _PREFIX.pack(_MAGIC, len(given.head), len(tail), given.size)
+    for part in _counted((start, given.head, tail), given):
+        hasher.update(part)
+        yield part
+    yield hasher.digest()
+
+
+def _plain(id_: bytes | None) -> bytes | None:
+    return None if id_ is None else bytes(id_)
+
+
+def _counted(first: Iterable[Bytes], given: Slice) -> Iterator[Bytes]:
+    yield from first
+    left = given.size
+    for part in given.records:
+        left -= len(part)
+        yield part
+    if left:
+        raise DamagedData("the records of a slice have another size than it says")
+
+
+def written_size(given: Slice) -> int:
+    """Bytes of records and entries of a slice; what frames them comes on top, below 1 KiB."""
+    return len(given.head) + given.size
+
+
+def read(source: Callable[[int], Bytes]) -> Slice | None:
+    """The next slice of a stream; None at its end. Raises DamagedData.
+
+    ``source(n)`` returns up to n bytes, none at the end. The slice's records must be read to their
+    end before the next slice is; the last part raises DamagedData if a byte was another.
+    """
+    start = _exactly(source, _PREFIX.size, ends=True)
+    if not start:
+        return None
+    magic, head_size, tail_size, size = _PREFIX.unpack(start)
+    if magic != _MAGIC or head_size > MAX_HEAD or tail_size > MAX_HEAD or size > _MAX_RECORDS:
+        raise DamagedData("what was received does not begin as a slice")
+    head, tail = _exactly(source, head_size), _exactly(source, tail_size)
+    try:
+        said = _wire.decode(tail)
+        moves = tuple(_move(*each) for each in said.moves)
+        place = None if said.place is None else Place(*said.place)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DamagedData("the end of a slice is not in the form that it has") from error
+    hasher = blake3(start)
+    hasher.update(head)
+    hasher.update(tail)
+    return Slice(head, size, _records(source, size, hasher), moves, place, said.features)
+
+
+def _move(name: str, old: bytes | None, new: bytes | None, force: bool) -> Move:
+    return Move(name, _commit(old), _commit(new), force)
+
+
+def _commit(id_: bytes | None) -> CommitId | None:
+    return None if id_ is None else CommitId(id_)
+
+
+def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Iterator[Bytes]:
+    left = size
+    while left:
+        part = source(min(left, _PART))
+        if not len(part):
+            raise _cut()
+        hasher.update(part)
+        left -= len(part)
+        yield part
+    if _exactly(source, DIGEST_SIZE) != hasher.digest():
+        raise DamagedData("a slice does not match its checksum", hint="send it again")
+
+
+def _exactly(source: Callable[[int], Bytes], size: int, *, ends: bool = False) -> bytes:
+    """``size`` bytes; with ``ends`` also none, where the stream ends before the first."""
+    parts, left = list[Bytes](), size
+    while left:
+        part = source(min(left, _PART))
+        if not len(part):
+            if ends and left == size:
+                return b""
+            raise _cut()
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _cut() -> DamagedData:
+    return DamagedData("a slice is cut off", hint="run it again: what was received whole stays")

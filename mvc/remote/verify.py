@@ -1,0 +1,436 @@
+"""Proves what was received before any of it counts.
+
+The entries are read as if they stood at the end of the journal, by this process only. Every coding
+among their records is applied once, from its own base, and its object hashed: one false coding
+beside a true one would make the object unreadable. Then each version is compared with its root,
+and everything it holds is there.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import closing, contextmanager
+
+import numpy as np
+from blake3 import blake3
+from msgspec import Struct, field
+
+from mvc.adapters.views import extract
+from mvc.errors import DamagedData
+from mvc.ids import CommitId, ManifestId
+from mvc.limits import MAX_MANIFEST, MAX_SKELETON, PIECE
+from mvc.model.commit import Commit
+from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
+from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
+from mvc.model.tensor import TensorSpec
+from mvc.repo.context import Context
+from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup.manifest_stream import ManifestStream
+from mvc.store.graph.search import Graph, Path, PathStep, Speed
+from mvc.store.journal.entries import Entry
+from mvc.store.journal.frames import encode_entry
+from mvc.store.packs.reader import Placed
+from mvc.store.packs.records import MANIFEST, Member
+from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
+from mvc.store.recovery.recover import Recovery
+from mvc.store.snapshot import Snapshot
+
+_HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
+_AT_ONCE = 32 << 20  # bytes of pieces that are made together
+_MOST_MISSING = 100_000
+
+
+class Missing(Exception):
+    """Objects that a slice needs, and that neither it nor the repository has.
+
+    ``ids``: 32 bytes each, or the 8 by which a coding names its base.
+    """
+
+    def __init__(self, ids: Iterable[bytes]) -> None:
+        super().__init__()
+        self.ids = tuple(ids)
+
+
+@contextmanager
+def opened_ahead(context: Context, entries: Sequence[Entry]) -> Iterator[Snapshot]:
+    """The repository as it is once these entries are published."""
+    snapshot = context.store.snapshot
+    at, parts = snapshot.position, list[bytes]()
+    for entry in entries:
+        data, at = encode_entry(entry, at)
+        parts.append(data)
+    ahead = snapshot.position.offset, b"".join(parts)
+    with closing(Snapshot(snapshot.fs, snapshot.folder, writable=False, ahead=ahead)) as view:
+        yield view
+
+
+class Given(Struct, frozen=True):
+    """A version of a slice whose state came with it; ``given_up``: paths without weights."""
+
+    commit: Commit
+    given_up: frozenset[str] = frozenset()
+
+
+class Proven(Struct, frozen=True):
+    """``used``: sizes of the objects that the repository had before, as far as known, else 1.
+
+    ``marks``: what finds the files that are new in a version; ``features``: of the manifests.
+    """
+
+    used: Mapping[bytes, int] = field(default_factory=dict)
+    marks: Mapping[CommitId, tuple[bytes, ...]] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+
+
+def prove(
+    context: Context,
+    view: Snapshot,
+    records: Sequence[Placed],
+    versions: Sequence[Given],
+    shapes: Mapping[bytes, TensorSpec],
+) -> Proven:
+    """Raises DamagedData or Missing unless every record and version is right.
+
+    ``view``: from ``opened_ahead``. ``shapes``: of objects that no version names.
+    """
+    return _Proof(context, view, shapes).run(records, versions)
+
+
+class _Object(Struct):
+    """A blob of several pieces: what was hashed of it so far, and the hash of each piece."""
+
+    hasher: BlobHasher
+    reached: int = 0
+    digests: dict[int, bytes] = field(default_factory=dict)
+
+
+class _Proof:
+    def __init__(
+        self, context: Context, view: Snapshot, shapes: Mapping[bytes, TensorSpec]
+    ) -> None:
+        self._view = view
+        self._graph = Graph(view, Speed(), undo=False)
+        self._pool: Executor = context.store.pool
+        self._recovery = Recovery(view, self._graph, self._pool)
+        self._stream = ManifestStream(context.store, recovery=self._recovery)
+        self._specs: dict[bytes, TensorSpec] = dict(shapes)
+        self._known: dict[bytes, TensorSpec] = {}  # proven by versions that were here before
+        self._views: dict[bytes, tuple[bytes, View]] = {}
+        self._missing: dict[bytes, None] = {}
+        self._received: set[bytes] = set()
+        self._proven: set[bytes] = set()
+        self._used: set[bytes] = set()
+        self._large: dict[bytes, _Object] = {}
+        self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
+        self._held_bytes = 0
+
+    def run(self, records: Sequence[Placed], versions: Sequence[Given]) -> Proven:
+        for _, _, header in records:
+            self._received.update(header.by_id)
+        self._look_for_bases(records)
+        found = self._manifests(versions)
+        if self._missing:
+            raise Missing(self._missing)
+        for record in records:
+            self._record(record)
+        for given, manifest in found:
+            self._version(given, manifest)
+        used = {id_: self._specs[id_].nbytes if id_ in self._specs else 1 for id_ in self._used}
+        features = frozenset[str]().union(*(manifest.features for _, manifest in found))
+        return Proven(used, self._marks(found), features)
+
+    def _marks(self, found: Iterable[tuple[Given, Manifest]]) -> dict[CommitId, tuple[bytes, ...]]:
+        """The first bytes of the state of each file that the version's first parent has not."""
+        marks = {}
+        for given, manifest in found:
+            old = self._first_parent(given.commit).by_path
+            new = (
+                entry
+                for path, entry in manifest.by_path.items()
+                if path not in old or old[path].content_id != entry.content_id
+            )
+            ids = {bytes(entry.state_id)[:8] for entry in new} - {bytes(manifest.root)[:8]}
+            marks[given.commit.id] = tuple(sorted(ids))
+        return marks
+
+    # -- what is there -------------------------------------------------------------------
+
+    def _miss(self, id_: bytes) -> None:
+        if len(self._missing) < _MOST_MISSING:
+            self._missing[id_] = None
+
+    def _is_there(self, id_: bytes, start: int) -> bool:
+        """Whether codings lead to a piece; if not, it is noted as missing."""
+        try:
+            self._graph.path(id_, start)
+        except DamagedData:
+            self._miss(id_)
+            return False
+        if id_ not in self._received:
+            self._used.add(id_)
+        return True
+
+    def _look_for_bases(self, records: Sequence[Placed]) -> None:
+        """Notes the bases to which nothing leads."""
+        asked: set[tuple[bytes, int]] = set()
+        for _, _, header in records:
+            for member in header.members:
+                if member.base and (member.base, member.start) not in asked:
+                    asked.add((member.base, member.start))
+                    self._look_for(member.base, member.start)
+
+    def _look_for(self, base: bytes, start: int) -> None:
+        id_ = self._graph.resolve_prefix(base)
+        if id_ is None:
+            self._miss(base)
+            return
+        self._is_there(id_, start)
+
+    def _manifests(self, versions: Sequence[Given]) -> list[tuple[Given, Manifest]]:
+        """The manifests of the versions, and the specs of all that they name.
+
+        A blob's dtype and shape are part of its hash: so two specs of one id are a lie.
+        """
+        found = []
+        for given in versions:
+            for parent in given.commit.parents:
+                self._learn(parent)
+            id_ = given.commit.manifest
+            if not self._is_there(id_, 0):
+                continue
+            manifest = self._stream.load(id_)
+            if manifest.root != given.commit.root:
+                raise DamagedData(
+                    f"version {given.commit.id.short} has another Merkle root than its files"
+                )
+            for blob, spec in manifests.objects(manifest).items():
+                if self._specs.setdefault(blob, spec) != spec:
+                    raise _wrong(blob)
+            for blob, spec in manifests.objects(manifest, given.given_up).items():
+                if blob not in self._received:
+                    all(self._is_there(blob, start) for start, _ in pieces(spec))
+            found.append((given, manifest))
+        return found
+
+    def _first_parent(self, commit: Commit) -> Manifest:
+        """The manifest of a version's first parent; an empty one if there is none to read."""
+        found = commits.find(self._view, commit.parents[0]) if commit.parents else None
+        if found is None or not self._graph.entries_holding(found[1].manifest):
+            return manifests.EMPTY
+        return self._stream.load(found[1].manifest)
+
+    def _learn(self, id_: CommitId) -> None:
+        """Takes in what a version that was here before holds, if its state was kept."""
+        placed = commits.find(self._view, id_)
+        if placed is None or self._view.forgotten(id_) is not None:
+            return
+        manifest_id = placed[1].manifest
+        if manifest_id in self._received or not self._graph.entries_holding(manifest_id):
+            return
+        manifest = self._stream.load(ManifestId(manifest_id))
+        self._known.update(manifests.objects(manifest))
+        for entry in manifest.all_entries:
+            self._views.update(_views_of(entry))
+
+    # -- codings -------------------------------------------------------------------------
+
+    def _record(self, record: Placed) -> None:
+        pack, at, header = record
+        joint = header.members[0].coding.joint if header.group else 0
+        if header.group and header.raw_bytes > (MOST_JOINT if joint else MOST_GROUPED):
+            raise DamagedData("a record claims more bytes than any has")
+        for batch in _batches(header.members, joint):
+            steps = [PathStep(pack, at, header, member, reverse=False) for member in batch]
+            self._codings(steps, grouped=header.group)
+
+    def _codings(self, steps: Sequence[PathStep], *, grouped: bool) -> None:
+        """Applies codings, each from its own base, and hashes what they make."""
+        walks = [(step, self._path(step), _room(step.member)) for step in steps]
+        shared = [walk for walk in walks if grouped and not _has_transform(walk[1])]
+        for step, path, out in shared:
+            if path.origin is not None:
+                out[:] = self._from(path, step.member.start, len(out))
+        walk_together(self._recovery.packs, [(path, out) for _, path, out in shared], self._pool)
+        done = {id(walk[2]) for walk in shared}
+        waiting = [self._pool.submit(self._made, *walk, done=id(walk[2]) in done) for walk in walks]
+        for (step, _, out), digest in zip(walks, _all(waiting), strict=True):
+            self._note(step.member, out, digest)
+
+    def _path(self, step: PathStep) -> Path:
+        """The path that ends with this very coding."""
+        member = step.member
+        if not member.base:
+            return Path((step,), 0.0)
+        id_ = self._graph.resolve_prefix(member.base)
+        if id_ is None:
+            raise _wrong(member.id)
+        under = self._graph.path(id_, member.start, _At(self._held, member.start))
+        return Path((*under.steps, step), 0.0, under.origin)
+
+    def _from(self, path: Path, start: int, size: int) -> memoryview:
+        assert path.origin is not None
+        data = self._held[path.origin, start]
+        if len(data) != size:
+            raise DamagedData("a delta has another length than what it starts from")
+        return data
+
+    def _made(self, step: PathStep, path: Path, out: memoryview, *, done: bool) -> bytes:
+        """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
+        if not done:
+            origin = None if path.origin is None else self._held[path.origin, step.member.start]
+            self._recovery.walk(path, out, origin)
+        return self._hashed(step.member, out)
+
+    def _hashed(self, member: Member, out: memoryview) -> bytes:
+        """The id of an object of one piece; of a larger one the hash of the piece."""
+        if member.kind == MANIFEST:
+            return Manifest.id_of(bytes(out))
+        spec = self._specs.get(member.id)
+        if spec is None:
+            raise DamagedData(f"object {member.id.hex()[:10]} belongs to no version")
+        if member.start == 0 and len(out) == spec.nbytes:
+            return blob_id(spec, out)
+        if (member.start, len(out)) not in pieces(spec):
+            raise _wrong(member.id)
+        return blake3(out).digest()
+
+    def _note(self, member: Member, out: memoryview, digest: bytes) -> None:
+        spec = self._specs.get(member.id)
+        if member.kind == MANIFEST or (spec is not None and len(out) == spec.nbytes):
+            if digest != member.id:
+                raise _wrong(member.id)
+            self._proven.add(member.id)
+        elif spec is not None:
+            self._piece(member, spec, out, digest)
+        key = member.id, member.start
+        if key not in self._held:
+            self._held[key] = out
+            self._held_bytes += len(out)
+        while self._held_bytes > _HELD and len(self._held) > 1:
+            self._held_bytes -= len(self._held.popitem(last=False)[1])
+
+    def _piece(self, member: Member, spec: TensorSpec, out: memoryview, digest: bytes) -> None:
+        """A piece of a larger object: all its codings agree, and all pieces make the hash."""
+        large = self._large.get(member.id)
+        if large is None:
+            large = self._large[member.id] = _Object(BlobHasher(spec, parallel=True))
+        if large.digests.setdefault(member.start, digest) != digest:
+            raise _wrong(member.id)
+        if member.start == large.reached:
+            large.hasher.update(out)
+            large.reached += len(out)
+            if large.reached == spec.nbytes:
+                if large.hasher.done() != member.id:
+                    raise _wrong(member.id)
+                self._proven.add(member.id)
+
+    # -- versions ------------------------------------------------------------------------
+
+    def _version(self, given: Given, manifest: Manifest) -> None:
+        """Every object of a version is proven, or was when it came here, or is proven now."""
+        for id_, spec in manifests.objects(manifest, given.given_up).items():
+            old = id_ not in self._received and self._known.get(id_) == spec
+            if id_ not in self._proven and not old:
+                self._whole(id_, spec)
+        for entry in manifest.all_entries:
+            if entry.path not in given.given_up:
+                self._check_views(entry)
+        for id_ in self._large.keys() - self._proven:  # pieces that came in another order
+            self._whole(id_, self._specs[id_])
+
+    def _whole(self, id_: bytes, spec: TensorSpec) -> None:
+        """Recovers an object piece by piece, and compares it with its hash."""
+        digests = self._large[id_].digests if id_ in self._large else {}
+        for start, part in verify_pieces(id_, spec, self._reader(id_, spec), _wrong(id_)):
+            if digests.get(start, digest := blake3(part).digest()) != digest:
+                raise _wrong(id_)
+        self._proven.add(id_)
+
+    def _reader(self, id_: bytes, spec: TensorSpec) -> Callable[[int, int], memoryview]:
+        room = np.empty(min(PIECE, spec.nbytes), np.uint8).data
+
+        def read(start: int, length: int) -> memoryview:
+            self._recovery.piece(id_, start, room[:length])
+            return room[:length]
+
+        return read
+
+    def _check_views(self, entry: FileEntry) -> None:
+        """Tensors that are views into a content: each is hashed unless a version before had it."""
+        found = _views_of(entry)
+        fresh = {id_ for id_, place in found.items() if self._views.get(id_) != place}
+        by_content: dict[int, list[LogicalTensor]] = {}
+        for tensor in entry.tensors:
+            if tensor.view is not None and tensor.id in fresh:
+                by_content.setdefault(tensor.content, []).append(tensor)
+        for at, tensors in by_content.items():
+            content = entry.contents[at]
+            whole = memoryview(self._recovery.blob(content.id, content.spec))
+            for tensor in tensors:
+                assert tensor.view is not None
+                if blob_id(tensor.spec, extract(whole, tensor.spec, tensor.view)) != tensor.id:
+                    raise _wrong(tensor.id)
+        self._views.update(found)
+
+
+class _At:
+    """The objects of which the piece at ``start`` is in memory."""
+
+    def __init__(self, held: Mapping[tuple[bytes, int], memoryview], start: int) -> None:
+        self._held, self._start = held, start
+
+    def __contains__(self, id_: object) -> bool:
+        return (id_, self._start) in self._held
+
+
+def _has_transform(path: Path) -> bool:
+    return any(step.member.coding.transform for step in path.steps)
+
+
+def _views_of(entry: FileEntry) -> dict[bytes, tuple[bytes, View]]:
+    return {
+        tensor.id: (entry.contents[tensor.content].id, tensor.view)
+        for tensor in entry.tensors
+        if tensor.view is not None
+    }
+
+
+def _batches(members: Sequence[Member], joint: int) -> Iterator[Sequence[Member]]:
+    """Members that are made together; of a super-step those of one time."""
+    if joint:
+        size = len(members) // joint or 1
+        yield from (members[at : at + size] for at in range(0, len(members), size))
+        return
+    batch, total = list[Member](), 0
+    for member in members:
+        if batch and total + member.nbytes > _AT_ONCE:
+            yield batch
+            batch, total = [], 0
+        batch.append(member)
+        total += member.nbytes
+    yield batch
+
+
+def _room(member: Member) -> memoryview:
+    most = MAX_MANIFEST if member.kind == MANIFEST else max(PIECE, MAX_SKELETON)
+    if member.nbytes > most or (member.start and member.nbytes > PIECE):
+        raise DamagedData(f"object {member.id.hex()[:10]} claims more bytes than any has")
+    return np.empty(member.nbytes, np.uint8).data
+
+
+def _all(waiting: Sequence[Future[bytes]]) -> list[bytes]:
+    """All results; the first failure only once nothing runs any more."""
+    failures = [future.exception() for future in waiting]
+    for failure in failures:
+        if failure is not None:
+            raise failure
+    return [future.result() for future in waiting]
+
+
+def _wrong(id_: bytes) -> DamagedData:
+    return DamagedData(
+        f"object {id_.hex()[:10]} was sent in a form that does not lead to it: nothing was taken",
+        hint="run 'mvc fsck --full' at the side that sent it",
+    )

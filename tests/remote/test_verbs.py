@@ -1,0 +1,360 @@
+"""clone, fetch, push and pull between folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mvc
+from mvc.api.repository import Repository
+from mvc.errors import (
+    HistoryMissing,
+    RefConflict,
+    UnknownRevision,
+    WouldOverwrite,
+    WrongUsage,
+)
+
+
+def state(value: float) -> dict[str, np.ndarray]:
+    return {"w": np.full((64, 64), value, np.float32), "b": np.arange(64, dtype=np.float32)}
+
+
+class Team:
+    """A bare repository ``server``, and two people who work with clones of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root, str(root / "server")
+        self.server = Repository.init(self.url, bare=True)
+        self.ada = Repository.init(root / "ada")
+        self.ada.remotes.add("origin", self.url)
+        self.first = self.ada.commit(state(1), message="first").id
+        self.ada.push()
+        self.bob = mvc.clone(self.url, root / "bob")
+
+    def close(self) -> None:
+        for repo in (self.server, self.ada, self.bob):
+            repo.close()
+
+
+@pytest.fixture
+def team(tmp_path: Path) -> Iterator[Team]:
+    made = Team(tmp_path)
+    yield made
+    made.close()
+
+
+def tips(repo: Repository) -> dict[str, object]:
+    return {ref.name: ref.commit for ref in repo.branches()}
+
+
+def sound(repo: Repository) -> bool:
+    return repo.storage.fsck(full=True).sound
+
+
+def test_a_repository_is_shared_in_two_commands(team: Team) -> None:
+    assert tips(team.server) == tips(team.bob) == {"main": team.first}
+    assert team.bob.find("origin/main") == team.first
+    assert np.array_equal(team.bob.checkout()["w"], state(1)["w"])
+    assert all(map(sound, (team.server, team.bob)))
+
+
+def test_new_versions_travel_on(team: Team) -> None:
+    second = team.ada.commit(state(2)).id
+    pushed = team.ada.push()
+    assert (pushed.versions, [u.change for u in pushed.updates]) == (1, ["forward"])
+    assert team.ada.find("origin/main") == second
+    fetched = team.bob.fetch()
+    assert (fetched.versions, [u.local for u in fetched.updates]) == (1, ["remotes/origin/main"])
+    assert team.bob.head().commit == team.first
+    pulled = team.bob.pull()
+    assert (pulled.old, pulled.new, pulled.fetched.is_news) == (team.first, second, False)
+    assert np.array_equal(team.bob.checkout()["w"], state(2)["w"])
+    assert sound(team.bob)
+
+
+def test_nothing_new_is_one_trip(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mvc.remote.folder import FolderDoor
+
+    team.bob.fetch()
+    before = team.bob.context.fresh().position
+    calls = list[str]()
+    for name in ("head", "send", "receive"):
+        real = getattr(FolderDoor, name)
+
+        def noting(self: FolderDoor, *given: object, name: str = name, real=real) -> object:
+            calls.append(name)
+            return real(self, *given)
+
+        monkeypatch.setattr(FolderDoor, name, noting)
+    fetched = team.bob.fetch()
+    assert (fetched.is_news, calls) == (False, ["head"])
+    pushed = team.bob.push()
+    assert (pushed.is_news, calls) == (False, ["head", "head"])
+    assert team.bob.context.fresh().position == before
+    team.bob.commit(state(3))
+    calls.clear()
+    team.bob.push()
+    assert calls == ["head", "receive"]
+    calls.clear()
+    team.ada.fetch()
+    assert calls == ["head", "send"]
+
+
+def test_who_is_behind_is_refused_and_nothing_moves(team: Team) -> None:
+    team.ada.commit(state(2))
+    team.ada.push()
+    team.bob.commit(state(5))
+    team.bob.branch("side")
+    with pytest.raises(RefConflict, match=r"rejects main \(fetch first\); nothing was pushed") as e:
+        team.bob.push(refs=["main", "side"])
+    assert "mvc pull" in str(e.value.hint)
+    assert set(tips(team.server)) == {"main"}
+    team.bob.fetch()
+    with pytest.raises(RefConflict, match="non-fast-forward"):
+        team.bob.push()
+    with pytest.raises(RefConflict, match="gone apart: 1 versions here, 1 there"):
+        team.bob.pull()
+    assert team.bob.push(refs=["side"]).versions == 1
+
+
+def test_force_moves_only_what_was_seen(team: Team) -> None:
+    other = team.bob.commit(state(5)).id
+    second = team.ada.commit(state(2)).id
+    team.ada.push()
+    with pytest.raises(RefConflict, match="stale info"):
+        team.bob.push(force=True)
+    team.bob.fetch()
+    assert [u.change for u in team.bob.push(force=True).updates] == ["forced"]
+    assert tips(team.server) == {"main": other}
+    fetched = team.ada.fetch()
+    assert [(u.change, u.old, u.new) for u in fetched.updates] == [("forced", second, other)]
+    assert sound(team.server)
+
+
+def test_branches_and_tags_are_deleted_and_pruned(team: Team) -> None:
+    team.ada.branch("side")
+    team.ada.tag("v1")
+    team.ada.push(every=True)
+    team.bob.fetch()
+    assert team.bob.find("origin/side") == team.bob.find("v1") == team.first
+    deleted = team.ada.push(delete=["side", "v1"])
+    assert {u.change for u in deleted.updates} == {"deleted"}
+    assert set(tips(team.server)) == {"main"}
+    assert team.server.tags() == []
+    team.bob.fetch()
+    assert team.bob.find("origin/side") == team.first
+    assert [u.change for u in team.bob.fetch(prune=True).updates] == ["deleted"]
+    with pytest.raises(UnknownRevision):
+        team.bob.find("origin/side")
+    assert team.bob.find("v1") == team.first
+    with pytest.raises(UnknownRevision, match="has no branch or tag side"):
+        team.ada.push(delete=["side"])
+
+
+def test_tags_go_along_and_are_made_once(team: Team) -> None:
+    second = team.ada.commit(state(2)).id
+    team.ada.tag("v2")
+    team.ada.branch("other", team.first)
+    assert {u.name for u in team.ada.push().updates} == {"heads/main", "tags/v2"}
+    team.bob.tag("v2", team.first)
+    fetched = team.bob.fetch()
+    kept = [u for u in fetched.updates if u.change == "kept"]
+    assert [(u.name, u.local, u.new) for u in kept] == [("tags/v2", "remotes/origin/v2", second)]
+    assert team.bob.find("v2") == team.first
+    assert team.bob.find("origin/v2") == second
+    assert team.bob.fetch().updates == ()
+    team.bob.pull()
+    assert team.bob.push().passed_over == ("v2",)
+    with pytest.raises(RefConflict, match="already exists"):
+        team.bob.push(refs=["v2"])
+    team.bob.push(refs=["v2"], force=True)
+    assert {r.name: r.commit for r in team.server.tags()} == {"v2": team.first}
+
+
+def test_what_a_push_would_send(team: Team) -> None:
+    team.ada.commit(state(2))
+    planned = team.ada.push(dry_run=True)
+    assert tips(team.server) == {"main": team.first}
+    done = team.ada.push()
+    assert planned.versions == done.versions == 1
+    assert planned.updates == done.updates
+    assert planned.bytes == done.bytes > 0
+
+
+def test_deployments_follow_a_version_that_is_there(team: Team) -> None:
+    team.ada.deploy("HEAD", "prod", reason="tested")
+    pushed = team.ada.push()
+    assert (pushed.updates, pushed.operations, pushed.is_news) == ((), 1, True)
+    assert not team.ada.push().is_news
+    team.bob.fetch()
+    assert team.bob.live("prod").commit == team.first
+    assert team.bob.live("prod").why == "tested"
+    team.bob.retract("HEAD", "prod")
+    team.bob.push()
+    team.ada.fetch()
+    assert [each.retracted for each in team.ada.deployments("prod")] == [True]
+
+
+def test_a_checked_out_branch_is_not_pushed_to(team: Team, tmp_path: Path) -> None:
+    with Repository.init(tmp_path / "desk") as desk:
+        team.ada.remotes.add("desk", str(desk.root))
+        with pytest.raises(RefConflict, match="checked out there"):
+            team.ada.push("desk")
+        team.ada.branch("for-desk")
+        team.ada.push("desk", ["for-desk"])
+        assert tips(desk) == {"for-desk": team.first}
+
+
+def test_a_recorded_branch_neither_pulls_nor_is_pushed_to(team: Team) -> None:
+    from mvc.repo.recording import announce
+
+    team.ada.commit(state(2))
+    with announce(team.server.context, "main"), pytest.raises(RefConflict, match="recording"):
+        team.ada.push()
+    team.ada.push()
+    with announce(team.bob.context, "main"), pytest.raises(RefConflict, match="recording"):
+        team.bob.pull()
+    assert team.bob.pull().restored is not None
+
+
+def test_pull_writes_files_and_loses_none(team: Team) -> None:
+    (team.root / "ada" / "model.bin").write_bytes(b"one")
+    team.ada.commit(str(team.root / "ada" / "model.bin"))
+    team.ada.push()
+    team.bob.pull()
+    mine = team.root / "bob" / "model.bin"
+    assert mine.read_bytes() == b"one"
+    (team.root / "ada" / "model.bin").write_bytes(b"two")
+    team.ada.commit(str(team.root / "ada" / "model.bin"))
+    team.ada.push()
+    mine.write_bytes(b"my own work")
+    with pytest.raises(WouldOverwrite):
+        team.bob.pull()
+    assert mine.read_bytes() == b"my own work"
+    mine.write_bytes(b"one")
+    assert team.bob.pull().restored.written == ("model.bin",)
+    assert mine.read_bytes() == b"two"
+
+
+def test_an_undone_pull_keeps_what_was_fetched(team: Team) -> None:
+    second = team.ada.commit(state(2)).id
+    team.ada.push()
+    team.bob.pull()
+    team.bob.undo()
+    assert team.bob.head().commit == team.first
+    assert team.bob.find("origin/main") == second
+
+
+def test_an_exchanged_remote_is_seen(team: Team, tmp_path: Path) -> None:
+    team.bob.fetch()
+    Path(team.url).rename(tmp_path / "gone")
+    with Repository.init(team.url, bare=True):
+        pass
+    for act in (team.bob.fetch, team.bob.push):
+        with pytest.raises(HistoryMissing, match="another repository") as caught:
+            act()
+        assert "mvc remote remove origin" in str(caught.value.hint)
+    team.bob.remotes.remove("origin")
+    team.bob.remotes.add("origin", team.url)
+    assert team.bob.push().versions == 1
+
+
+def test_a_remote_that_has_gone_back_is_seen(team: Team, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(team.url, tmp_path / "copy")
+    team.ada.commit(state(2))
+    team.ada.push()
+    team.bob.fetch()
+    team.server.close()
+    shutil.rmtree(team.url)
+    shutil.copytree(tmp_path / "copy", team.url)
+    with pytest.raises(HistoryMissing, match="gone back"):
+        team.bob.fetch()
+
+
+def test_a_lost_place_costs_nothing_but_reading(team: Team) -> None:
+    team.bob.fetch()
+    for file in (team.root / "bob" / ".mvc" / "remotes" / "origin").iterdir():
+        file.write_bytes(b"not a place")
+    team.ada.commit(state(2))
+    team.ada.push()
+    assert team.bob.fetch().versions == 1
+    assert sound(team.bob)
+
+
+def test_what_was_collected_here_comes_again(team: Team) -> None:
+    team.ada.branch("side")
+    team.ada.switch("side")
+    lost = team.ada.commit(state(7)).id
+    team.ada.push()
+    team.bob.fetch()
+    team.ada.push(delete=["side"])
+    team.bob.fetch(prune=True)
+    team.bob.storage.gc(grace="0")
+    assert all(entry.id != lost for entry in team.bob.log(every=True))
+    team.ada.push()
+    team.bob.fetch()
+    assert team.bob.find("origin/side") == lost
+    assert np.array_equal(team.bob.checkout("origin/side")["w"], state(7)["w"])
+
+
+def test_clones_of_other_kinds(team: Team, tmp_path: Path) -> None:
+    team.ada.branch("side")
+    team.ada.tag("v1")
+    team.ada.push(every=True)
+    with mvc.clone(team.url, tmp_path / "bare", bare=True) as bare:
+        assert set(tips(bare)) == {"main", "side"}
+        assert [t.name for t in bare.tags()] == ["v1"]
+        assert bare.context.bare
+    with mvc.clone(team.url, tmp_path / "side", branch="side") as side:
+        assert side.head().branch == "side"
+        assert set(tips(side)) == {"side"}
+    with pytest.raises(UnknownRevision, match="no branch nope") as caught:
+        mvc.clone(team.url, tmp_path / "nope", branch="nope")
+    assert "main, side" in str(caught.value.hint)
+    assert not (tmp_path / "nope").exists()
+    with pytest.raises(WouldOverwrite, match="not empty"):
+        mvc.clone(team.url, team.root / "bob")
+
+
+def test_an_empty_repository_is_cloned(tmp_path: Path) -> None:
+    Repository.init(tmp_path / "empty", bare=True, branch="trunk").close()
+    with mvc.clone(str(tmp_path / "empty"), tmp_path / "copy") as copy:
+        assert copy.head().branch == "trunk"
+        assert copy.head().commit is None
+        copy.commit(state(1))
+        copy.push()
+
+
+def test_what_cannot_be_pushed(team: Team) -> None:
+    with pytest.raises(UnknownRevision, match="no branch or tag nope"):
+        team.ada.push(refs=["nope"])
+    with pytest.raises(UnknownRevision, match="no remote nope"):
+        team.ada.push("nope")
+    team.ada.checkout(team.first, to=team.ada.root)
+    with pytest.raises(RefConflict, match="HEAD is on no branch"):
+        team.ada.push()
+    with pytest.raises(RefConflict, match="HEAD is on no branch"):
+        team.ada.pull()
+    with (
+        mvc.clone(team.url, team.root / "bare", bare=True) as bare,
+        pytest.raises(WrongUsage, match="bare repository"),
+    ):
+        bare.pull()
+
+
+def test_tracking(team: Team) -> None:
+    team.ada.commit(state(2))
+    team.ada.commit(state(3))
+    team.ada.push()
+    team.bob.commit(state(9))
+    team.bob.fetch()
+    found = team.bob.remotes.tracking()
+    assert found is not None
+    assert (found.remote, found.ahead, found.behind) == ("origin", 1, 2)
+    assert team.server.remotes.tracking() is None
