@@ -111,6 +111,7 @@ def fetch_from(
     progress: Progress | None = None,
 ) -> Fetched:
     """As ``fetch``, through a door whose ``head`` is known; ``wanted`` says which states."""
+    context.fresh()
     known = known_place(context, remote, PLACE)
     check_same(remote, known, head)
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]

@@ -82,6 +82,7 @@ def push(
     RemoteUnreachable, RemoteRefused, and the errors of both stores; then no ref has moved.
     """
     chosen = options or PushOptions()
+    context.fresh()
     with closing(open_door(remote, context)) as door:
         head = door.head()
         check_same(remote, known_place(context, remote, FETCHED), head)

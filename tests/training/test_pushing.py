@@ -90,11 +90,12 @@ def test_a_remote_that_is_away_stops_nothing_and_gets_later_what_it_missed(
 
 def test_closing_tries_once_more_and_says_what_is_left(repo: mvc.Repository) -> None:
     elsewhere = away(repo)
-    with pytest.warns(NotPushed, match=r"2 versions of main not pushed to origin: .*'mvc push origin main'"):
-        with mvc.Recorder(repo, small(), push="origin") as recorder:
-            recorder.step()
-            recorder.step()
-    left = recorder.report.push
+    said = r"2 versions of main not pushed to origin: .*'mvc push origin main'"
+    with pytest.warns(NotPushed, match=said), mvc.Recorder(repo, small(), push="origin") as one:
+        one.step()
+        one.step()
+    left = one.report.push
+    assert left is not None
     assert (left.pushed, left.left) == (0, 2) and left.failure
     elsewhere.rename(repo.root.parent / "there")
     with mvc.Recorder(repo, small(), start=2, push="origin") as recorder:
