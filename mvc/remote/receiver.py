@@ -13,7 +13,7 @@ from contextlib import suppress
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, HistoryMissing
+from mvc.errors import Busy, DamagedData, HistoryMissing, WeightsDropped
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.maintenance.rewrite_plan import coding_features
@@ -24,7 +24,7 @@ from mvc.remote.moves import ref_changes
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Given, Missing, Proven, opened_ahead, prove
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits
+from mvc.repo.lookup import availability, commits
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
@@ -71,8 +71,8 @@ class _Draft(Struct):
     @property
     def given(self) -> list[Given]:
         """The versions whose states came along."""
-        found = list(map(Given, self.again))
-        for commit in self.fresh:
+        found = []
+        for commit in (*self.again, *self.fresh):
             lack = self.absent.get(commit.id)
             if lack is None or lack.why == "dropped":
                 found.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
@@ -80,8 +80,8 @@ class _Draft(Struct):
 
     def entry(self, operation: str, now_ns: int) -> Entry:
         """What is recorded here, but for truths and refs."""
-        fresh = {commit.id: commit for commit in self.fresh}
-        lacks = [(fresh[id_], lack) for id_, lack in self.absent.items() if id_ in fresh]
+        known = {commit.id: commit for commit in (*self.fresh, *self.again)}
+        lacks = [(known[id_], lack) for id_, lack in self.absent.items() if id_ in known]
         return Entry(
             operation,
             now_ns,
@@ -176,7 +176,24 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
         again = here_again(context, map(CommitId, each.again))
         known = tuple(commits.get(context, id_) for id_ in again)
         drafts.append(_Draft(each, tuple(fresh), known, absent))
+    _check_made_from(context, drafts)
     return drafts or [_Draft(Sent())]
+
+
+def _check_made_from(context: Context, drafts: Sequence[_Draft]) -> None:
+    """Raises WeightsDropped for a version without weights if what makes them again is not here."""
+    coming = {given.commit.id for draft in drafts for given in draft.given}
+    fresh = {commit.id for draft in drafts for commit in draft.fresh}
+    for given in (given for draft in drafts for given in draft.given if given.given_up):
+        for needed in given.commit.needs:
+            is_here = needed not in fresh and availability.forgotten(context, needed) is None
+            if needed not in coming and not is_here:
+                raise WeightsDropped(
+                    f"version {given.commit.id.short} has no weights, and {needed.short}, from "
+                    "which they are trained again, comes without its state",
+                    hint="send the state of both, or store the weights again first: "
+                    f"'mvc repack --add {given.commit.id.short} --trust-code'",
+                )
 
 
 def _take_records(
