@@ -271,7 +271,7 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
-            wanted = replace(wanted, after=self.place or wanted.after, objects=missing)
+            wanted = replace(wanted, after=self.place or wanted.after, objects=(*wanted.objects, *missing))
             if not missing:
                 wanted = replace(wanted, after=None)
         raise DamagedData(
@@ -365,7 +365,7 @@ def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -
 
 def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
     """Raises HistoryMissing for a remote that is another repository, or has gone back."""
-    if known is None or not head.identity:
+    if known is None or not known.identity or not head.identity:
         return
     again = (
         f"if that is meant: 'mvc remote remove {remote.name}', then "

@@ -395,7 +395,7 @@ class _Push:
                 continue
             if not missing:
                 return
-            wanted = replace(wanted, have=wanted.have | self._sent, objects=missing)
+            wanted = replace(wanted, have=wanted.have | self._sent, objects=(*wanted.objects, *missing))
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
