@@ -172,7 +172,8 @@ class Recipes:
 
         Empty if the version has no recipe. Raises DamagedData.
         """
-        from mvc.recipes.recipe import RECIPE, recipe_of
+        from mvc.model.names import RECIPE
+        from mvc.recipes.recipe import recipe_of
 
         commit = self._repo.find(rev)
         carries = RECIPE in self._repo.version(commit).attached

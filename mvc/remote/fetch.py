@@ -271,7 +271,9 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
-            wanted = replace(wanted, after=self.place or wanted.after, objects=(*wanted.objects, *missing))
+            wanted = replace(
+                wanted, after=self.place or wanted.after, objects=(*wanted.objects, *missing)
+            )
             if not missing:
                 wanted = replace(wanted, after=None)
         raise DamagedData(

@@ -38,7 +38,7 @@ from mvc.remote.fetch import (
 )
 from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.remotes import Remote
-from mvc.remote.sender import Sending
+from mvc.remote.sender import Sending, send
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
@@ -310,7 +310,6 @@ class _Push:
         self._context, self._remote, self._door = context, remote, door
         self._head, self._progress = head, progress
         self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
-        self._planned: Sending | None = None
         self.outside: tuple[CommitId, ...] = ()
         self.at_home: tuple[CommitId, ...] = ()
         self._sent: set[CommitId] = set()
@@ -340,9 +339,11 @@ class _Push:
         Raises StateForgotten for a version whose state neither side has, unless ``partial``, and
         WeightsDropped for one without weights where what makes them again stays here.
         """
-        if not wanted.versions:
+        snapshot = self._context.store.snapshot
+        is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
+        if is_whole or not wanted.versions:
             return
-        self._planned = sending = Sending(self._context, wanted, self._without)
+        sending = Sending(self._context, wanted, self._without)
         self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
         outside = []
         for each in sending.lacks():
@@ -371,11 +372,9 @@ class _Push:
         return commits.get(self._context, id_).params.get(DATA_SET) == BY_REFERENCE
 
     def _slices(self, wanted: Wanted) -> Iterator[Slice]:
-        """What goes: as it was planned, or as another try wants it."""
         if not wanted.versions and not wanted.again:
             return iter(())
-        planned, self._planned = self._planned, None
-        return (planned or Sending(self._context, wanted, self._without)).slices()
+        return send(self._context, wanted, without=self._without)
 
     def count(self, wanted: Wanted) -> None:
         """Counts what would go."""
@@ -395,7 +394,9 @@ class _Push:
                 continue
             if not missing:
                 return
-            wanted = replace(wanted, have=wanted.have | self._sent, objects=(*wanted.objects, *missing))
+            wanted = replace(
+                wanted, have=wanted.have | self._sent, objects=(*wanted.objects, *missing)
+            )
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",

@@ -7,8 +7,9 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
-from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
+from mvc.store.journal.entries import Entry, Forgotten, RefChange, Region, Weights
 from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
@@ -42,13 +43,11 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.types import Bytes
 
+PUSHED, FETCHED = "receive", "fetch"
+"""The operations of entries that came in: pushed by others, or fetched."""
 _TRIES = 8
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
-
-
-class _NoNews(Exception):
-    """An entry that was sent says nothing that is new here."""
 
 
 class _Draft(Struct):
@@ -272,10 +271,7 @@ class _Source:
 
 
 class _Publication:
-    """Proves the drafts and publishes them one after the other; the refs move with the last.
-
-    What is published leaves ``_waiting``, so that an attempt may follow another one.
-    """
+    """Proves the drafts and publishes them one after the other; the refs move with the last."""
 
     def __init__(
         self,
@@ -286,10 +282,10 @@ class _Publication:
         local: bool,
         scopes: tuple[str, ...],
     ) -> None:
-        self._context, self._waiting = context, list(drafts)
+        self._context, self._drafts = context, drafts
         self._moves, self._local, self._scopes = moves, local, scopes
         self._merger = Merger(context)
-        self._operation = "fetch" if local else "receive"
+        self._operation = FETCHED if local else PUSHED
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
 
@@ -303,24 +299,23 @@ class _Publication:
         proven = self._proven()
         store.require(proven.features)
         packs.sync()
-        self._merger.prepare(d.sent.truths for d in self._waiting if d.sent.truths is not None)
+        truths = [draft.sent.truths for draft in self._drafts if draft.sent.truths is not None]
+        self._merger.prepare(truths)
 
-        def make() -> Entry:
+        def makes() -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:
                 _check_used(store.graph, proven.used)
-            return self._entry()
+            self._changes()  # what it refuses is refused before anything is published
+            for draft in self._drafts:
+                if self._entry(draft) is not None:
+                    yield partial(self._made, draft)
 
-        while self._waiting:
-            with suppress(_NoNews):
-                recorded = store.publish(make)
-                if len(self._waiting) == 1:
-                    return tuple(change.name for change in recorded.entry.refs)
-            del self._waiting[0]
-        return ()
+        done = store.publish_all(makes)
+        return tuple(change.name for each in done for change in each.entry.refs)
 
     def _proven(self) -> Proven:
         store = self._context.store
-        fresh = [draft for draft in self._waiting if draft.is_new]
+        fresh = [draft for draft in self._drafts if draft.is_new]
         if not fresh:
             return Proven()
         records = [record for draft in fresh for record in draft.records]
@@ -335,10 +330,19 @@ class _Publication:
         members = (member for _, _, header in records for member in header.members)
         return replace(proven, features=proven.features | coding_features(members))
 
-    def _entry(self) -> Entry:
-        """The next entry; runs under the journal's lock. Raises _NoNews."""
-        store, draft = self._context.store, self._waiting[0]
-        entry, news = draft.entry(self._operation, store.now_ns()), draft.is_new
+    def _changes(self) -> tuple[RefChange, ...]:
+        changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
+        return tuple(changes)
+
+    def _made(self, draft: _Draft) -> Entry:
+        entry = self._entry(draft)
+        assert entry is not None
+        return entry
+
+    def _entry(self, draft: _Draft) -> Entry | None:
+        """What is recorded of a draft, under the journal's lock; None if nothing of it is new."""
+        entry = draft.entry(self._operation, self._context.store.now_ns())
+        news = draft.is_new
         if draft.sent.truths is not None:
             merged = self._merger.merge(draft.sent.truths, {commit.id for commit in draft.fresh})
             targets = {d.target for d in merged.deployments}
@@ -346,12 +350,10 @@ class _Publication:
             check_news(self._scopes, targets, forgets=bool(merged.forgotten))
             entry, news = merged.into(entry), news or merged.is_news
             self.held.update(dict.fromkeys(merged.held))
-        if len(self._waiting) == 1:
-            changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
-            entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
-        if not news:
-            raise _NoNews
-        return entry
+        if draft is self._drafts[-1]:
+            changes = self._changes()
+            entry, news = replace(entry, refs=changes), news or bool(changes)
+        return entry if news else None
 
 
 def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Container, Iterator, Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mvc.errors import HistoryMissing
+from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
@@ -22,19 +23,54 @@ from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded
+from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import Snapshot
+
+_TRIES = 8
 
 
 def send(
-    context: Context, wanted: Wanted, *, without: Container[CommitId] = frozenset()
+    context: Context,
+    wanted: Wanted,
+    *,
+    without: Container[CommitId] = frozenset(),
+    most: int = SLICE,
 ) -> Iterator[Slice]:
     """The slices that a receiver lacks, oldest first; at least one.
 
-    ``without``: versions whose states do not leave. Each slice names the place in the journal up to
-    which it leads. Raises UnknownRevision for a wanted version that is not here, StateForgotten for
-    a wanted state that is not, HistoryMissing for a receiver that has what this journal lacks.
+    ``without``: versions whose states do not leave. ``most``: bytes of records in a slice of
+    several entries. Each slice names the place in the journal up to which it leads; its records may
+    be read until the next slice is asked for. Raises UnknownRevision for a wanted version that is
+    not here, StateForgotten for a wanted state that is not, HistoryMissing for a receiver that has
+    what this journal lacks, Busy.
     """
-    return Sending(context, wanted, without).slices()
+    snapshot = context.fresh()
+    for _ in range(_TRIES):
+        generation, sending = snapshot.generation, None
+        try:
+            sending = Sending(context, wanted, without)
+            yield from sending.slices(most)
+            return
+        except (ConcurrentRewrite, DamagedData):
+            snapshot.refresh()
+            if snapshot.generation == generation:
+                raise
+        if sending is not None:
+            wanted = _rest(snapshot, wanted, sending)
+    raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+
+
+def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
+    """What is left to send after the journal was replaced under a transfer: numbers stay."""
+    if sending.reached is None:
+        return wanted
+    at = GENESIS
+    for recorded in snapshot.entries():
+        if recorded.sequence >= sending.reached.sequence:
+            break
+        at = recorded.after
+    place = Place(at.sequence, at.chain, sending.reached.seen)
+    return replace(wanted, after=place, have=wanted.have | sending.gone)
 
 
 def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
@@ -71,13 +107,18 @@ class Incomplete(Struct, frozen=True):
 
 
 class Sending:
-    """What a receiver lacks; ``without``: versions whose states do not leave."""
+    """What one receiver lacks; ``without``: versions whose states do not leave. ``reached``: the
+    place of the last slice, ``gone``: the versions in these slices.
+    """
 
     def __init__(
         self, context: Context, wanted: Wanted, without: Container[CommitId] = frozenset()
     ) -> None:
         self._context, self._wanted, self._without = context, wanted, without
+        self.reached: Place | None = None
+        self.gone: set[CommitId] = set()
         self._snapshot = context.fresh()
+        self._generation = self._snapshot.generation
         self._refs = head_refs(self._snapshot)
         self._start = _begins(self._snapshot, wanted.after)
         self._seen = 0 if wanted.after is None else max(wanted.after.sequence, wanted.after.seen)
@@ -236,25 +277,32 @@ class Sending:
 
     # -- slices --------------------------------------------------------------------------
 
-    def slices(self) -> Iterator[Slice]:
+    def slices(self, most: int) -> Iterator[Slice]:
+        """Raises ConcurrentRewrite once the journal was replaced."""
         waiting = _Gathered()
+        for sent, chosen, place in self._all():
+            if self._snapshot.generation != self._generation:
+                raise ConcurrentRewrite("the journal was replaced while it was read")
+            if waiting.is_full(chosen.size, most):
+                yield self._slice(waiting)
+                waiting = _Gathered()
+            waiting.add(sent, chosen, place)
+        if not self._wanted.again:
+            waiting.place = _place(self._snapshot.position)
+        yield self._slice(waiting)
+
+    def _slice(self, gathered: _Gathered) -> Slice:
+        self.reached = gathered.place
+        self.gone.update(Commit.decode(data).id for sent in gathered.sent for data in sent.commits)
+        return gathered.done(self._features)
+
+    def _all(self) -> Iterator[tuple[Sent, Chosen, Place | None]]:
         for recorded in self._entries():
             sent, chosen = self._sent(recorded)
-            if sent is None:
-                continue
-            if waiting.is_full(chosen.size):
-                yield waiting.done(self._features)
-                waiting = _Gathered()
-            waiting.add(sent, chosen, _place(recorded.after, self._end))
-        if self._wanted.again:
-            for recorded, commit in self._wanted_again():
-                sent, chosen = self._again(recorded, commit)
-                if waiting.is_full(chosen.size):
-                    yield waiting.done(self._features)
-                    waiting = _Gathered()
-                waiting.add(sent, chosen, waiting.place)
-        waiting.place = _place(self._snapshot.position) if not self._wanted.again else None
-        yield waiting.done(self._features)
+            if sent is not None:
+                yield sent, chosen, _place(recorded.after, self._end)
+        for recorded, commit in self._wanted_again() if self._wanted.again else ():
+            yield *self._again(recorded, commit), None
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
@@ -339,16 +387,16 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.place: Place | None = None
-        self._sent: list[Sent] = []
+        self.sent: list[Sent] = []
         self._chosen: list[Chosen] = []
         self._size = self._heads = 0
 
-    def is_full(self, more: int) -> bool:
+    def is_full(self, more: int, most: int) -> bool:
         """Whether it ends before an entry with so many bytes of records."""
-        return bool(self._sent) and (self._size + more > SLICE or self._heads > HEADS)
+        return bool(self.sent) and (self._size + more > most or self._heads > HEADS)
 
     def add(self, sent: Sent, chosen: Chosen, place: Place | None) -> None:
-        self._sent.append(sent)
+        self.sent.append(sent)
         self._chosen.append(chosen)
         self._size += chosen.size
         self._heads += len(encode_entries([sent]))
@@ -356,7 +404,7 @@ class _Gathered:
 
     def done(self, features: frozenset[str]) -> Slice:
         records = (part for chosen in self._chosen for part in chosen.read())
-        head = encode_entries(self._sent)
+        head = encode_entries(self.sent)
         return Slice(head, self._size, records, place=self.place, features=features)
 
 
