@@ -23,7 +23,7 @@ from typing import (
 
 from msgspec.structs import replace
 
-from mvc.api.absent import fetching, way_to
+from mvc.api.absent import fetch_absent, fetching, way_to
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -907,6 +907,7 @@ class Repository:
             path=path,
             keys=keys,
             on_error=on_error,
+            absent=fetch_absent,
         )
         return queries.counted(self.context, found)
 

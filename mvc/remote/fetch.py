@@ -271,9 +271,9 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
-            wanted = replace(
-                wanted, after=self.place or wanted.after, objects=(*wanted.objects, *missing)
-            )
+            known = wanted.objects if wanted.again else ()  # of slices that are sent once more
+            after = self.place or wanted.after
+            wanted = replace(wanted, after=after, objects=(*known, *missing))
             if not missing:
                 wanted = replace(wanted, after=None)
         raise DamagedData(

@@ -394,9 +394,9 @@ class _Push:
                 continue
             if not missing:
                 return
-            wanted = replace(
-                wanted, have=wanted.have | self._sent, objects=(*wanted.objects, *missing)
-            )
+            known = wanted.objects if wanted.again else ()  # of slices that are sent once more
+            objects = (*known, *missing)
+            wanted = replace(wanted, have=wanted.have | self._sent, objects=objects)
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",

@@ -183,9 +183,7 @@ def test_two_processes_and_one_writer(tmp_path: Path) -> None:
         assert len(list(repo.log())) == 1
 
 
-def test_pushes_behind_the_training(
-    framework: Any, repo: mvc.Repository, tmp_path: Path
-) -> None:
+def test_pushes_behind_the_training(framework: Any, repo: mvc.Repository, tmp_path: Path) -> None:
     with mvc.Repository.init(tmp_path / "there", bare=True):
         repo.remotes.add("origin", str(tmp_path / "there"))
     recording = framework.recorder(repo, push="origin", deploy="prod")

@@ -190,7 +190,7 @@ def test_states_are_pushed_to_who_lacks_them(line: Line) -> None:
         server.storage.forget(keep_last=1)
         server.storage.gc(grace="0")
         assert kept(server, line) == [2, 6]
-        assert not repo.push().is_news
+        assert not repo.push().versions
         repo.push(states=[line.ids[0], line.ids[5], line.ids[6]])
         assert kept(server, line) == [0, 2, 5, 6]
         assert all(is_right(server, line, number) for number in (0, 2, 5, 6))
