@@ -98,7 +98,7 @@ def repack(
         if dry_run or not plan:
             return None
         policy, author = encoding_policy(context.config), context.author
-        with executing(context.store, policy, plan.found, plan.rewrite, progress) as work:
+        with executing(context.store, policy, plan.found, plan.rewrite, progress=progress) as work:
             work.take_in()
             now_ns = context.store.clock.now_ns()
             return work.publish(Entry("repack", now_ns, str(goal), author=author, reason=reason))
