@@ -7,7 +7,7 @@ that file is lost, more is read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Literal
 
@@ -288,7 +288,7 @@ def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:
     return tuple(Move(each.local, each.old, each.new) for each in updates)
 
 
-def _closable(slices: Iterator[Slice]) -> Iterator[Slice]:
+def _closable(slices: Iterator[Slice]) -> Generator[Slice]:
     """A generator over them, which ends the answer of the remote when it is closed early."""
     yield from slices
 
@@ -316,7 +316,7 @@ def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -
 
 def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
     """Raises HistoryMissing for a remote that is another repository, or has gone back."""
-    if known is None or not head.identity:
+    if known is None or not known.identity or not head.identity:
         return
     again = (
         f"if that is meant: 'mvc remote remove {remote.name}', then "
