@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from mvc.ids import CommitId
 from mvc.remote.door import Head, Received, Slice, Wanted
-from mvc.remote.receiver import place_of, receive
+from mvc.remote.receiver import PUSHED, place_of, receive
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import head_refs, send
 from mvc.repo.context import Context
@@ -14,15 +15,18 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.repo.opening import open_context
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
+from mvc.store.snapshot import Snapshot
 
 
 class FolderDoor:
-    """``fresh``: what is received goes to packs of its own."""
+    """``fresh``: what is received goes to packs of its own. ``scopes``: what a caller may do."""
 
-    def __init__(self, url: str, context: Context, *, fresh: bool = False) -> None:
+    def __init__(
+        self, url: str, context: Context, *, fresh: bool = False, scopes: tuple[str, ...] = ()
+    ) -> None:
         self.url = url
         self.context = context
-        self._fresh = fresh
+        self._fresh, self._scopes = fresh, scopes
 
     def head(self) -> Head:
         """What the repository is now."""
@@ -35,6 +39,8 @@ class FolderDoor:
             refs,
             store.now_ns(),
             bare=self.context.bare,
+            scopes=self._scopes,
+            unnamed=_unnamed(snapshot),
         )
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
@@ -43,11 +49,24 @@ class FolderDoor:
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""
-        return receive(self.context, given, fresh=self._fresh)
+        return receive(self.context, given, fresh=self._fresh, scopes=self._scopes)
 
     def close(self) -> None:
         """Closes the repository."""
         self.context.store.close()
+
+
+def _unnamed(snapshot: Snapshot) -> tuple[CommitId, ...]:
+    """The newest versions of a push that was interrupted before its refs moved, if it came last."""
+    found, behind = dict[CommitId, None](), set[CommitId]()
+    for recorded in snapshot.newest_first():
+        entry = recorded.entry
+        if entry.operation != PUSHED or entry.refs:
+            break
+        for commit in entry.commits:
+            found[commit.id] = None
+            behind.update((*commit.parents, *commit.needs))
+    return tuple(sorted(found.keys() - behind))
 
 
 def open_door(remote: Remote, context: Context | None) -> FolderDoor:

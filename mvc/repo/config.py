@@ -34,6 +34,11 @@ Value: TypeAlias = str | int | float | bool | None
 _PREFIX = "MVC_"
 AUTHOR = "MVC_AUTHOR"
 """The environment variable that says who works, also in a process that reads no others."""
+TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name, and no token
+"""How the variables begin that hold the tokens of remotes."""
+SSH = "MVC_SSH"
+"""The environment variable that names the program to reach ssh:// by, with its arguments."""
+_OTHERS = {AUTHOR, SSH}  # variables that are no settings
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # permission to write
 _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
@@ -163,6 +168,8 @@ _ALL = (
         low=0, high=86_400, open_low=True, personal=True),
     Key("recorder.timeout", float, 600.0, "seconds for which a recorder waits for a commit that "
         "does not go on, as on a disk that does not answer", low=0, open_low=True),
+    Key("recorder.push_timeout", float, 60.0, "seconds for which the end of a recorder waits for a "
+        "push that does not go on", low=0, open_low=True),
     Key("core.bare", bool, False, "a repository without working files, to which others push"),
     Key("init.branch", str, "main", "the branch of a new repository",
         low=1, high=MAX_REF_BYTES - len("heads/")),
@@ -223,7 +230,7 @@ def load_config(
         values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
-        if not variable.startswith(_PREFIX) or variable == AUTHOR:
+        if not variable.startswith(_PREFIX) or variable in _OTHERS or variable.startswith(TOKEN):
             continue
         if variable not in variables:
             raise InvalidConfig(
