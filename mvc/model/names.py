@@ -26,6 +26,10 @@ RECIPE = "recipe.json"
 DATA = "data/"
 """How the tags of data sets begin."""
 
+DATA_SET = "mvc.data"
+"""The param of a data set's version: whether it holds the files, or says where they lie."""
+BY_VALUE, BY_REFERENCE = "stored", "reference"
+
 REMOTE = "remotes/"
 """How the full names begin of refs that say where a remote's branches and tags were."""
 

@@ -14,7 +14,7 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, HistoryMissing
+from mvc.errors import Busy, DamagedData, HistoryMissing, WeightsDropped
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.maintenance.rewrite_plan import coding_features
@@ -26,7 +26,7 @@ from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits
+from mvc.repo.lookup import availability, commits
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
@@ -74,20 +74,25 @@ class _ReceivedEntry(Struct):
         return {commit.id for commit in self.fresh}
 
     @property
-    def delivered(self) -> Delivered:
-        """What is to be proven of it."""
-        given = list(map(Given, self.again))
-        for commit in self.fresh:
+    def given(self) -> list[Given]:
+        """The versions whose states came along."""
+        found = []
+        for commit in (*self.again, *self.fresh):
             lack = self.absent.get(commit.id)
             if lack is None or lack.why == "dropped":
-                given.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
+                found.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
+        return found
+
+    @property
+    def delivered(self) -> Delivered:
+        """What is to be proven of it."""
         shapes = {each.id: each.spec for each in self.sent.shapes}
-        return Delivered(self.records, given, shapes)
+        return Delivered(self.records, self.given, shapes)
 
     def entry(self, operation: str, now_ns: int) -> Entry:
         """What is recorded here, but for truths and refs."""
-        fresh = {commit.id: commit for commit in self.fresh}
-        lacks = [(fresh[id_], lack) for id_, lack in self.absent.items() if id_ in fresh]
+        known = {commit.id: commit for commit in (*self.fresh, *self.again)}
+        lacks = [(known[id_], lack) for id_, lack in self.absent.items() if id_ in known]
         return Entry(
             operation,
             now_ns,
@@ -95,7 +100,7 @@ class _ReceivedEntry(Struct):
             commits=self.fresh,
             marks=self.marks,
             forgotten=tuple(
-                Forgotten(commit.id, lack.why == "name", commit.root)
+                Forgotten(commit.id, False, commit.root)  # by name, once its tombstone comes
                 for commit, lack in lacks
                 if lack.why != "dropped"
             ),
@@ -189,7 +194,24 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Received
         again = here_again(context, map(CommitId, each.again))
         known = tuple(commits.get(context, id_) for id_ in again)
         drafts.append(_ReceivedEntry(each, tuple(fresh), known, absent))
+    _check_made_from(context, drafts)
     return drafts or [_ReceivedEntry(Sent())]
+
+
+def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry]) -> None:
+    """Raises WeightsDropped for a version without weights if what makes them again is not here."""
+    coming = {given.commit.id for draft in drafts for given in draft.given}
+    fresh = {commit.id for draft in drafts for commit in draft.fresh}
+    for given in (given for draft in drafts for given in draft.given if given.given_up):
+        for needed in given.commit.needs:
+            is_here = needed not in fresh and availability.forgotten(context, needed) is None
+            if needed not in coming and not is_here:
+                raise WeightsDropped(
+                    f"version {given.commit.id.short} has no weights, and {needed.short}, from "
+                    "which they are trained again, comes without its state",
+                    hint="send the state of both, or store the weights again first: "
+                    f"'mvc repack --add {given.commit.id.short} --trust-code'",
+                )
 
 
 def _take_records(

@@ -48,7 +48,7 @@ def send(
     for _ in range(_TRIES):
         generation, sending = snapshot.generation, None
         try:
-            sending = _Sending(context, wanted, without)
+            sending = Sending(context, wanted, without)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
@@ -60,7 +60,7 @@ def send(
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
 
 
-def _rest(snapshot: Snapshot, wanted: Wanted, sending: _Sending) -> Wanted:
+def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
     """What is left to send after the journal was replaced under a transfer: numbers stay."""
     if sending.reached is None:
         return wanted
@@ -96,12 +96,24 @@ class _Version(Struct):
         return self.lack is None or self.lack.why == "dropped"
 
 
-class _Sending:
-    """What one receiver lacks. ``reached``: the place of the last slice, ``gone``: the versions in
-    these slices.
+class Incomplete(Struct, frozen=True):
+    """A version that travels without its state, or without weights; ``needs``: those of its
+    ``commit.needs`` whose states do not travel with it, and that the receiver lacks.
     """
 
-    def __init__(self, context: Context, wanted: Wanted, without: Container[CommitId]) -> None:
+    commit: Commit
+    absent: Absent
+    needs: tuple[CommitId, ...]
+
+
+class Sending:
+    """What one receiver lacks; ``without``: versions whose states do not leave. ``reached``: the
+    place of the last slice, ``gone``: the versions in these slices.
+    """
+
+    def __init__(
+        self, context: Context, wanted: Wanted, without: Container[CommitId] = frozenset()
+    ) -> None:
         self._context, self._wanted, self._without = context, wanted, without
         self.reached: Place | None = None
         self.gone: set[CommitId] = set()
@@ -223,12 +235,15 @@ class _Sending:
                     break
                 chosen.add(found[1].id)
                 at = next(iter(found[1].parents), None)
+        return self._with_needed(chosen)
+
+    def _with_needed(self, chosen: set[CommitId]) -> set[CommitId]:
+        """Versions, and what those of them that gave up their weights are made from."""
         waiting = list(chosen)
         while waiting:
             id_ = waiting.pop()
             if availability.dropped(self._context, id_) is not None:
-                commit = commits.get(self._context, id_)
-                more = {*commit.needs, *commit.parents[:1]} - chosen
+                more = {*commits.get(self._context, id_).needs} - chosen
                 chosen |= more
                 waiting += more
         return chosen
@@ -237,13 +252,31 @@ class _Sending:
         id_, mark = commit.id, self._mark(commit.id)
         if mark is None and (id_ not in self._states or id_ in self._without):
             mark = "rule"
-        if mark is not None:
-            return _Version(commit, Absent(bytes(id_), mark))
+        return _Version(commit, self._given_up(id_) if mark is None else Absent(bytes(id_), mark))
+
+    def _given_up(self, id_: CommitId) -> Absent | None:
         gone = availability.dropped(self._context, id_)
-        if gone is None:
-            return _Version(commit)
-        took = round(gone.seconds * 1000)
-        return _Version(commit, Absent(bytes(id_), "dropped", gone.path, took))
+        took = 0 if gone is None else round(gone.seconds * 1000)
+        return None if gone is None else Absent(bytes(id_), "dropped", gone.path, took)
+
+    @property
+    def versions(self) -> Iterator[Commit]:
+        """The versions that travel, in no order."""
+        return (commit for _, commit in self._new.values())
+
+    def lacks(self) -> list[Incomplete]:
+        """The versions that travel without something, in no order."""
+        snapshot = self._snapshot
+        marked = {each.commit for r in snapshot.forgetting() for each in r.entry.forgotten}
+        marked |= {mark.commit for _, mark in snapshot.weights()}
+        found = []
+        for id_ in marked & self._new.keys():
+            version = self._version(self._new[id_][1])
+            if version.lack is not None:
+                needs = (n for n in version.commit.needs if n in self._new)
+                absent = (n for n in needs if not self._version(self._new[n][1]).has_state)
+                found.append(Incomplete(version.commit, version.lack, tuple(absent)))
+        return found
 
     # -- slices --------------------------------------------------------------------------
 
@@ -271,8 +304,8 @@ class _Sending:
             sent, chosen = self._sent(recorded)
             if sent is not None:
                 yield sent, chosen, _place(recorded.after, self._end)
-        for id_ in self._wanted.again:
-            yield *self._again(id_), None
+        for recorded, commit in self._wanted_again() if self._wanted.again else ():
+            yield *self._again(recorded, commit), None
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
@@ -304,12 +337,28 @@ class _Sending:
             chosen,
         )
 
-    def _again(self, id_: CommitId) -> tuple[Sent, ChosenRecords]:
+    def _wanted_again(self) -> list[tuple[Recorded, Commit]]:
+        """The versions whose states go later, oldest first, with what they are made from."""
+        for id_ in self._wanted.again:
+            commits.get(self._context, id_)
+            availability.check_kept(self._context, id_)
+        chosen = self._with_needed({*self._wanted.again})
+        found = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
+        return sorted(found, key=lambda each: newest_first(*each), reverse=True)
+
+    def _again(self, recorded: Recorded, commit: Commit) -> tuple[Sent, ChosenRecords]:
         """The state of a version that the receiver has without it."""
-        recorded, commit = commits.placed(self._snapshot, id_)
-        availability.check_kept(self._context, id_)
-        chosen = self._records(recorded, [_Version(commit)])
-        return Sent(size=chosen.size, again=(bytes(id_),), shapes=chosen.shapes), chosen
+        version = _Version(commit, self._given_up(commit.id))
+        chosen = self._records(recorded, [version])
+        return (
+            Sent(
+                size=chosen.size,
+                again=(bytes(commit.id),),
+                absent=() if version.lack is None else (version.lack,),
+                shapes=chosen.shapes,
+            ),
+            chosen,
+        )
 
     def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> ChosenRecords:
         found: set[ManifestId] = set()
