@@ -436,8 +436,8 @@ class _Choice:
                 some = sorted(members)
                 parts.append(partial(closure.part, place, header, some))
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
-        members = (header.members[i] for header, some in self._records.values() for i in some)
-        sent = {member.id for member in members if member.kind == BLOB} | self._anew.keys()
+        going = (header.members[i] for header, some in self._records.values() for i in some)
+        sent = {member.id for member in going if member.kind == BLOB} | self._anew.keys()
         shapes = tuple(
             SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
             for id_ in sorted(sent - self._needed.blobs.keys())

@@ -262,7 +262,7 @@ class Sending:
     @property
     def versions(self) -> Iterator[Commit]:
         """The versions that travel, in no order."""
-        return (commit for _, commit in self._new.values())
+        return (commits.get(self._context, id_) for id_ in self._new)
 
     def lacks(self) -> list[Incomplete]:
         """The versions that travel without something, in no order."""
@@ -271,10 +271,11 @@ class Sending:
         marked |= {mark.commit for _, mark in snapshot.weights()}
         found = []
         for id_ in marked & self._new.keys():
-            version = self._version(self._new[id_][1])
+            version = self._version(commits.get(self._context, id_))
             if version.lack is not None:
                 needs = (n for n in version.commit.needs if n in self._new)
-                absent = (n for n in needs if not self._version(self._new[n][1]).has_state)
+                known = (commits.get(self._context, n) for n in needs)
+                absent = (commit.id for commit in known if not self._version(commit).has_state)
                 found.append(Incomplete(version.commit, version.lack, tuple(absent)))
         return found
 
