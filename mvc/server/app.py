@@ -32,7 +32,6 @@ from mvc.remote.door import Head, Wanted
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
-from mvc.types import Bytes
 
 PROOFS = 4
 """Slices that are proven and published at once; more are asked to come later."""
@@ -425,7 +424,7 @@ def _given(served: Served, wanted: Wanted, skip: int, check: str) -> Generator[b
     """Frames of the slices, without their first ``skip`` bytes, whose BLAKE3 must be ``check``."""
     hasher, left = blake3(), skip
     for given in served.door().send(wanted):
-        row, size = list[Bytes](), 0
+        row = bytearray()
         for part in slices.write(given):
             view = memoryview(part).cast("B")
             if left:
@@ -434,13 +433,13 @@ def _given(served: Served, wanted: Wanted, skip: int, check: str) -> Generator[b
                 left -= len(passed)
                 if not left and hasher.hexdigest() != check:
                     raise _changed()
-            row.append(view)
-            size += len(view)
-            if size >= MIB:
-                yield wire.frame(wire.DATA, b"".join(row))
-                row, size = [], 0
-        if size:
-            yield wire.frame(wire.DATA, b"".join(row))
+            for at in range(0, len(view), MIB):
+                row += view[at : at + MIB]
+                if len(row) >= MIB:
+                    yield wire.frame(wire.DATA, row)
+                    row.clear()
+        if row:
+            yield wire.frame(wire.DATA, row)
     if left:
         raise _changed()
 

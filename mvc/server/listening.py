@@ -29,6 +29,8 @@ from mvc.server.tokens import Tokens
 ADDRESS = "127.0.0.1:7433"
 _UNIX = "unix:"
 _CONNECTIONS = 5000
+_FILES = 2 * _CONNECTIONS
+_M_ARENA_MAX, _ARENAS = -8, 2
 _GRACE = 30  # seconds for requests that run when the server is ended
 _BACKLOG = 1024
 _HOST = re.compile(r"(.*):([0-9]{1,5})")
@@ -54,6 +56,7 @@ def serve(how: Listening, *, log: Log, ready: Callable[[str], None]) -> None:
     if found is None or not found.is_dir:
         raise WrongUsage(f"{printable(str(how.folder))} is no folder", hint="mvc serve FOLDER")
     _check_secure(how)
+    _prepare_process()
     tokens = Tokens(fs, how.folder)
     tokens.all()
     repositories = Repositories(fs, how.folder, how.quota)
@@ -120,6 +123,21 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
     finally:
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
+
+
+def _prepare_process() -> None:
+    """As many connections as the system allows; and threads share what memory was freed.
+
+    glibc gives threads arenas of their own, which keep what large slices had needed.
+    """
+    import ctypes
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def _check_secure(how: Listening) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import socket
 import threading
 import time
@@ -327,3 +329,45 @@ def test_a_connection_that_says_nothing_keeps_nobody_away(folder: Path) -> None:
         assert door(f"{server.url}/models", text).head()
         for each in idle:
             each.close()
+
+
+def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:
+    text = token(folder, *SCOPES)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    waiting: list[socket.socket] = []
+    try:
+        with serving(folder) as server:
+            opened = door(f"{server.url}/models", text)
+            chain = opened.head().place.chain.hex()
+            lines = [f"GET /models/v1/head?after={chain}&wait=60 HTTP/1.1", "Host: x"]
+            request = "\r\n".join([*lines, f"Authorization: Bearer {text}", "", ""]).encode()
+            for _ in range(1000):
+                waiting.append(socket.create_connection(("127.0.0.1", server.port)))
+                waiting[-1].sendall(request)
+            assert move(source, opened, "heads/main") == ("heads/main",)
+            for each in waiting:
+                assert each.recv(12) == b"HTTP/1.1 200"
+            assert server.memory < 200 << 20
+    finally:
+        for each in waiting:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_token_is_in_no_list_of_processes_log_or_file(
+    folder: Path, source: Repository, tmp_path: Path
+) -> None:
+    text = token(folder, *SCOPES)
+    with serving(folder) as server:
+        opened = door(f"{server.url}/models", text)
+        move(source, opened, "heads/main")
+        with pytest.raises(RemoteRefused) as caught:
+            move(source, opened, "tags/v1")
+        assert text not in f"{caught.value!r}{caught.value.__notes__}{opened!r}{vars(opened)!r}"
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                assert text.encode() not in line.read_bytes()
+        assert text not in server.log
+    for path in (p for p in tmp_path.rglob("*") if p.is_file()):
+        assert text.encode() not in path.read_bytes(), path
