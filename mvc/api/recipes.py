@@ -10,11 +10,12 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from mvc.api.absent import fetching
+from mvc.api.namespace import Namespace
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.arguments import checked
-from mvc.repo.context import Context
 from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress
 
@@ -58,22 +59,10 @@ def replay_options(
     )
 
 
+@fetching
 @checked
-class Recipes:
+class Recipes(Namespace):
     """How versions were made; ``repo.recipes``."""
-
-    def __init__(self, repo: Repository) -> None:
-        self._repo = repo
-
-    @property
-    def context(self) -> Context:
-        """What the repository is made of."""
-        return self._repo.context
-
-    @property
-    def closed(self) -> bool:
-        """Whether the repository is closed."""
-        return self._repo.closed
 
     def record(
         self,
@@ -170,7 +159,8 @@ class Recipes:
 
         Empty if the version has no recipe. Raises DamagedData.
         """
-        from mvc.recipes.recipe import RECIPE, recipe_of
+        from mvc.model.names import RECIPE
+        from mvc.recipes.recipe import recipe_of
 
         commit = self._repo.find(rev)
         carries = RECIPE in self._repo.version(commit).attached
