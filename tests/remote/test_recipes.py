@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,7 @@ class Story:
         self.author = Repository.init(root / "author")
         self.author.remotes.add("origin", self.url)
         self.images = make_images(root / "images", 512)
+        (self.images / "more").write_bytes(random.Random(1).randbytes(1_000_000))
         self._open = [self.server, self.author]
         torch.manual_seed(1)
         self.model = mvc.made(Conv, 64, dropout=0.5)
@@ -98,7 +100,8 @@ def test_a_recipe_alone_reaches_a_third_repository_and_is_trained_again_there(
     story.author.storage.gc(grace="0")
     pushed = story.author.push()
     weights_bytes = sum(v.numel() * v.element_size() for v in story.state.values())
-    assert pushed.bytes < 1.6 * weights_bytes + story.images.stat().st_size + 200_000
+    size = sum(file.stat().st_size for file in story.images.iterdir())
+    assert pushed.bytes < size + 1.5 * weights_bytes
     assert (pushed.outside, pushed.at_home) == ((), ())
     third = story.clone("third")
     for repo in (story.server, third):
@@ -210,6 +213,7 @@ def test_a_base_that_did_not_come_along(story: Story) -> None:
     with pytest.raises(StateForgotten, match=story.base.short) as error:
         few.recipes.retrain(story.trained, trust=True)
     assert f"'mvc fetch origin {story.base.short}' brings it" in str(error.value.hint)
+    assert few.forgotten_ns(story.data) is None  # the newest of its tag
     few.fetch(versions=[story.base])
     assert story.is_right(few.recipes.retrain(story.trained, trust=True).state)
 
@@ -247,6 +251,5 @@ def test_a_data_set_travels_once(story: Story) -> None:
     story.train()
     again = story.author.push().bytes
     size = sum(file.stat().st_size for file in story.images.iterdir())
-    assert first > size > 100_000
-    assert again < first - 0.9 * size
+    assert first > size > again
     assert story.server.recipes.data_set("images").version == story.data
