@@ -8,7 +8,7 @@ is said of versions that are not here is passed over as well; who sends these la
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -295,7 +295,7 @@ class Merger:
         context, now_ns = self._context, self._context.store.now_ns()
         check_clock(truths.time_ns, now_ns, "an operation")
         late = self._late() if truths.deployments else ()
-        forgotten, weights, held = _forgotten(context, truths.tombstones)
+        forgotten, weights, held = _forgotten(context, truths)
         return Merged(
             decode_text(truths.author),
             decode_text(truths.reason),
@@ -381,52 +381,49 @@ def _number(snapshot: Snapshot, target: str, name: tuple[bytes, int] | None) -> 
 
 
 def _retractions(snapshot: Snapshot, truths: Truths) -> Iterator[Retraction]:
-    who = decode_text(truths.author), decode_text(truths.reason)
     for sent in truths.retractions:
         target = check_ref("deployment target", sent.target)
         number = _number(snapshot, target, (sent.id, sent.hybrid_ns))
-        if number is None:
-            continue
-        known = [each.entry for each in snapshot.retractions(target, number)]
-        same = ((e.done_ns, e.done_by, e.reason) == (truths.time_ns, *who) for e in known)
-        if not any(same):
+        if number is not None and not any(
+            _is_of(each.entry, truths) for each in snapshot.retractions(target, number)
+        ):
             yield Retraction(target, number)
 
 
 def _evidence(context: Context, truths: Truths, own: Collection[CommitId]) -> Iterator[Evidence]:
     if not truths.annotations:
         return
-    author = decode_text(truths.author)
     for each in read_evidence(truths.annotations, "an annotation that was received"):
         if each.commit not in own and not context.store.has_commit(each.commit):
             continue
         check_values(each.metrics, each.params)
         said = evidence_bytes([each])
         known = context.store.snapshot.evidence(each.commit)
-        same = (
-            (r.entry.done_ns, r.entry.done_by) == (truths.time_ns, author)
-            and evidence_bytes([e]) == said
-            for r, e in known
-        )
-        if not any(same):
+        if not any(_is_of(r.entry, truths) and evidence_bytes([e]) == said for r, e in known):
             yield each
 
 
+def _is_of(entry: Entry, truths: Truths) -> bool:
+    """Whether an entry says what one person did at one time, as the truths do."""
+    who = decode_text(truths.author), decode_text(truths.reason)
+    return (entry.done_ns, entry.done_by, entry.reason) == (truths.time_ns, *who)
+
+
 def _forgotten(
-    context: Context, tombstones: Sequence[Tombstone]
+    context: Context, truths: Truths
 ) -> tuple[tuple[Forgotten, ...], tuple[Weights, ...], tuple[CommitId, ...]]:
     """Marks of what is to be forgotten here as well, and what is kept for now."""
     marks: list[Forgotten] = []
     again: list[Weights] = []
     held: list[CommitId] = []
-    for sent in tombstones:
+    for sent in truths.tombstones:
         id_ = CommitId(sent.commit)
-        mark = availability.forgotten(context, id_)
-        if mark is not None and mark.named:
+        known = context.store.snapshot.forgetting(id_)
+        if any(_is_of(r.entry, truths) and _buries(r.entry, id_) for r in known):
             continue
         commit = commits.find(context.store.snapshot, id_)
         try:
-            if commit is not None:
+            if commit is not None and not any(_buries(r.entry, id_) for r in known):
                 again += check_forgettable(context, [commit[1]])
         except RefConflict:
             held.append(id_)
@@ -434,3 +431,8 @@ def _forgotten(
         root = sent.root if commit is None else commit[1].root
         marks.append(Forgotten(id_, True, None if root is None else Root(root)))
     return tuple(marks), tuple(again), tuple(held)
+
+
+def _buries(entry: Entry, id_: CommitId) -> bool:
+    """Whether an entry forgets a version's state by name."""
+    return any(each.named and each.commit == id_ for each in entry.forgotten)

@@ -89,7 +89,7 @@ class _Draft(Struct):
             commits=self.fresh,
             marks=self.marks,
             forgotten=tuple(
-                Forgotten(commit.id, lack.why == "name", commit.root)
+                Forgotten(commit.id, False, commit.root)  # by name, once its tombstone comes
                 for commit, lack in lacks
                 if lack.why != "dropped"
             ),

@@ -37,7 +37,6 @@ _NOT_UNDONE = {
     "init": "made the repository",
     "deploy": "recorded a deployment, which is not undone",
     "retract": "retracted a deployment, which is not undone",
-    "fetch": "took over what a remote has, which stays",
     "forget": "gave up states, which are gone",
     "drop-weights": "gave up weights, which undo does not bring back",
 }
@@ -154,6 +153,9 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
     return operation, revert
 
 
+_STAYS = "took over what a remote has, which stays"
+
+
 def _is_final(context: Context, recorded: Recorded) -> bool:
     """Whether it cannot be undone, and has an effect still: weights may be stored again."""
     if recorded.entry.operation == "drop-weights":
@@ -189,8 +191,8 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
     if before is not None:
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
-    name = entry.operation
-    what = _NOT_UNDONE.get(name, "moved no branch, no tag and not HEAD: there is nothing to undo")
+    name, what = entry.operation, "moved no branch, no tag and not HEAD: there is nothing to undo"
+    what = _NOT_UNDONE.get(name, _STAYS if name == "fetch" else what)
     return RefConflict(
         f"operation {recorded.sequence} ({printable(name)}) {what}", hint="; ".join(ways) or None
     )
