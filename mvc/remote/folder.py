@@ -37,7 +37,7 @@ class FolderDoor:
             place_of(snapshot),
             read_features(store.fs, store.folder),
             refs,
-            store.now_ns(),
+            time_ns=store.now_ns(),
             bare=self.context.bare,
             scopes=self._scopes,
             unnamed=_unnamed(snapshot),
