@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mvc.api.repository import Repository
+from mvc.io.files import FileSystem
 from mvc.remote.clone import Cloned, CloneOptions
 from mvc.remote.clone import clone as clone_repository
 from mvc.repo.opening import Configure
@@ -18,18 +21,37 @@ def clone(
     branch: str | None = None,
     states: str = "all",
     bare: bool = False,
+    lazy: bool = False,
     progress: Progress | None = None,
 ) -> Repository:
     """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
 
     ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
     default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
-    ``bare``: without working files. What a killed process leaves is gone on with by the same call.
+    ``bare``: without working files. ``lazy``: what did not come along is fetched when a method asks
+    for it, a version at a time. What a killed process leaves is gone on with by the same call.
     Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
     """
-    options = CloneOptions(branch=branch, states=states, bare=bare)
+    options = CloneOptions(branch=branch, states=states, bare=bare, lazy=lazy)
     done = clone_into(url, folder, options, progress=progress)
     return Repository.open(done.folder, discover=False)
+
+
+@contextmanager
+def visit(
+    url: str, *, config: Configure | None = None, progress: Progress | None = None
+) -> Iterator[Repository]:
+    """The repository at a URL, to be read without one here: ``with mvc.visit(URL) as repo``.
+
+    A private copy of its history in a temporary folder, which is deleted at the end. States come
+    when a method asks for them, a version at a time, and are proven as by a fetch. Raises what
+    ``clone`` does.
+    """
+    with FileSystem().temporary_folder() as folder:
+        options = CloneOptions(states="none", bare=True, lazy=True)
+        done = clone_into(url, folder / "visited", options, config=config, progress=progress)
+        with Repository.open(done.folder, discover=False, config=config) as repo:
+            yield repo
 
 
 def clone_into(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import Busy, StateForgotten, UnknownRevision, WeightsDropped, WouldOverwrite
 from mvc.ids import CommitId
@@ -48,13 +49,15 @@ _MOST = 1 << 16
 class CloneOptions(Struct, frozen=True):
     """``branch``: the current one of the clone, by default that of the remote. ``states``: whose
     states come along, now and with each fetch. ``bare``: without working files. ``remote``: what
-    the clone calls the repository that it comes from, and its options.
+    the clone calls the repository that it comes from. ``lazy``: states that did not come along are
+    fetched when something asks for them.
     """
 
     branch: str | None = None
     states: str = "all"
     bare: bool = False
     remote: str = DEFAULT
+    lazy: bool = False
 
 
 class Cloned(Struct, frozen=True):
@@ -101,6 +104,7 @@ def clone(
     """
     chosen, fs = options or CloneOptions(), FileSystem()
     remote = Remote(normalised(url, fs.cwd()), check_name(chosen.remote), states=chosen.states)
+    remote = replace(remote, lazy=chosen.lazy)
     states_of(chosen.states)
     place = fs.realpath(folder or Path(default_folder(remote.url)))
     with remove_if_failed(fs, place), _building(fs, place, remote) as beside:
