@@ -509,7 +509,7 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
     if "expired" in why:
         hint = "its owner must renew it; is the clock of this machine right?"
     elif "issuer" in why or "self-signed" in why or "self signed" in why:
-        hint = "if its authority is a private one: name its file as ca_file of the remote"
+        hint = "of a private authority? mvc remote add -f NAME URL -o ca_file=FILE"
     else:
         hint = "is this the name that the certificate was made for?"
     return RemoteUnreachable(f"the certificate of {url} is not accepted: {why}", hint=hint)
