@@ -218,7 +218,7 @@ def _explained(url: str, address: Address, code: int | None, said: Sequence[str]
     if code == _NOT_FOUND or "command not found" in all_said:
         return RemoteRefused(
             f"{url}: there is no {program} at the other end",
-            hint="install mvc there, or say where it is: mvc remote add -f NAME URL -o program=PATH",
+            hint="install it there, or say where it is: mvc remote add -f NAME URL -o program=PATH",
         )
     if code == _USAGE:
         return RemoteRefused(
