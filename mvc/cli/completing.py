@@ -56,7 +56,8 @@ def _data_sets(session: Session) -> list[str]:
 
 
 def _revisions(session: Session) -> list[str]:
-    return ["HEAD", *_branches(session), *_tags(session)]
+    remote = [ref.name for ref in session.repository.remote_refs()]
+    return ["HEAD", *_branches(session), *_tags(session), *remote]
 
 
 def _metrics(session: Session) -> set[str]:

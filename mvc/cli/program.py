@@ -62,6 +62,9 @@ SECTIONS: dict[str, dict[str, str]] = {
         "forget": "Delete the states of versions for good.",
         "fsck": "Check every stored byte.",
     },
+    "Remotes": {
+        "serve": "Serve repositories to others, by https or through ssh.",
+    },
     "Training": {
         "probe": "Compare two runs of a model layer by layer.",
         "train-distributed": "Train one model in several processes that talk seldom.",

@@ -7,7 +7,7 @@ that file is lost, more is read again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Literal
 
@@ -288,7 +288,7 @@ def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:
     return tuple(Move(each.local, each.old, each.new) for each in updates)
 
 
-def _closable(slices: Iterator[Slice]) -> Iterator[Slice]:
+def _closable(slices: Iterator[Slice]) -> Generator[Slice]:
     """A generator over them, which ends the answer of the remote when it is closed early."""
     yield from slices
 
