@@ -56,6 +56,14 @@ SECTIONS: dict[str, dict[str, str]] = {
         "tag": "List, make or delete tags.",
         "rm": "Take files out of the next commit.",
     },
+    "Remotes": {
+        "clone": "Make a repository with all that another one has.",
+        "remote": "List, add, remove or show other repositories.",
+        "fetch": "Bring what is new in a remote.",
+        "pull": "Fetch, and move the current branch forward.",
+        "push": "Send branches and tags to a remote.",
+        "ls-remote": "List the branches and tags of a remote.",
+    },
     "Storage": {
         "repack": "Choose which versions are stored in full.",
         "gc": "Delete unreachable versions and objects, and free their space.",
@@ -92,7 +100,6 @@ _MOVED: dict[str, str] = {
 _ALIASES: dict[str, tuple[str, ...]] = {"rev-parse": ("show", "--id")}
 """Names that scripts use, and what they stand for; help and completion do not have them."""
 
-_REMOTES = "there are no remotes yet: copy the folder with its .mvc"
 _ELSEWHERE: dict[str, str] = {
     "add": "'mvc commit PATH' records files at once: nothing is staged before",
     "merge": "versions have one parent: nothing is merged",
@@ -103,7 +110,6 @@ _ELSEWHERE: dict[str, str] = {
     "restore": "'mvc checkout HEAD PATH' writes a file as HEAD has it",
     "retract": "'mvc deploy REV TARGET --retract' says that a deployment did not happen",
     "revert": "'mvc checkout REV PATH' and 'mvc commit PATH' record an older state anew",
-    **dict.fromkeys(("clone", "fetch", "pull", "push", "remote"), _REMOTES),
 }
 """What to do instead of a command that people know from git or expect here."""
 

@@ -22,7 +22,7 @@ from mvc.model.names import REMOTE
 from mvc.remote.door import Door, Head, Move, Place, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.moves import advances, leads_to
-from mvc.remote.receiver import receive
+from mvc.remote.receiver import by_name, receive
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
@@ -53,13 +53,18 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """``versions`` and ``operations`` that came, and their ``bytes``."""
+    """``versions`` and ``operations`` that came, and their ``bytes``.
+
+    ``held``: versions that were forgotten by name there and are kept here for now, because
+    something stands on them.
+    """
 
     remote: str
     updates: tuple[RefUpdate, ...]
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    held: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -122,6 +127,7 @@ def fetch_from(
                 wanted,
                 after=None if known is None else known.place,
                 have=frozenset(ref.commit for ref in have),
+                without=by_name(context.fresh()),
             ),
             [update for update in planned if not _waits(update)],
         )
@@ -130,7 +136,10 @@ def fetch_from(
     now = KnownPlace(head.identity, work.place or head.place)
     if now != known:
         keep_place(context, remote, PLACE, now)
-    return Fetched(remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes)
+    return Fetched(
+        remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes,
+        held=tuple(work.held),
+    )  # fmt: skip
 
 
 # -- refs --------------------------------------------------------------------------------------
@@ -215,6 +224,8 @@ class _Fetch:
         self._identity, self._progress = identity, progress
         self.place: Place | None = None
         self.bytes = self.versions = self.operations = 0
+        self.held: dict[CommitId, None] = {}
+        self._without = frozenset[CommitId]()
 
     def run(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> None:
         """Takes what is wanted, and moves each ref with the first slice that leads to it."""
@@ -222,7 +233,12 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
-            wanted = replace(wanted, after=self.place or wanted.after, objects=missing)
+            wanted = replace(
+                wanted,
+                after=self.place or wanted.after,
+                objects=missing,
+                without=wanted.without | self._without,
+            )
             if not missing:
                 wanted = replace(wanted, after=None)
         raise DamagedData(
@@ -248,7 +264,9 @@ class _Fetch:
                         raise
                     return ()
                 if got.missing:
+                    self._without = got.without
                     return got.missing
+                self.held.update(dict.fromkeys(got.held))
                 waiting = [u for u in waiting if u not in ready]
                 self._note(each, len(known))
         return None if _all_here(self._context, updates) or wanted.after is None else ()

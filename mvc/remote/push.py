@@ -51,7 +51,8 @@ class PushOptions(Struct, frozen=True):
 class Pushed(Struct, frozen=True):
     """``versions`` and ``operations`` that went, or would, and their ``bytes``.
 
-    ``passed_over``: tags that are another version there.
+    ``passed_over``: tags that are another version there. ``held``: versions that were forgotten by
+    name here and are kept there for now, because something stands on them.
     """
 
     remote: str
@@ -60,6 +61,7 @@ class Pushed(Struct, frozen=True):
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    held: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -101,7 +103,7 @@ def push(
             work.note()
         return Pushed(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
-            operations=work.operations, bytes=work.bytes,
+            operations=work.operations, bytes=work.bytes, held=tuple(work.held),
         )  # fmt: skip
 
 
@@ -264,6 +266,8 @@ class _Push:
         self._sent: set[CommitId] = set()
         self._last: Slice | None = None
         self.bytes = self.versions = self.operations = 0
+        self.held: dict[CommitId, None] = {}
+        self._without = frozenset[CommitId]()
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, as far as it is known."""
@@ -300,7 +304,12 @@ class _Push:
                 continue
             if not missing:
                 return
-            wanted = replace(wanted, have=wanted.have | self._sent, objects=missing)
+            wanted = replace(
+                wanted,
+                have=wanted.have | self._sent,
+                objects=missing,
+                without=wanted.without | self._without,
+            )
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
@@ -323,8 +332,9 @@ class _Push:
         before = self.bytes
         got = self._door.receive(replace(given, records=self._passing(given.records)))
         if got.missing:
-            self.bytes = before
+            self.bytes, self._without = before, got.without
             return got
+        self.held.update(dict.fromkeys(got.held))
         self._counted(given)
         self._last = given
         return got
