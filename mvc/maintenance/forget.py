@@ -259,7 +259,9 @@ def preview(
     progress: Progress | None = None,
 ) -> ForgetPreview:
     """Reads every manifest, and samples the tensors that would be encoded again. Raises Busy."""
-    return retry_on_rewrite(context, lambda: _preview(context, chosen, grace, progress))
+    return retry_on_rewrite(
+        context.store.snapshot, lambda: _preview(context, chosen, grace, progress)
+    )
 
 
 def _preview(
@@ -285,7 +287,7 @@ def _preview(
         for manifest_id in reach.manifests:
             kept.add(contents.load(manifest_id), dropped.get(manifest_id, ()))
         refuse_damaged(found)
-        collection = plan_deletion(store, encoding_policy(context), found, reach).summary
+        collection = plan_deletion(store, encoding_policy(context.config), found, reach).summary
     if context.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")
     live = live_now(context)

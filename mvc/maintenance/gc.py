@@ -29,7 +29,7 @@ from mvc.maintenance.rewrite_plan import (
     RewritePlan,
     check_writable,
     encoding_policy,
-    execute,
+    executing,
     retry_on_rewrite,
 )
 from mvc.maintenance.storage_graph import Flags, Piece, Reachability, column
@@ -114,8 +114,8 @@ def plan_collection(
     context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
 ) -> Collection:
     """What ``collect`` would do now. Raises Busy, and DamagedData if the repository is damaged."""
-    store, policy = context.store, encoding_policy(context)
-    plan = retry_on_rewrite(context, lambda: _plan_now(store, policy, grace, progress))
+    store, policy = context.store, encoding_policy(context.config)
+    plan = retry_on_rewrite(store.snapshot, lambda: _plan_now(store, policy, grace, progress))
     return plan.summary
 
 
@@ -132,39 +132,51 @@ def collect(
     may lead to versions that nothing else names. Raises ReadOnly, Busy, and DamagedData if
     something that stays is damaged; then nothing is changed.
     """
-    check_writable(context, "collected")
-    store, policy = context.store, encoding_policy(context)
-    before = _size(store)
+    store, policy = context.store, encoding_policy(context.config)
+    check_writable(store, "collected")
+    author, before = context.author, _size(store)
 
     def attempt() -> CollectionPlan:
         plan = _plan_now(store, policy, grace, progress)
         if plan.rewrite:
-            execute(
-                context,
-                plan.found,
-                plan.rewrite,
-                lambda: replace(_last_entry(plan, store), author=context.author, reason=reason),
-                admit=lambda recorded: _admit(plan, recorded, store),
-                progress=progress,
-            )
+            _rewrite(store, policy, plan, author=author, reason=reason, progress=progress)
         else:
             delete(store.fs, plan.quarantine)
             store.sweep()
         return plan
 
-    plan = retry_on_rewrite(context, attempt)
-    _record_gone(context, plan)
+    plan = retry_on_rewrite(store.snapshot, attempt)
+    _record_gone(store, plan, author)
     drop(context, {*plan.summary.commits, *plan.reach.forgotten})
     return replace(plan.summary, before=before, freed=before - _size(store))
 
 
-def _record_gone(context: Context, plan: CollectionPlan) -> None:
+def _rewrite(
+    store: Store,
+    policy: Policy,
+    plan: CollectionPlan,
+    *,
+    author: str,
+    reason: str,
+    progress: Progress | None,
+) -> None:
+    note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
+    with executing(store, policy, plan.found, plan.rewrite, progress) as work:
+        for recorded in work.meanwhile():
+            _admit(plan, recorded, store)
+        # Before the entry: later collections do not look for what was forgotten before it.
+        delete(store.fs, plan.quarantine)
+        now_ns = store.clock.now_ns()
+        work.publish(Entry("gc", now_ns, note, author=author, reason=reason))
+
+
+def _record_gone(store: Store, plan: CollectionPlan, author: str) -> None:
     """Records of which forgotten states no byte is left, once that is so.
 
     Of states forgotten by rule, objects may stay as steps on the way to others, or in packs that
     are not worth writing anew: while one does, it is not so for any of them.
     """
-    store, reach, history = context.store, plan.reach, plan.found.history
+    reach, history = plan.reach, plan.found.history
     waiting = {id_ for id_ in reach.forgotten if id_ not in history.gone}
     if not waiting or store.unnamed_packs():
         return
@@ -173,19 +185,7 @@ def _record_gone(context: Context, plan: CollectionPlan) -> None:
     if waiting:
         gone = tuple(sorted(waiting))
         note = f"of {len(gone)} forgotten states no byte is left"
-        store.publish(
-            lambda: Entry("gc", store.clock.now_ns(), note, author=context.author, gone=gone)
-        )
-
-
-def _last_entry(plan: CollectionPlan, store: Store) -> Entry:
-    """The entry that records the collection.
-
-    Files of the quarantine are deleted before: later collections do not look again.
-    """
-    delete(store.fs, plan.quarantine)
-    note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
-    return Entry("gc", store.clock.now_ns(), note)
+        store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author=author, gone=gone))
 
 
 def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
@@ -410,9 +410,21 @@ def keep_codings(found: Inventory, reach: Reachable, estimate: _Estimate) -> Kep
     rows &= ~graph.delta | stays[graph.base]
     kept = KeptCodings(rows, needed, coded, add=[], added_bytes=0, phantoms=set())
     work = _Reconnecting(found, reach, kept, stays)
-    for id_, pieces in work.cut_off():
-        work.reconnect(id_, pieces, estimate)
+    for lost in work.cut_off():
+        work.reconnect(lost, estimate.stored(lost.id, lost.base))
     return kept
+
+
+class _CutOff(Struct, frozen=True):
+    """An object that lost its way. ``base``: what a new coding of it would start from.
+
+    ``steps``: the codings behind it, which lead from ``base``; empty if there is no such way.
+    """
+
+    id: bytes
+    pieces: set[Piece]
+    base: bytes | None
+    steps: list[StoredCoding]
 
 
 class _Reconnecting:
@@ -433,8 +445,11 @@ class _Reconnecting:
         self._nodes = graph.reached(kept.rows)
         self._reached = Reachability(lambda piece: graph.has(self._nodes, piece))
 
-    def cut_off(self) -> Iterator[tuple[bytes, set[Piece]]]:
-        """Objects that stay without a way or a coding of their own, oldest first."""
+    def cut_off(self) -> Iterator[_CutOff]:
+        """Objects that stay without a way or a coding of their own, oldest first.
+
+        Reconnect each before the next is asked for: what led to it may lead to others as well.
+        """
         graph, kept, nodes = self._found.graph, self._kept, self._nodes
         astray = kept.rows & graph.delta & ~nodes[graph.node] & ~nodes[graph.base_node]
         for row in np.flatnonzero(astray).tolist():
@@ -445,25 +460,26 @@ class _Reconnecting:
             id_ = graph.id_of(number)
             pieces = {(id_, coding.member.start) for coding in self._found.codings[id_]}
             if not self._named[number] or not self._reached.has_all(pieces):
-                yield id_, pieces
+                base, steps = self._way(id_) or (self._neighbour(id_), [])
+                yield _CutOff(id_, pieces, base, steps)
 
-    def reconnect(self, id_: bytes, pieces: set[Piece], estimate: _Estimate) -> None:
-        """Keeps the codings behind an object if they take less than a new one; else adds that."""
-        kept = self._kept
-        base, steps = self._way(id_) or (self._neighbour(id_), [])
-        size = estimate.stored(id_, base)
-        if steps and sum(step.stored for step in steps) < size and self._are_fit(id_, steps):
+    def reconnect(self, lost: _CutOff, size: int) -> None:
+        """Keeps the codings behind an object if they take less than ``size``, which a new one
+        would take; else adds that.
+        """
+        kept, graph, steps = self._kept, self._found.graph, lost.steps
+        if steps and sum(step.stored for step in steps) < size and self._are_fit(lost.id, steps):
             for step in steps:
-                kept.phantoms |= {step.member.id, step.base or b""} - {id_, base}
+                kept.phantoms |= {step.member.id, step.base or b""} - {lost.id, lost.base}
                 kept.rows[step.row] = True
-                self._named[self._found.graph.object[step.row]] = True
+                self._named[graph.object[step.row]] = True
                 self._follow(step)
-            if self._reached.has_all(pieces):
+            if self._reached.has_all(lost.pieces):
                 return
         kept.added_bytes += size
-        kept.add.append(EncodeRequest(id_, base))
-        self._named[self._found.graph.number(id_)] = True
-        self._reached.reach(pieces)
+        kept.add.append(EncodeRequest(lost.id, lost.base))
+        self._named[graph.number(lost.id)] = True
+        self._reached.reach(lost.pieces)
 
     def _follow(self, coding: StoredCoding) -> None:
         member = coding.member

@@ -10,8 +10,8 @@ the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
@@ -24,7 +24,7 @@ from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
 from mvc.model.hashing import verify_pieces
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.context import Context
+from mvc.repo.config import Config
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
@@ -32,6 +32,8 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
+from mvc.store.snapshot import Snapshot
+from mvc.store.store import Store
 from mvc.store.writing.bases import Recovers, StoredBase
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.pieces import Piece
@@ -97,18 +99,18 @@ class RewritePlan(Struct):
         return bool(changed or self.joint)
 
 
-def check_writable(context: Context, what: str) -> None:
+def check_writable(store: Store, what: str) -> None:
     """Raises ReadOnly if the folder cannot be written; ``what``: a verb such as "collected".
 
     Raises InvalidTime if the time of the operation cannot be recorded.
     """
-    context.store.require()
-    if not context.store.writable:
+    store.require()
+    if not store.writable:
         raise ReadOnly(
             f"nothing can be {what}: the repository's folder cannot be written",
             hint="check the permissions of the folder, or work on a copy that can be written",
         )
-    context.store.now_ns()
+    store.now_ns()
 
 
 def coding_features(members: Iterable[Member]) -> frozenset[str]:
@@ -120,13 +122,13 @@ def coding_features(members: Iterable[Member]) -> frozenset[str]:
     return frozenset(found)
 
 
-def encoding_policy(context: Context) -> Policy:
+def encoding_policy(config: Config) -> Policy:
     """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
-    pipeline = Pipeline.parse(context.config.get("commit.pipeline")).coding()
+    pipeline = Pipeline.parse(config.get("commit.pipeline")).coding()
     return Policy(exactly(pipeline))
 
 
-def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
+def retry_on_rewrite(snapshot: Snapshot, attempt: Callable[[], _T]) -> _T:
     """Runs ``attempt`` again while other operations rewrite the repository meanwhile.
 
     Whatever reads an inventory runs in it, also if it changes nothing.
@@ -134,7 +136,6 @@ def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
     Damage found meanwhile may be data that others have moved, so it is retried as well.
     Raises Busy after 8 tries, DamagedData for real damage.
     """
-    snapshot = context.store.snapshot
     for _ in range(_TRIES):
         generation = snapshot.generation
         try:
@@ -154,81 +155,49 @@ def retry_on_rewrite(context: Context, attempt: Callable[[], _T]) -> _T:
     )
 
 
-def execute(
-    context: Context,
+@contextmanager
+def executing(
+    store: Store,
+    policy: Policy,
     found: Inventory,
     plan: RewritePlan,
-    last: Callable[[], Entry],
-    *,
-    admit: Callable[[Recorded], None] | None = None,
     progress: Progress | None = None,
-) -> Recorded:
-    """Executes a plan; ``last`` makes the entry that records it.
+) -> Iterator[Execution]:
+    """Writes what a plan says; the block then takes in what others published, and publishes.
 
-    ``admit`` gets every operation published meanwhile and raises ConcurrentRewrite if the plan
-    deletes what that operation needs. Raises DamagedData if something to be moved is damaged; then
-    nothing has changed.
+    Raises DamagedData if something to be moved is damaged, and ConcurrentRewrite. Unless it is
+    published, nothing has changed.
     """
-    snapshot = context.store.snapshot
+    snapshot = store.snapshot
     if snapshot.generation != found.generation:
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
-    with Rewrite(snapshot, context.store.pack_writer(fresh=True)) as rewrite:
-        work = _Execution(context, found, plan, rewrite)
-        ends: dict[int, int] = {}
-        try:
-            for entry_index, recorded in enumerate(found.entries):
-                _raise_ends(ends, recorded)
-                rewrite.keep(recorded, work.entry(entry_index, recorded))
-                if progress is not None:
-                    progress(entry_index + 1, len(found.entries), "operations")
-        finally:
-            work.encoder.close()
-
-        def tail(recorded: Recorded) -> Entry:
-            if admit is not None:
-                admit(recorded)
-            _raise_ends(ends, recorded)
-            return work.moved(recorded)
-
-        recorded = rewrite.publish(tail, lambda: _marked(last(), ends, plan))
-    context.store.index_anew()
-    context.store.sweep()
-    return recorded
+    with Rewrite(snapshot, store.pack_writer(fresh=True)) as rewrite:
+        work = Execution(store, policy, found=found, plan=plan, rewrite=rewrite)
+        work.write(progress)
+        yield work
+    store.index_anew()
+    store.sweep()
 
 
-def _raise_ends(ends: dict[int, int], recorded: Recorded) -> None:
-    """Raises the end of each pack to that of an entry's regions."""
-    for region in recorded.entry.regions:
-        ends[region.pack] = max(ends.get(region.pack, 0), region.start + region.length)
-
-
-def _marked(entry: Entry, ends: Mapping[int, int], plan: RewritePlan) -> Entry:
-    """Adds zero-length regions that record each pack's high-water mark.
-
-    Bytes below it are never written again: after a power loss the old journal may come back
-    and still name them. ``ends``: of the packs, as the old journal names them.
-    """
-    highest = max(ends, default=0)
-    marks = [
-        Region(pack, 0 if pack in plan.packs else end, 0)
-        for pack, end in sorted(ends.items())
-        if pack == highest or (end and pack not in plan.packs)
-    ]
-    return replace(entry, regions=(*entry.regions, *marks))
-
-
-class _Execution:
-    """One execution of a plan."""
+class Execution:
+    """One execution of a plan. After ``write`` take in what others published, then ``publish``."""
 
     def __init__(
-        self, context: Context, found: Inventory, plan: RewritePlan, rewrite: Rewrite
+        self,
+        store: Store,
+        policy: Policy,
+        *,
+        found: Inventory,
+        plan: RewritePlan,
+        rewrite: Rewrite,
     ) -> None:
-        self._old = context.store.snapshot.packs
+        self._old = store.snapshot.packs
         self._found = found
         self._plan = plan
         self._new = rewrite.packs
         self._rewrite = rewrite
-        self.encoder = _Encoder(context, plan, rewrite)
+        self._encoder = _Encoder(store, policy, plan, rewrite)
+        self._ends: dict[int, int] = {}  # of the packs, as the old journal names them
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             place = request.entry_index
@@ -239,7 +208,53 @@ class _Execution:
         for joint in plan.joint:
             self._joint.setdefault(joint.entry_index, []).append(joint)
 
-    def entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
+    def write(self, progress: Progress | None) -> None:
+        """Writes the new form of all entries of the inventory."""
+        entries = self._found.entries
+        with closing(self._encoder):
+            for entry_index, recorded in enumerate(entries):
+                self._raise_ends(recorded)
+                self._rewrite.keep(recorded, self._entry(entry_index, recorded))
+                if progress is not None:
+                    progress(entry_index + 1, len(entries), "operations")
+
+    def meanwhile(self) -> Iterator[Recorded]:
+        """What others published since the inventory. Each is taken in before the next is given.
+
+        The last ones come under the journal's lock, which is held from then on. The caller raises
+        ConcurrentRewrite if the plan deletes what one of them needs.
+        """
+        for recorded in self._rewrite.meanwhile():
+            yield recorded
+            self._raise_ends(recorded)
+            self._rewrite.keep(recorded, self._moved(recorded))
+
+    def take_in(self) -> None:
+        """Takes in all that others published, for a plan that deletes nothing that they need."""
+        for _ in self.meanwhile():
+            pass
+
+    def publish(self, last: Entry) -> Recorded:
+        """Replaces the journal; ``last`` records the operation. Call it under the journal's lock.
+
+        Regions of length zero record each pack's high-water mark. Bytes below it are never written
+        again: after a power loss the old journal may come back and still name them.
+        """
+        gone, highest = self._plan.packs, max(self._ends, default=0)
+        marks = [
+            Region(pack, 0 if pack in gone else end, 0)
+            for pack, end in sorted(self._ends.items())
+            if pack == highest or (end and pack not in gone)
+        ]
+        return self._rewrite.publish(replace(last, regions=(*last.regions, *marks)))
+
+    def _raise_ends(self, recorded: Recorded) -> None:
+        """Raises the end of each pack to that of an entry's regions."""
+        for region in recorded.entry.regions:
+            end = region.start + region.length
+            self._ends[region.pack] = max(self._ends.get(region.pack, 0), end)
+
+    def _entry(self, entry_index: int, recorded: Recorded) -> Entry | None:
         """The new form of an entry, with its moved records and its new codings; None to drop it."""
         plan = self._plan
         entry = plan.edits.get(entry_index, recorded.entry)
@@ -254,7 +269,7 @@ class _Execution:
             elif kept:
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
-        self.encoder.encode(requests)
+        self._encoder.encode(requests)
         for joint in self._joint.get(entry_index, ()):
             self._rewrite.need(_JOINT)
             self._new.append(*joint.encode(self._old))
@@ -298,7 +313,7 @@ class _Execution:
         head, body = self._old.raw(pack, offset, header)
         self._new.append(head, [body])
 
-    def moved(self, recorded: Recorded) -> Entry:
+    def _moved(self, recorded: Recorded) -> Entry:
         """An entry published meanwhile, with its records moved out of the packs to delete."""
         regions: list[Region] = []
         for region in recorded.entry.regions:
@@ -316,9 +331,7 @@ class _Execution:
 class _Encoder:
     """Writes new codings through the packs of a rewrite."""
 
-    def __init__(self, context: Context, plan: RewritePlan, rewrite: Rewrite) -> None:
-        store = context.store
-        policy = encoding_policy(context)
+    def __init__(self, store: Store, policy: Policy, plan: RewritePlan, rewrite: Rewrite) -> None:
         self._source: ObjectSource = plan.source or store.recovery
         self._specs = plan.specs
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)

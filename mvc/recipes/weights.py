@@ -309,7 +309,7 @@ def _store(
     where = "" if done is None else done.where
     mark = Weights(commit, "restored", gone.path, round(seconds * 1000), where=where)
     get = context.config.get
-    pipeline = encoding_policy(context).pipeline
+    pipeline = encoding_policy(context.config).pipeline
     policy = Policy(pipeline, layout_of(context.config), float(get("store.max_chain")), reset=True)
     for _ in range(_TRIES):
         with suppress(ConcurrentRewrite):

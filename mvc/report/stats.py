@@ -84,12 +84,12 @@ class Stats(Struct, frozen=True):
 
 def stats(context: Context) -> Stats:
     """Reads the journal, every record's header and every manifest, but few tensors."""
-    return retry_on_rewrite(context, lambda: _look(context))[0]
+    return retry_on_rewrite(context.store.snapshot, lambda: _look(context))[0]
 
 
 def by_version(context: Context) -> tuple[Stats, dict[CommitId, VersionStats]]:
     """As ``stats``, and the figures of every version that is not forgotten."""
-    total, held = retry_on_rewrite(context, lambda: _look(context))
+    total, held = retry_on_rewrite(context.store.snapshot, lambda: _look(context))
     return total, held.by_version(context.config.get("store.storage_weight"))
 
 
@@ -307,15 +307,16 @@ def _hold(
     for number in np.flatnonzero(held).tolist():
         works = pieces.works(slot[ends[number] : ends[number + 1]].tolist())
         seconds[number] = timing.version(works, contents.files[number], contents.raw[number])
-    slots, first, where = np.unique(slot, return_index=True, return_inverse=True)
+    first = np.full(len(objects), -1, np.int32)  # by slot: the manifest that mentions it first
+    first[slot[::-1]] = manifest[::-1]
     return _Figures(
         found=found,
         pieces=pieces,
         versions=versions,
         mentions=(manifest, slot),
-        reuses=np.bincount(manifest, manifest[first][where] != manifest, count) > 0,
+        reuses=np.bincount(manifest, first[slot] != manifest, count) > 0,
         raw=int(column(contents.raw)[versions].sum()),
-        tensors=_distinct(objects, slots, contents),
+        tensors=_distinct(objects, np.flatnonzero(first >= 0), contents),
         bytes=_bytes_in_packs(found, skeletons[skeletons >= 0]),
         deltas=deltas[versions],
         full=in_part[versions] == 0,
@@ -418,7 +419,7 @@ def _distinct(objects: Integers, slots: Integers, contents: Contents) -> int:
     """How many objects some slots hold, lost ones included."""
     numbers = objects[slots]
     lost = {contents.id_of(slot) for slot in slots[numbers < 0].tolist()}
-    return len(np.unique(numbers[numbers >= 0])) + len(lost)
+    return int(np.count_nonzero(np.bincount(numbers[numbers >= 0]))) + len(lost)
 
 
 def _index_bytes(snapshot: Snapshot) -> int:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mvc.adapters.hashing import hash_file
+from mvc.adapters.hashing import hash_finally
 from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import MvcError
 from mvc.ids import BlobId
@@ -35,8 +35,7 @@ class Approximated:
 
     def __init__(self, made: ReducedFile, path: str) -> None:
         self.made = made
-        self.entry: FileEntry = hash_file(made, path)
-        made.ids = [content.id for content in self.entry.contents]
+        self.entry: FileEntry = hash_finally(made, path)
 
     @property
     def is_exact(self) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from mvc.adapters.files.detect import opaque
-from mvc.adapters.hashing import hash_file
+from mvc.adapters.hashing import hash_finally
 from mvc.adapters.parsed import MemorySource, ParsedFile
 from mvc.adapters.python.state import from_state
 from mvc.errors import WrongUsage
@@ -184,8 +184,7 @@ class WriterThread(threading.Thread):
         options = self._options
         if self._approximator is None:
             parsed = from_state(model)
-            entry = hash_file(parsed, options.name)
-            parsed.ids = [content.id for content in entry.contents]
+            entry = hash_finally(parsed, options.name)
         else:
             stored = self._approximator.approximated(options.name, model, self._exact)
             self._stored, parsed, entry = stored, stored.made, stored.entry
@@ -245,9 +244,7 @@ def _parsed(options: RecorderOptions) -> dict[str, tuple[ParsedFile, bytes]]:
     for name, content in options.files.items():
         path = check_path(str(folder / name))
         parsed = opaque(MemorySource(content), path)
-        entry = hash_file(parsed, path)
-        parsed.ids = [part.id for part in entry.contents]
-        found[path] = parsed, entry.content_id
+        found[path] = parsed, hash_finally(parsed, path).content_id
     return found
 
 

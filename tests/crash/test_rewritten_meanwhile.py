@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -18,17 +17,14 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.maintenance import gc
 from mvc.maintenance.forget import choose, preview
-from mvc.maintenance.inventory import inventory
 from mvc.maintenance.repack.super_steps import join
-from mvc.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
-from mvc.repo.context import Context
 from mvc.report.stats import by_version
-from mvc.store.journal.entries import Entry
 from mvc.testing import fresh_process, open_quietly
 from tests.counters import count
 from tests.crash.images import folder_in_memory
 from tests.crash.test_interleavings import Act, World, make_world
 from tests.faults.scheduled import Run, ScheduledFS, interleave
+from tests.moving import move_every_pack
 from tests.seeds import draw
 
 _REWRITES = 3
@@ -39,14 +35,8 @@ def rewrite(world: World, fs: ScheduledFS) -> None:
     """Moves every pack, again and again; stops after each time."""
     with world.open(fs, 0) as repo:
         for _ in range(_REWRITES):
-            retry_on_rewrite(repo.context, partial(_move_all, repo.context))
+            move_every_pack(repo.context)
             fs.wait()
-
-
-def _move_all(context: Context) -> None:
-    found = inventory(context.store.snapshot)
-    last = partial(Entry, "repack", context.store.clock.now_ns(), "moved")
-    execute(context, found, RewritePlan(packs=set(found.packs)), last)
 
 
 def _looking(name: str, look: Callable[[World, Repository], object]) -> Act:

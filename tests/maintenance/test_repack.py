@@ -404,7 +404,7 @@ def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPat
     """A commit that comes between plan and switch stays, and comes back."""
     from mvc.maintenance.repack import repack as verb
 
-    real = verb.execute
+    real = verb.executing
 
     def slow(*args, **options):
         with mvc.Repository.open(series.root) as other:
@@ -413,7 +413,7 @@ def test_another_commit_in_between(series: Series, monkeypatch: pytest.MonkeyPat
         return real(*args, **options)
 
     series.from_both_sides()
-    monkeypatch.setattr(verb, "execute", slow)
+    monkeypatch.setattr(verb, "executing", slow)
     series.repo.storage.repack(interval=5)
     series.check()
     assert len(series.ids) == 13

@@ -13,10 +13,8 @@ import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
-from mvc.maintenance.inventory import inventory
-from mvc.maintenance.rewrite_plan import RewritePlan, execute, retry_on_rewrite
-from mvc.store.journal.entries import Entry
 from tests.crash.child import state_for
+from tests.moving import move_every_pack
 from tests.repo.working import tensors_of, write_model
 
 DOCS = Path(__file__).parents[2] / "docs" / "backup.md"
@@ -35,18 +33,8 @@ def back_up(script: Path, root: Path, target: Path) -> None:
 
 
 def move_everything(root: Path) -> None:
-    """Maintenance at its worst: every record goes to a new pack, every old pack is deleted."""
     with Repository.open(root) as repo:
-        context = repo.context
-
-        def attempt():
-            found = inventory(context.store.snapshot)
-            plan = RewritePlan(packs={r.pack for r in found.all_records()})
-            return execute(
-                context, found, plan, lambda: Entry("repack", context.store.clock.now_ns())
-            )
-
-        retry_on_rewrite(context, attempt)
+        move_every_pack(repo.context)
 
 
 def start(root: Path, name: str, count: int) -> subprocess.Popen[str]:

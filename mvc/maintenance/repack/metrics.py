@@ -142,7 +142,7 @@ def _packed(costs: Costs, selection: Selection) -> int:
     fresh: dict[int, list[Candidate]] = defaultdict(list)
     for candidate in selection.new:
         fresh[found.entry_of(candidate.id)].append(candidate)
-    pipeline = encoding_policy(costs.survey.context).pipeline
+    pipeline = encoding_policy(costs.survey.context.config).pipeline
     return total + sum(_added(candidates, pipeline) for candidates in fresh.values())
 
 

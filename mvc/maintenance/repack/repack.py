@@ -26,7 +26,12 @@ from mvc.maintenance.repack.solve.bounded import fastest, smallest, within_bytes
 from mvc.maintenance.repack.solve.model import Selected, Versions
 from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
-from mvc.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.maintenance.rewrite_plan import (
+    check_writable,
+    encoding_policy,
+    executing,
+    retry_on_rewrite,
+)
 from mvc.repo.commit.storage_policy import layout_of
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
@@ -76,7 +81,7 @@ def repack(
     Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing has changed.
     """
     if not dry_run:
-        check_writable(context, "repacked")
+        check_writable(context.store, "repacked")
     plans: list[RepackPlan] = []
 
     def attempt() -> Recorded | None:
@@ -84,27 +89,21 @@ def repack(
         plans.append(plan)
         if dry_run or not plan:
             return None
-        return execute(
-            context,
-            plan.found,
-            plan.rewrite,
-            lambda: Entry(
-                "repack",
-                context.store.clock.now_ns(),
-                str(goal),
-                author=context.author,
-                reason=reason,
-            ),
-            progress=progress,
-        )
+        policy, author = encoding_policy(context.config), context.author
+        with executing(context.store, policy, plan.found, plan.rewrite, progress) as work:
+            work.take_in()
+            now_ns = context.store.clock.now_ns()
+            return work.publish(Entry("repack", now_ns, str(goal), author=author, reason=reason))
 
-    done = retry_on_rewrite(context, attempt)
+    done = retry_on_rewrite(context.store.snapshot, attempt)
     return Repacked(plans[-1], None if done is None else present_metrics(context))
 
 
 def unchanged(context: Context) -> Repacked:
     """The present layout as a plan that does nothing."""
-    plan = retry_on_rewrite(context, lambda: RepackProblem(context, Goal()).unchanged())
+    plan = retry_on_rewrite(
+        context.store.snapshot, lambda: RepackProblem(context, Goal()).unchanged()
+    )
     return Repacked(plan, None)
 
 
@@ -304,7 +303,9 @@ def _is_worth(plan: RepackPlan) -> bool:
 
 def draw_curve(context: Context, progress: Progress | None = None) -> RepackCurve:
     """The bytes of all packs that each recovery bound would take, and the stored layout."""
-    return retry_on_rewrite(context, lambda: _drawn(RepackProblem(context, Goal(), progress)))
+    return retry_on_rewrite(
+        context.store.snapshot, lambda: _drawn(RepackProblem(context, Goal(), progress))
+    )
 
 
 def _drawn(problem: RepackProblem) -> RepackCurve:
@@ -329,7 +330,7 @@ def _drawn(problem: RepackProblem) -> RepackCurve:
 
 def present_metrics(context: Context) -> LayoutMetrics:
     """The metrics of the stored layout."""
-    return retry_on_rewrite(context, lambda: RepackProblem(context, Goal()).before)
+    return retry_on_rewrite(context.store.snapshot, lambda: RepackProblem(context, Goal()).before)
 
 
 _SAME = 1.001  # ratio of sizes that count as equal

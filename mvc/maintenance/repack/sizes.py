@@ -43,7 +43,7 @@ class Sizes:
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        self._policy = encoding_policy(survey.context)
+        self._policy = encoding_policy(survey.context.config)
         self._timing = survey.context.store.timing
         self._known: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
         self._all: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])

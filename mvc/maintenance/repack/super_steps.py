@@ -23,7 +23,7 @@ from mvc.maintenance.rewrite_plan import (
     EncodeRequest,
     RewritePlan,
     encoding_policy,
-    execute,
+    executing,
     retry_on_rewrite,
 )
 from mvc.repo.context import Context
@@ -69,14 +69,13 @@ def join(context: Context, step: int = STEP, *, since: int = 0) -> bool:
             joint=list(made.joint),
         )  # fmt: skip
         note, author = f"super-step {step}", context.author
-        return execute(
-            context,
-            found.found,
-            plan,
-            lambda: Entry("repack", context.store.clock.now_ns(), note, author=author),
-        )
+        policy = encoding_policy(context.config)
+        with executing(context.store, policy, found.found, plan) as work:
+            work.take_in()
+            now_ns = context.store.clock.now_ns()
+            return work.publish(Entry("repack", now_ns, note, author=author))
 
-    return retry_on_rewrite(context, attempt) is not None
+    return retry_on_rewrite(context.store.snapshot, attempt) is not None
 
 
 def super_steps(found: Survey, step: int, since: int = 0) -> SuperSteps:
@@ -224,7 +223,7 @@ class _Planner:
     def _cost(self, id_: bytes, base: bytes) -> float:
         """Estimated bytes of the smaller of a delta from ``base`` and a full record."""
         spec, context = self._survey.specs[id_], self._survey.context
-        recovery, policy, total = context.store.recovery, encoding_policy(context), 0.0
+        recovery, policy, total = context.store.recovery, encoding_policy(context.config), 0.0
         for start in range(0, max(spec.nbytes, 1), PIECE):
             new = memoryview(bytearray(min(PIECE, spec.nbytes - start)))
             old = memoryview(bytearray(len(new)))

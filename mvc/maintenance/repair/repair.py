@@ -22,7 +22,12 @@ from mvc.maintenance.repair.damage import SoundGraph, survey_damage
 from mvc.maintenance.repair.plan import RepairPlan, needs_of, plan_repair
 from mvc.maintenance.repair.sources import folder_of, object_sources
 from mvc.maintenance.report import Healed, Quarantined, Repaired
-from mvc.maintenance.rewrite_plan import check_writable, execute, retry_on_rewrite
+from mvc.maintenance.rewrite_plan import (
+    check_writable,
+    encoding_policy,
+    executing,
+    retry_on_rewrite,
+)
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry, Relink
 from mvc.store.packs.reader import PACK_HEADER, pack_path
@@ -52,7 +57,7 @@ def repair(
     as well. Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was put into quarantine.
     """
     store = context.store
-    check_writable(context, "repaired")
+    check_writable(context.store, "repaired")
     context.fresh()
     healed = [_INDEX_HEALED] if store.snapshot.rebuilt else []
     healed += _pack_heads(store)
@@ -118,7 +123,7 @@ def _heal_objects(
     for number in range(_ROUNDS):
         distrusted = () if number else wrong
         attempt = partial(_heal_once, context, other, distrusted, progress=progress)
-        plan, put_aside = retry_on_rewrite(context, attempt)
+        plan, put_aside = retry_on_rewrite(context.store.snapshot, attempt)
         healed += plan.healed
         quarantined += put_aside
         if not plan.lost or not (plan.healed or put_aside):
@@ -145,11 +150,8 @@ def _heal_once(
             return plan, []
         quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
-        execute(
-            context,
-            survey.found,
-            plan.rewrite,
-            lambda: Entry("repair", store.clock.now_ns(), note),
-            progress=progress,
-        )
+        policy = encoding_policy(context.config)
+        with executing(store, policy, survey.found, plan.rewrite, progress) as work:
+            work.take_in()
+            work.publish(Entry("repair", store.clock.now_ns(), note))
         return plan, quarantined

@@ -11,7 +11,7 @@ more may be left out.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
@@ -35,7 +35,8 @@ _ROUNDS = 4
 class Rewrite:
     """A new journal being written. Use as a context manager; only ``publish`` changes anything.
 
-    ``packs`` writes to new packs only. Entries are given in the order of the old journal.
+    ``keep`` the old journal's entries in their order, then those that ``meanwhile`` gives, then
+    ``publish``. ``packs`` writes to new packs only.
     """
 
     def __init__(self, snapshot: Snapshot, packs: PackWriter) -> None:
@@ -50,6 +51,7 @@ class Rewrite:
         self._size = 0
         self._unproven: list[Region] = []
         self._done = False
+        self._old = ExitStack()  # holds the old journal's lock from the end of ``meanwhile`` on
         self.packs = packs
 
     def __enter__(self) -> Self:
@@ -78,6 +80,7 @@ class Rewrite:
         trace: TracebackType | None,
     ) -> None:
         fs, folder = self._snapshot.fs, self._snapshot.folder
+        self._old.close()
         try:
             if not self._done and not self._took_effect():
                 with suppress(MvcError, MemoryError):
@@ -151,15 +154,12 @@ class Rewrite:
         finally:
             packs.close()
 
-    def _take_in(self, tail: Callable[[Recorded], Entry]) -> int:
-        """Copies what was appended to the old journal meanwhile; returns the number of entries."""
-        snapshot, count = self._snapshot, 0
+    def _appended(self) -> Iterator[Recorded]:
+        """What was appended to the old journal and is not kept yet."""
+        snapshot = self._snapshot
         if snapshot.generation != self._generation or not self._stands():
             raise ConcurrentRewrite("the journal was replaced, or its last entry taken back")
-        for recorded in snapshot.entries(self._seen):
-            self.keep(recorded, tail(recorded))
-            count += 1
-        return count
+        yield from snapshot.entries(self._seen)
 
     def _stands(self) -> bool:
         """Whether the last entry that was copied is still there: its writer may have failed."""
@@ -169,47 +169,58 @@ class Rewrite:
         known = self._snapshot.position.offset >= last.after.offset
         return known and self._snapshot.entry(last.offset).check == last.check
 
-    def publish(self, tail: Callable[[Recorded], Entry], last: Callable[[], Entry]) -> Recorded:
-        """Puts the new journal in the old one's place, with ``last`` as its last entry.
+    def meanwhile(self) -> Iterator[Recorded]:
+        """What others append to the old journal. Keep each entry before the next is asked for.
 
-        ``tail`` converts an entry that was appended meanwhile; ``last`` runs under the journal's
-        lock. Raises ConcurrentRewrite if another process has replaced the journal.
+        The last of them are given under the old journal's lock, which is held from then on.
+        Raises ConcurrentRewrite if another process has replaced the journal.
         """
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL
         # Most of it is copied and made durable before others have to wait for the lock.
         for _ in range(_ROUNDS):
             snapshot.refresh()
-            if not self._take_in(tail):
+            before = self._seen
+            yield from self._appended()
+            if self._seen == before:
                 break
         self._flush()
         self._file.sync()
         self.packs.push()
         self._prove()
-        with fs.lock(path):
-            with fs.open_write(path) as old:
-                snapshot.refresh()
-                if snapshot.generation != self._generation:
-                    raise ConcurrentRewrite("the journal was replaced")
-                snapshot.check_whole()
-                heal(snapshot, old)
-            self._take_in(tail)
-            begin, sequence = self._at.offset, snapshot.position.sequence
-            entry = last()
-            self._append(entry, sequence)
-            self._flush()
-            self.packs.sync()
-            self._file.sync()
-            self._prove()
-            # This feature tells ``heal`` that the journal was replaced once.
-            needed = self._features | {"compacted"}
-            add_features(fs, snapshot.folder, needed)
-            self._check_name()
-            fs.replace(self._path, path)
-            self._done = True
-            fs.sync_dir(snapshot.folder)
-            self._forget_features(needed)
+        self._old.enter_context(fs.lock(path))
+        with fs.open_write(path) as old:
+            snapshot.refresh()
+            if snapshot.generation != self._generation:
+                raise ConcurrentRewrite("the journal was replaced")
+            snapshot.check_whole()
+            heal(snapshot, old)
+        yield from self._appended()
+
+    def publish(self, last: Entry) -> Recorded:
+        """Puts the new journal in the old one's place, with ``last`` as its last entry.
+
+        Call it when ``meanwhile`` has given all entries. Raises ConcurrentRewrite if another
+        process has deleted the new journal.
+        """
+        snapshot = self._snapshot
+        fs, path = snapshot.fs, snapshot.folder / JOURNAL
+        begin, sequence = self._at.offset, snapshot.position.sequence
+        self._append(last, sequence)
+        self._flush()
+        self.packs.sync()
+        self._file.sync()
+        self._prove()
+        # This feature tells ``heal`` that the journal was replaced once.
+        needed = self._features | {"compacted"}
+        add_features(fs, snapshot.folder, needed)
+        self._check_name()
+        fs.replace(self._path, path)
+        self._done = True
+        fs.sync_dir(snapshot.folder)
+        self._forget_features(needed)
+        self._old.close()
         self._lock.release()
         snapshot.refresh()
         write_high_water_mark(fs, snapshot.folder, snapshot.identity, self._at)
-        return Recorded(entry, begin, sequence, self._at, copies=2, check=self._at.chain)
+        return Recorded(last, begin, sequence, self._at, copies=2, check=self._at.chain)
