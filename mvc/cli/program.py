@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "config": "Show or change settings.",
         "help": "Explain a command or a topic.",
         "completion": "Print the completion script of a shell.",
+        "train-distributed": "Train one model in several processes that talk seldom.",
     },
     "Look": {
         "ls": "List the files and tensors of a version, or data sets.",
@@ -49,6 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "stats": "Show what the repository holds and costs.",
         "report": "Draw the history: a page to look at, or charts.",
         "pipeline": "Explain pipelines, choose one, or measure all on your models.",
+        "probe": "Compare two runs of a model layer by layer.",
     },
     "Branches": {
         "switch": "Go to another branch.",
@@ -69,10 +71,6 @@ SECTIONS: dict[str, dict[str, str]] = {
         "gc": "Delete unreachable versions and objects, and free their space.",
         "forget": "Delete the states of versions for good.",
         "fsck": "Check every stored byte.",
-    },
-    "Training": {
-        "probe": "Compare two runs of a model layer by layer.",
-        "train-distributed": "Train one model in several processes that talk seldom.",
     },
 }
 """Commands by section, in the order of ``mvc help --all``, each with its line of help.
