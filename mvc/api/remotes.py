@@ -19,7 +19,7 @@ from mvc.repo import refs
 from mvc.repo.arguments import checked
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Ref, remote_refs
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, remote_refs
 from mvc.store.journal.entries import RefValue
 
 if TYPE_CHECKING:
@@ -97,17 +97,14 @@ class Remotes:
         """The branches and tags of a remote, or of the repository at a URL, as they are now."""
         return refs_of(self.find(name), self.context)
 
-    def refs(self, name: str = "") -> list[Ref]:
-        """Where branches of remotes, or of one of them, were at the last fetch or push.
-
-        By name, which is ``REMOTE/BRANCH``; tags of theirs that are another version here, too.
-        """
-        return remote_refs(self.context, name)
-
     def holding(self, commit: CommitId) -> list[str]:
         """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
         snapshot = self.context.fresh()
-        return [ref.name for ref in self.refs() if commit in Ancestors(snapshot, [ref.commit])]
+        return [
+            ref.name
+            for ref in remote_refs(self.context)
+            if commit in Ancestors(snapshot, [ref.commit])
+        ]
 
     def folder(self, name: str) -> Path | None:
         """The folder of a remote that is one. Raises RemoteUnreachable, NotARepository."""

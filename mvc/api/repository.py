@@ -1280,6 +1280,10 @@ class Repository:
         """All tags with their commits."""
         return refs.tags(self.context)
 
+    def remote_refs(self, remote: str = "") -> list[Ref]:
+        """Where the branches and tags of a remote, or of all, were last: ``REMOTE/NAME``."""
+        return refs.remote_refs(self.context, remote)
+
     def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""
         return refs.create_branch(self.context, name, rev, force=force)

@@ -67,8 +67,8 @@ def _data_sets(session: Session) -> list[str]:
 
 
 def _revisions(session: Session) -> list[str]:
-    theirs = [ref.name for ref in session.repository.remotes.refs()]
-    return ["HEAD", *_branches(session), *_tags(session), *theirs]
+    remote = [ref.name for ref in session.repository.remote_refs()]
+    return ["HEAD", *_branches(session), *_tags(session), *remote]
 
 
 def _metrics(session: Session) -> set[str]:

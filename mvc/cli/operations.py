@@ -58,6 +58,10 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
         yield f"operation {link.sequence} follows {before} on {printable(link.target)}"
     if len(entry.commits) > 1:
         yield count(len(entry.commits), "commit")
+    if entry.stamps:
+        yield f"{count(len(entry.stamps), 'deployment')} stamped"
+    if entry.here_again:
+        yield f"{count(len(entry.here_again), 'state')} here again"
     if entry.forgotten:
         yield f"{count(len(entry.forgotten), 'state')} forgotten"
     for mark in entry.weights:
@@ -84,7 +88,8 @@ def operation_json(operation: Operation) -> dict[str, Any]:
         "number": operation.number,
         **fields(entry, "operation time@ author=done_by reason note refs"),
         "commits": [commit.id for commit in entry.commits],
-        **fields(entry, "deployments retractions relinks forgotten weights removed undoes"),
+        **fields(entry, "deployments retractions relinks forgotten here_again weights removed"),
+        **fields(entry, "stamps origin@ undoes"),
         "undone_by": operation.undone_by,
         "shortened": is_shortened(entry),
     }

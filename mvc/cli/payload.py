@@ -27,7 +27,7 @@ OWN_FIELDS = {
     "Curve": "name points",
     "CurvePoint": "bytes recovery_worst=worst_seconds recovery_mean=mean_seconds",
     "Deployed": "target commit time@ recorded@ sequence author reason returns_to retracted "
-    "retracted_ns retracted_by retracted_reason",
+    "retracted_ns retracted_by retracted_reason id",
     "Deployment": "target commit time_ns returns_to",
     "Dropped": "path seconds where time@ proven@",
     "FamilyMember": "commit=commit.id path base relation names targets "
@@ -38,8 +38,10 @@ OWN_FIELDS = {
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Lanes": "title spans",
     "Line": "title curves best",
-    "Live": "target commit since@ until@ sequence=deployment.sequence author=who reason=why "
-    "message metrics params annotations",
+    "Live": "target commit since@ until@ sequence=deployment.sequence id=deployment.id "
+    "author=who reason=why message metrics params annotations",
+    "LateStamp": "target operation=sequence recorded_ns=stamp.recorded_ns "
+    "hybrid_ns=stamp.hybrid_ns",
     "LogicalTensor": "key dtype=spec.dtype shape=spec.shape bytes=spec.nbytes id",
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
     "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
@@ -51,9 +53,9 @@ OWN_FIELDS = {
     "unreached=orphans",
     "Retraction": "target operation=sequence",
     "Receipt": "number time@ author reason rules states",
-    "ForgottenState": "commit root gone@",
+    "ForgottenState": "commit root gone@ again@",
     "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
-    "retracted_ns retracted_by retracted_reason",
+    "retracted_ns retracted_by retracted_reason id",
     "Short": "metric=best.metric keep=best.count have without",
     "Span": "commit start_ns end_ns author reason",
     "TensorDiff": "key kind renamed_from old=old_spec new=new_spec changed_share l2 max_abs cosine "

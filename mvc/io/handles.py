@@ -158,6 +158,14 @@ class ReadFile(_Handle):
 
     _sparse: bool | None = None
 
+    def read_header(self, offset: int, length: int) -> bytes:
+        """As ``read``, for the headers of a pack's records: what stands between may be zeros."""
+        return self.read(offset, length)
+
+    def ahead(self) -> ReadAhead:
+        """For one pass by one thread."""
+        return ReadAhead(self)
+
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """Fills ``buffer`` (contiguous, writable) from ``offset`` on; how many bytes were read.
 
@@ -283,6 +291,10 @@ class ReadAhead:
             size = _LARGE if is_next else length
             self._start, self._data, at = offset, self._file.read(offset, size), 0
         return self._data[at : at + length]
+
+    def read_header(self, offset: int, length: int) -> bytes:
+        """As ``read``."""
+        return self.read(offset, length)
 
     def is_hole(self, offset: int, length: int) -> bool:
         """Whether nothing was ever written there; see ``ReadFile.is_hole``."""

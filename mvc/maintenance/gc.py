@@ -193,6 +193,8 @@ def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
     entry, reach, found = recorded.entry, plan.reach, plan.found
     if entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
+    if entry.here_again:
+        raise ConcurrentRewrite("states that were to be collected are here again")
     if any(each.kind == "restored" for each in entry.weights):
         raise ConcurrentRewrite("weights that were to be collected are needed again")
     if entry.undoes is not None and not entry.refs and entry.removed is None:

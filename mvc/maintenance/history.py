@@ -25,7 +25,8 @@ class VersionHistory:
     ``numbers``: every version that an entry names, in the order of first mention.
     ``published``: the numbers of those that an entry published, in that order.
     ``homes``: by entry the number of the last version that it published, or -1.
-    ``forgotten``: versions whose state was forgotten, by name (True) or by rule.
+    ``forgotten``: versions whose state was forgotten, by name (True) or by rule, and is not here
+    again.
     ``fresh``: those that were forgotten by name since the last collection.
     ``gone``: forgotten versions of which no byte was left at the end of a collection.
     ``dropped``: versions that gave up weights for a recipe, with the path that it makes.
@@ -80,6 +81,10 @@ class VersionHistory:
             self.gone.discard(each.commit)
             if each.named:
                 self.fresh.add(each.commit)
+        for id_ in entry.here_again:
+            if not self.forgotten.get(id_, True):
+                del self.forgotten[id_]
+                self.gone.discard(id_)
         self.gone.update(entry.gone)
         if entry.weights or entry.evidence:
             self._marked.add(position)
@@ -292,6 +297,8 @@ def _says_anything(entry: Entry) -> bool:
             entry.relinks,
             entry.forgotten,
             entry.gone,
+            entry.here_again,
+            entry.stamps,
             entry.weights,
             entry.evidence,
             entry.reason,

@@ -1,7 +1,9 @@
 """Receipts of forgotten states: who forgot them, why, and since when no byte is left of them.
 
 They are read from the journal: ``forget`` records who, why and what, and the ``gc`` that has
-deleted the last byte says so. No collection drops either of the two.
+deleted the last byte says so. No collection drops either of the two. Of a receipt that another
+repository gave, time, author and reason are those of that one; that a state never came is no
+receipt.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from msgspec.structs import replace
 from mvc.ids import CommitId, Root
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
+from mvc.store.journal.entries import Entry
 
 
 class ForgottenState(Struct, frozen=True):
@@ -19,12 +22,13 @@ class ForgottenState(Struct, frozen=True):
     version of mvc forgot it.
 
     ``gone_ns``: when it was known that no byte of it is left in the repository's files; None if
-    that is not so yet.
+    that is not so yet. ``again_ns``: when a state forgotten by rule was stored again.
     """
 
     commit: CommitId
     root: Root | None
     gone_ns: int | None = None
+    again_ns: int | None = None
 
 
 class Receipt(Struct, frozen=True):
@@ -47,7 +51,9 @@ def receipts(context: Context) -> list[Receipt]:
         if entry.gone:
             gone = set(entry.gone)
             found = [_with_gone(receipt, gone, entry.time_ns) for receipt in found]
-        if entry.forgotten:
+        if entry.here_again:
+            found = [_with_again(receipt, entry) for receipt in found]
+        if entry.operation == "forget" or any(each.named for each in entry.forgotten):
             states = tuple(
                 ForgottenState(each.commit, each.root or _root(context, each.commit))
                 for each in entry.forgotten
@@ -56,7 +62,7 @@ def receipts(context: Context) -> list[Receipt]:
             found.append(
                 Receipt(
                     recorded.sequence,
-                    entry.time_ns,
+                    entry.done_ns,
                     author=entry.author,
                     reason=entry.reason,
                     rules=rules,
@@ -69,6 +75,17 @@ def receipts(context: Context) -> list[Receipt]:
 def _root(context: Context, commit: CommitId) -> Root | None:
     there = commits.find(context.store.snapshot, commit)
     return None if there is None else there[1].root
+
+
+def _with_again(receipt: Receipt, entry: Entry) -> Receipt:
+    if not receipt.rules:
+        return receipt  # forgotten by name: that is final
+    back = set(entry.here_again)
+    states = tuple(
+        replace(state, again_ns=state.again_ns or entry.time_ns) if state.commit in back else state
+        for state in receipt.states
+    )
+    return replace(receipt, states=states)
 
 
 def _with_gone(receipt: Receipt, gone: set[CommitId], time_ns: int) -> Receipt:

@@ -207,7 +207,7 @@ class Closure:
     def encoded(self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]) -> Spool:
         """Objects in full, each encoded anew from verified bytes."""
         store, spool = self._context.store, Spool()
-        policy = Policy(encoding_policy(self._context).pipeline, reset=True)
+        policy = Policy(encoding_policy(self._context.config).pipeline, reset=True)
         with closing(store.object_writer(spool, policy)) as writer:
             room = Arena(2 * PIECE)
             for id_, spec in blobs.items():

@@ -86,8 +86,8 @@ _OPTIONS = tuple(f for f in Remote.__struct_fields__ if f not in {"name", "url"}
 
 def states_of(text: str) -> States:
     """``all``, ``none`` or ``last:N``. Raises WrongUsage."""
-    if text == "all" or text == "none":
-        return text
+    if text in ("all", "none"):
+        return "all" if text == "all" else "none"
     found = re.fullmatch(r"last:([0-9]{1,9})", text, re.ASCII)
     if found is None:
         raise WrongUsage(f"states are all, none or last:N, not {printable(text[:50])!r}")

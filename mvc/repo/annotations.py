@@ -1,7 +1,8 @@
 """Annotations: what somebody found out about a version after it was made.
 
 An annotation is an operation of its own, with author and time, so that the version's id stays. One
-that was undone does not count. Of several metrics or params with one name the last counts.
+that was undone does not count. Of several metrics or params with one name the last counts: the one
+that was recorded last, or, where some came from another repository, the one of the latest time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mvc.repo.lookup import commits
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.lookup.undos import undone_by
 from mvc.repo.values import check_values, metrics_from, params_from
-from mvc.store.journal.entries import Entry, Evidence
+from mvc.store.journal.entries import Entry, Evidence, evidence_bytes
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -68,11 +69,17 @@ def _annotation(recorded: Recorded, evidence: Evidence) -> Annotation:
     return Annotation(
         recorded.sequence,
         recorded.entry.done_by,
-        recorded.entry.time_ns,
+        recorded.entry.done_ns,
         metrics=evidence.metrics,
         params=evidence.params,
         note=evidence.note,
     )
+
+
+def _place(pair: tuple[Recorded, Evidence]) -> tuple[int, str, bytes]:
+    """The same in every repository."""
+    recorded, evidence = pair
+    return recorded.entry.done_ns, recorded.entry.done_by, evidence_bytes([evidence])
 
 
 class Annotations:
@@ -87,14 +94,17 @@ class Annotations:
         self._any = snapshot.has_evidence()
 
     def of(self, commit: CommitId) -> tuple[Annotation, ...]:
-        """Those that count, in the order in which they were recorded."""
+        """Those that count, in their order."""
         if not self._any:
             return ()
         snapshot = self._snapshot
         with noting(self._incomplete):
+            found = snapshot.evidence(commit)
+            if any(recorded.entry.origin_ns is not None for recorded, _ in found):
+                found.sort(key=_place)
             return tuple(
                 _annotation(recorded, evidence)
-                for recorded, evidence in snapshot.evidence(commit)
+                for recorded, evidence in found
                 if undone_by(snapshot, recorded.sequence) is None
             )
         return ()

@@ -2,21 +2,25 @@
 
 Deployments are evidence: they are added and never erased (docs/decisions.md). A deployment's
 *sequence* is the number of the journal entry that recorded it. A deployment is *dated* if its
-time was given, that is, if its time differs from its entry's; otherwise it is *immediate*.
-Which of them is live: ``live``.
+time was given, that is, if its time differs from the one at which it was recorded; otherwise it is
+*immediate*. Which of them is live: ``live``.
+
+Deployments stand in the order in which they were recorded: by sequence, or, once others than this
+repository's have come in, by their stamps, which are the same in every repository (``stamping``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
+from itertools import groupby
 
 from msgspec import Struct
 
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
-from mvc.ids import CommitId
+from mvc.ids import CommitId, DeploymentId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import availability, stamping
@@ -39,7 +43,9 @@ class Deployed(Struct, frozen=True):
     Times are in ns since 1970. ``clock_back``: at recording, the clock was earlier than the
     target's newest record. ``author`` and ``reason``: who recorded it, and why; empty where that is
     not known; ``retracted_by`` and ``retracted_reason``: the same of its retraction.
-    ``returns_to``: of a rollback, the sequence of the deployment that it went back to.
+    ``returns_to``: of a rollback, the sequence of the deployment that it went back to. ``id`` names
+    it in every repository, and ``hybrid_ns`` orders it; None while no deployment of another
+    repository has come in.
     """
 
     target: str
@@ -55,6 +61,8 @@ class Deployed(Struct, frozen=True):
     returns_to: int | None = None
     retracted_by: str = ""
     retracted_reason: str = ""
+    id: DeploymentId | None = None
+    hybrid_ns: int | None = None
 
     @property
     def dated(self) -> bool:
@@ -72,9 +80,16 @@ class Deployed(Struct, frozen=True):
         return deployed_html(self)
 
     @property
-    def place(self) -> tuple[int, int]:
+    def order(self) -> tuple[int, bytes]:
+        """Where it stands among the deployments of its target in the order of recording."""
+        if self.hybrid_ns is None:
+            return self.sequence, b""
+        return self.hybrid_ns, self.id or b""
+
+    @property
+    def place(self) -> tuple[int, int, bytes]:
         """Where it stands among the deployments of its target by time."""
-        return self.time_ns, self.sequence
+        return self.time_ns, *self.order
 
 
 # -- recording -----------------------------------------------------------------------
@@ -105,13 +120,7 @@ def deploy(
 
 def recorded_as(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
     """The deployment that entry ``sequence`` recorded on a target."""
-    for deployed in newest_first(snapshot, target):
-        if deployed.sequence == sequence:
-            return deployed
-    raise DamagedData(
-        f"operation {sequence} recorded a deployment on {target}, but it is not found",
-        hint="run 'mvc fsck' to see what is damaged",
-    )
+    return snapshot.retry_on_rewrite(partial(_with_sequence, snapshot, target, sequence))
 
 
 def deployment_for(
@@ -204,7 +213,7 @@ def _to_retract(
 def list_deployments(
     context: Context, target: str | None = None, *, incomplete: list[DamagedData] | None = None
 ) -> list[Deployed]:
-    """Every deployment, retracted ones included, by time and sequence, oldest first.
+    """Every deployment, retracted ones included, by time and order of recording, oldest first.
 
     Raises UnknownTarget. Raises DamagedData if a record's predecessor is missing, or if lost
     entries of the journal may have recorded deployments; with ``incomplete``, errors of lost
@@ -224,13 +233,14 @@ def all_on(
 ) -> list[Deployed]:
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
-    before = None
+    before, stamped = None, stamping.is_stamped(snapshot, target)
     for offset in snapshot.deployments_on(target):
         with noting(incomplete):
             recorded = snapshot.entry(offset)
-            found.append(_deployed(snapshot, recorded, _in_entry(recorded, target), before))
+            made = _in_entry(recorded, target)
+            found.append(_deployed(snapshot, recorded, made, before, stamped=stamped))
         before = offset
-    return found
+    return sorted(found, key=lambda deployed: deployed.order) if stamped else found
 
 
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
@@ -260,8 +270,11 @@ def of_commit(
                 recorded = snapshot.entry(offset)
                 made = [each for each in recorded.entry.deployments if each.commit == commit]
                 befores = [snapshot.deployment_before(each.target, offset) for each in made]
-                pairs = zip(made, befores, strict=True)
-                found += [_deployed(snapshot, recorded, *pair) for pair in pairs]
+                for each, before in zip(made, befores, strict=True):
+                    stamped = stamping.is_stamped(snapshot, each.target)
+                    found.append(_deployed(snapshot, recorded, each, before, stamped=stamped))
+        if all(each.id is not None for each in found):
+            found.sort(key=lambda deployed: (*deployed.order, deployed.target))
         return tuple(found)
 
     return snapshot.retry_on_rewrite(look)
@@ -283,13 +296,28 @@ def on_target(
     note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    return _down(snapshot, target, low, high, incomplete=incomplete)
+    found = _down(snapshot, target, low, high, incomplete=incomplete)
+    if not stamping.is_stamped(snapshot, target):
+        return found
+    return _settled(found, lambda deployed: deployed.time_ns, down=True)
 
 
 def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
     """A target's deployments in reverse order of recording."""
-    low = keys.TARGET + keys.text(target)
-    return _down(snapshot, target, low, keys.after(low))
+    if not stamping.is_stamped(snapshot, target):
+        low = keys.TARGET + keys.text(target)
+        return _down(snapshot, target, low, keys.after(low))
+    low = keys.STAMPED + keys.text(target)
+    found = _down(snapshot, target, low, keys.after(low))
+    return _settled(found, lambda deployed: deployed.order[0], down=True)
+
+
+def _settled(
+    found: Iterator[Deployed], key: Callable[[Deployed], int], *, down: bool
+) -> Iterator[Deployed]:
+    """Deployments in the order of ``key``, equal ones by place, as in every repository."""
+    for _, equal in groupby(found, key):
+        yield from sorted(equal, key=lambda deployed: deployed.place, reverse=down)
 
 
 def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]:
@@ -297,8 +325,11 @@ def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]
 
     Dated ones are passed over in memory: a Recorder makes nothing else.
     """
+    stamped = stamping.is_stamped(snapshot, target)
 
     def look(size: int) -> tuple[list[int], DamagedData | None]:
+        if stamped:
+            return _immediate_by_stamp(snapshot, target, size), None
         offsets = snapshot.newest_deployments(target, size + 1)
         found: list[int] = []
         try:
@@ -319,6 +350,25 @@ def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]
             raise damage
 
 
+def _immediate_by_stamp(snapshot: Snapshot, target: str, size: int) -> list[int]:
+    """The numbers of the entries of the immediate ones among a target's newest by stamps."""
+    found: list[tuple[int, bytes, int | None]] = []
+    low = keys.STAMPED + keys.text(target)
+    high = keys.after(low)
+    while (key := snapshot.last(low, high)) is not None:
+        hybrid_ns, high = keys.moment_of(key), key
+        if len(found) >= size and hybrid_ns != found[-1][0]:
+            break
+        recorded = snapshot.stamped_in(snapshot.entry(keys.offset_of(key)), target, hybrid_ns)
+        made = _in_entry(recorded, target)
+        if (stamp := stamping.stamp_of(snapshot, recorded, made)) is None:
+            raise _bad_index(target)
+        immediate_ = made.time_ns == stamp.recorded_ns
+        found.append((hybrid_ns, made.id(stamp), recorded.sequence if immediate_ else None))
+    newest = sorted(found, key=lambda row: row[:2], reverse=True)[:size]
+    return [number for _, _, number in newest if number is not None]
+
+
 def _if_immediate(
     snapshot: Snapshot, target: str, offset: int, before: int | None
 ) -> Iterator[int]:
@@ -328,14 +378,20 @@ def _if_immediate(
     if made.time_ns == recorded.entry.time_ns:
         yield recorded.sequence
     elif before is None or snapshot.entry(before).sequence != made.previous:
-        _deployed(snapshot, recorded, made, before)  # a look-up may have passed over one
+        # A look-up may have passed over one.
+        _deployed(snapshot, recorded, made, before, stamped=False)
 
 
 def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
     recorded = snapshot.by_sequence(sequence)
-    assert recorded is not None  # it was just read, and deployments are never collected
+    if recorded is None:  # deployments are never collected
+        raise DamagedData(
+            f"operation {sequence} recorded a deployment on {target}, but it is not found",
+            hint="run 'mvc fsck' to see what is damaged",
+        )
     before = snapshot.deployment_before(target, recorded.offset)
-    return _deployed(snapshot, recorded, _in_entry(recorded, target), before)
+    stamped = stamping.is_stamped(snapshot, target)
+    return _deployed(snapshot, recorded, _in_entry(recorded, target), before, stamped=stamped)
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
@@ -343,11 +399,18 @@ def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
 
     The iterator reads only what is taken.
     """
+    found = _up(snapshot, target, since)
+    if not stamping.is_stamped(snapshot, target):
+        return found
+    return _settled(found, lambda deployed: deployed.time_ns, down=False)
+
+
+def _up(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
     low = keys.DEPLOYED + keys.text(target)
     start, high = low + keys.moment(since), keys.after(low)
     last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
 
-    def look() -> tuple[bytes, Deployed] | None:
+    def look() -> tuple[bytes, int, Deployed] | None:
         there = None if last is None else snapshot.by_sequence(last[1])
         bound = start
         if last is not None:
@@ -356,8 +419,8 @@ def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
         return None if key is None else _at_key(snapshot, target, key)
 
     while (found := snapshot.retry_on_rewrite(look)) is not None:
-        yield found[1]
-        last = (found[0], found[1].sequence)
+        yield found[2]
+        last = found[:2]
 
 
 def _down(
@@ -376,7 +439,7 @@ def _down(
             bound = high if there is None else last[0] + keys.number(there.offset)
         return snapshot.last(low, bound)
 
-    def look() -> tuple[bytes, Deployed] | None:
+    def look() -> tuple[bytes, int, Deployed] | None:
         return None if (at := key()) is None else _at_key(snapshot, target, at)
 
     while True:
@@ -391,16 +454,19 @@ def _down(
             continue
         if found is None:
             return
-        yield found[1]
-        last = (found[0], found[1].sequence)
+        yield found[2]
+        last = found[:2]
 
 
-def _at_key(snapshot: Snapshot, target: str, key: bytes) -> tuple[bytes, Deployed]:
-    """The deployment that a key leads to, and the key up to its offset."""
-    recorded = snapshot.entry(keys.offset_of(key))
+def _at_key(snapshot: Snapshot, target: str, key: bytes) -> tuple[bytes, int, Deployed]:
+    """The deployment that a key leads to, after the key up to its offset and its entry's number."""
+    recorded = at = snapshot.entry(keys.offset_of(key))
+    if key.startswith(keys.STAMPED):
+        recorded = snapshot.stamped_in(at, target, keys.moment_of(key))
     before = snapshot.deployment_before(target, recorded.offset)
-    deployed = _deployed(snapshot, recorded, _in_entry(recorded, target), before)
-    return keys.without_offset(key), deployed
+    made, stamped = _in_entry(recorded, target), stamping.is_stamped(snapshot, target)
+    deployed = _deployed(snapshot, recorded, made, before, stamped=stamped)
+    return keys.without_offset(key), at.sequence, deployed
 
 
 def _in_entry(recorded: Recorded, target: str) -> Deployment:
@@ -411,11 +477,17 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
 
 
 def _deployed(
-    snapshot: Snapshot, recorded: Recorded, deployment: Deployment, before: int | None
+    snapshot: Snapshot,
+    recorded: Recorded,
+    deployment: Deployment,
+    before: int | None,
+    *,
+    stamped: bool,
 ) -> Deployed:
     """The deployment, after a check that its predecessor is in the entry at byte ``before``.
 
-    The check detects a look-up that skipped a deployment. Raises DamagedData.
+    The check detects a look-up that skipped a deployment. ``stamped``: those of the target have
+    stamps. Raises DamagedData.
     """
     target, sequence = deployment.target, recorded.sequence
     there = None
@@ -434,20 +506,27 @@ def _deployed(
         key=lambda taken: (taken.entry.done_ns, taken.entry.done_by, taken.entry.reason),
         default=None,
     )
+    stamp = stamping.stamp_of(snapshot, recorded, deployment) if stamped else None
+    recorded_ns = entry.time_ns if stamp is None else stamp.recorded_ns
+    earlier_ns = None if there is None else there.entry.time_ns
+    if stamp is not None:
+        earlier_ns = stamping.recorded_before(snapshot, target, stamp.hybrid_ns)
     return Deployed(
         target,
         deployment.time_ns,
-        entry.time_ns,
+        recorded_ns,
         sequence,
         commit=deployment.commit,
         retracted=retraction is not None,
         retracted_ns=None if retraction is None else retraction.entry.done_ns,
-        clock_back=there is not None and entry.time_ns < there.entry.time_ns,
+        clock_back=earlier_ns is not None and recorded_ns < earlier_ns,
         author=entry.done_by,
         reason=entry.reason,
         returns_to=deployment.returns_to,
         retracted_by="" if retraction is None else retraction.entry.done_by,
         retracted_reason="" if retraction is None else retraction.entry.reason,
+        id=None if stamp is None else deployment.id(stamp),
+        hybrid_ns=None if stamp is None else stamp.hybrid_ns,
     )
 
 

@@ -12,7 +12,18 @@ from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, head_if_known, tags
+from mvc.repo.lookup.refs import (
+    BRANCH,
+    HEAD,
+    TAG,
+    Head,
+    Ref,
+    branches,
+    head,
+    head_if_known,
+    remote_refs,
+    tags,
+)
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue
@@ -32,6 +43,7 @@ __all__ = [
     "head",
     "head_if_known",
     "move_head",
+    "remote_refs",
     "rename_branch",
     "tags",
 ]
@@ -223,7 +235,7 @@ def _refuse_namesake(context: Context, prefix: str, kind: str, name: str) -> Non
 def _others(context: Context, name: str, at: Head) -> list[CommitId]:
     """The commits of all refs but the branch ``name``, a detached HEAD included."""
     tips = [ref.commit for ref in branches(context) if ref.name != name]
-    tips += [ref.commit for ref in tags(context)]
+    tips += [ref.commit for ref in (*tags(context), *remote_refs(context))]
     if at.branch is None and at.commit is not None:
         tips.append(at.commit)
     return tips

@@ -150,7 +150,7 @@ class _Past:
         if deployed.author and deployed.returns_to is None:
             return None
         for earlier in self._earlier(deployed.commit):
-            if earlier.sequence < deployed.sequence:
+            if earlier.order < deployed.order:
                 if earlier.sequence == deployed.returns_to:
                     return earlier
                 if deployed.returns_to is None and not earlier.retracted:

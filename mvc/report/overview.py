@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -24,6 +24,8 @@ from mvc.repo.live import live_now
 from mvc.repo.lookup import refs
 from mvc.repo.times import within
 from mvc.report.axis import By
+from mvc.store.journal.entries import Deployment
+from mvc.store.journal.stamps import Stamp
 from mvc.types import Progress
 
 
@@ -86,7 +88,8 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
     """Reads the whole journal. Raises DamagedData if entries of it are lost."""
     head, names = refs.head_if_known(context), names_by_commit(context)
     history, known = VersionHistory(), dict[CommitId, Commit]()
-    made: dict[str, list[tuple[int, int, Span]]] = {}
+    made: dict[str, list[tuple[Deployment, int, Span]]] = {}
+    late: dict[tuple[str, int], Stamp] = {}
     gone: set[tuple[str, int]] = set()
     now = context.store.clock.now_ns()
     for recorded in context.fresh().entries():  # after the names, so that it has what they name
@@ -95,11 +98,16 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         known.update((commit.id, commit) for commit in entry.commits)
         for d in entry.deployments:
             span = Span(d.commit, d.time_ns, now, author=entry.done_by, reason=entry.reason)
-            made.setdefault(d.target, []).append((d.time_ns, recorded.sequence, span))
+            made.setdefault(d.target, []).append((d, recorded.sequence, span))
+        late.update(((each.target, each.sequence), each.stamp) for each in entry.stamps)
         gone.update((r.target, r.sequence) for r in entry.retractions)
     there, found = history.reachable(), dict[str, tuple[Span, ...]]()
     for target, rows in sorted(made.items()):
-        stay = [row for row in rows if (target, row[1]) not in gone and row[0] <= now]
+        stay = [
+            (_place(d, number, late), span)
+            for d, number, span in rows
+            if (target, number) not in gone and d.time_ns <= now
+        ]
         spans = tuple(span for span in _spans(stay) if _overlaps(span, view))
         if spans:
             found[target] = spans
@@ -114,7 +122,7 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         known=by_id,
         versions=tuple(filter(view.shows, reached)),
         unreached=len(known) - len(reached),
-        lines=_lines(by_id, head, names),
+        lines=_lines(by_id, head, names, {ref.name for ref in refs.remote_refs(context)}),
         names=names,
         live=live_now(context),
         spans=found,
@@ -131,14 +139,17 @@ def _overlaps(span: Span, view: Excerpt) -> bool:
 
 
 def _lines(
-    known: Mapping[CommitId, Commit], head: refs.Head, names: Mapping[CommitId, Sequence[str]]
+    known: Mapping[CommitId, Commit],
+    head: refs.Head,
+    names: Mapping[CommitId, Sequence[str]],
+    remote: Collection[str],
 ) -> dict[CommitId, str]:
     """By version its run, else the branch from which first parents lead to it, else a tag.
 
-    The current branch comes before the others.
+    The current branch comes before the others; names of remotes, which are ``remote``, come last.
     """
     tips = sorted((name, id_) for id_, each in names.items() for name in each)
-    tips.sort(key=lambda tip: (tip[0] != head.branch, tip[0].startswith("tag: ")))
+    tips.sort(key=lambda t: (t[0] != head.branch, t[0] in remote, t[0].startswith("tag: ")))
     found = dict[CommitId, str]()
     for name, tip in [*tips, *(("no branch", id_) for id_ in reversed(list(known)))]:
         at: CommitId | None = tip if name != "HEAD" or head.branch is None else None
@@ -148,11 +159,21 @@ def _lines(
     return found
 
 
-def _spans(rows: list[tuple[int, int, Span]]) -> tuple[Span, ...]:
+def _place(
+    made: Deployment, number: int, late: Mapping[tuple[str, int], Stamp]
+) -> tuple[int, int, bytes]:
+    """As ``Deployed.place``; ``number``: of the deployment's entry, ``late``: stamps by target."""
+    stamp = made.stamp or late.get((made.target, number))
+    if stamp is None:
+        return made.time_ns, number, b""
+    return made.time_ns, stamp.hybrid_ns, made.id(stamp)
+
+
+def _spans(rows: list[tuple[tuple[int, int, bytes], Span]]) -> tuple[Span, ...]:
     """What was live when on a target: of its deployments up to a moment the last one by time."""
-    rows.sort(key=lambda row: row[:2])
-    ended = [replace(span, end_ns=start) for (_, _, span), (start, _, _) in pairwise(rows)]
-    return (*ended, *(span for _, _, span in rows[-1:]))
+    rows.sort(key=lambda row: row[0])
+    ended = [replace(span, end_ns=place[0]) for (_, span), (place, _) in pairwise(rows)]
+    return (*ended, *(span for _, span in rows[-1:]))
 
 
 class VersionChange(Struct, frozen=True):

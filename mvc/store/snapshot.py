@@ -469,10 +469,10 @@ class Snapshot:
         low = keys.STAMPED + (b"" if target is None else keys.text(target))
         return self.last(low, keys.after(low)) is not None
 
-    def newest_hybrid(self, target: str) -> int | None:
-        """The greatest hybrid time of a stamp on a target; None if it has none."""
+    def newest_hybrid(self, target: str, below: int | None = None) -> int | None:
+        """The greatest hybrid time of a stamp on a target, or below one; None if it has none."""
         low = keys.STAMPED + keys.text(target)
-        key = self.last(low, keys.after(low))
+        key = self.last(low, keys.after(low) if below is None else low + keys.moment(below))
         return None if key is None else keys.moment_of(key)
 
     def late_stamp(self, target: str, sequence: int) -> Stamp | None:

@@ -71,7 +71,10 @@ def _show(session: Session, name: str | None = None) -> None:
     remotes, out = session.repository.remotes, session.out
     remote = remotes.find(name)
     found = remotes.show(name)
-    known = {ref.name.partition("/")[2]: ref.commit for ref in remotes.refs(remote.name)}
+    known = {
+        ref.name.partition("/")[2]: ref.commit
+        for ref in session.repository.remote_refs(remote.name)
+    }
     gone = sorted(known.keys() - found.branches.keys() - found.tags.keys())
     if session.as_json:
         out.json("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone})

@@ -110,7 +110,7 @@ def _tell_of_deployment(session: Session, done: Undoing, deployed: Deployed) -> 
         ways = f"'mvc rollback {target}' deploys what was live before; "
     others = session.repository.deployments_of(deployed.commit)
     later = any(
-        each.target == deployed.target and each.sequence > deployed.sequence and not each.retracted
+        each.target == deployed.target and each.order > deployed.order and not each.retracted
         for each in others
     )
     exact = f" --at {format_time(deployed.time_ns)}" if later else ""

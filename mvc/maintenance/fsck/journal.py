@@ -8,10 +8,11 @@ from contextlib import ExitStack, suppress
 from msgspec import Struct, field
 
 from mvc.errors import Busy, DamagedData
-from mvc.ids import CommitId
+from mvc.ids import CommitId, DeploymentId
 from mvc.maintenance.report import Problem
-from mvc.store.journal.entries import Relink, Weights
+from mvc.store.journal.entries import Deployment, Relink, Weights
 from mvc.store.journal.frames import Gap, Recorded, read_entry, scan
+from mvc.store.journal.stamps import Stamp
 from mvc.store.snapshot import JOURNAL, Snapshot
 
 _LOCK_SECONDS = 10.0
@@ -29,8 +30,9 @@ _BROKEN = (
 class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
-    ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten,
-    which is no damage. ``lost``: commits that sound entries name and no sound entry holds.
+    ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten and is
+    not here again, which is no damage. ``lost``: commits that sound entries name and no sound entry
+    holds.
     ``weights``: marks of versions whose weights were given up or stored again.
     ``relinks``: corrections of predecessors that the journal proves to be wrong.
     """
@@ -50,6 +52,7 @@ class JournalCheck(Struct, dict=True):
         self.end = self.snapshot.position
         self._lost_end = [gap for gap in self.snapshot.gaps if gap.start.offset >= self.end.offset]
         self._references = _References()
+        self._named = set[CommitId]()  # of the forgotten
 
     def entries(self) -> Iterator[Recorded]:
         """Every entry that can be read, each checked on the way."""
@@ -100,7 +103,10 @@ class JournalCheck(Struct, dict=True):
     def _checked(self, recorded: Recorded) -> Recorded:
         self.count += 1
         self.last = recorded
-        self.forgotten.update(each.commit for each in recorded.entry.forgotten)
+        for mark in recorded.entry.forgotten:
+            self.forgotten.add(mark.commit)
+            self._named.update({mark.commit} if mark.named else ())
+        self.forgotten.difference_update(set(recorded.entry.here_again) - self._named)
         self.weights += recorded.entry.weights
         # The last entry may be in the middle of being written: see ``_finish``.
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:
@@ -176,6 +182,9 @@ class _References(Struct):
     _newest: dict[str, int] = field(default_factory=dict)
     _before: dict[tuple[str, int], int | None] = field(default_factory=dict)
     _wrong: dict[tuple[str, int], tuple[int | None, int | None]] = field(default_factory=dict)
+    # By target the ids of those with a stamp; by target and number of the entry the others.
+    _stamped: dict[str, set[DeploymentId]] = field(default_factory=dict)
+    _bare: dict[tuple[str, int], Deployment] = field(default_factory=dict)
 
     def take(self, recorded: Recorded) -> None:
         """Checks the next entry."""
@@ -198,6 +207,19 @@ class _References(Struct):
                 self._wrong[target, sequence] = deployment.previous, before
             self._newest[target] = sequence
             self._before[target, sequence] = before
+            if deployment.stamp is None:
+                self._bare[target, sequence] = deployment
+            else:
+                self._take_stamp(deployment, deployment.stamp, sequence)
+        for late in entry.stamps:
+            place = late.target, late.sequence
+            if (made := self._bare.pop(place, None)) is None:
+                what = f"a deployment on {late.target} is stamped that is not recorded without one"
+                self._report(late.target, sequence, what)
+            else:
+                self._take_stamp(made, late.stamp, sequence)
+        for id_ in entry.here_again:
+            self._exists(id_, "a state that is here again", sequence)
         for evidence in entry.evidence:
             self._exists(evidence.commit, "an annotation", sequence)
         for relink in entry.relinks:
@@ -223,6 +245,10 @@ class _References(Struct):
         Returns the corrections of those whose named predecessor is not lost with its entry.
         """
         relinks = []
+        for target, sequence in self._bare:
+            if (target, self._newest[target]) not in self._bare:
+                what = f"a deployment on {target} has no stamp, but the newest one has"
+                self._report(target, sequence, what)
         for (target, sequence), (named, before) in self._wrong.items():
             names = "none" if named is None else f"operation {named}"
             there = "there is none" if before is None else f"it is operation {before}"
@@ -231,6 +257,12 @@ class _References(Struct):
             if named is None or named in self._sequences:
                 relinks.append(Relink(target, sequence, before))
         return relinks
+
+    def _take_stamp(self, made: Deployment, stamp: Stamp, sequence: int) -> None:
+        ids, id_ = self._stamped.setdefault(made.target, set()), made.id(stamp)
+        if id_ in ids:
+            self._report(made.target, sequence, f"the deployment {id_} is recorded twice")
+        ids.add(id_)
 
     def missing(self) -> list[CommitId]:
         """Commits that entries name and no entry holds."""

@@ -341,7 +341,7 @@ def _by_deployment(
 
 
 def names_by_commit(context: Context) -> dict[CommitId, list[str]]:
-    """HEAD, branches, and tags as ``tag: NAME``, by the commit that they name."""
+    """HEAD, branches, tags as ``tag: NAME``, and ``REMOTE/NAME``, by the commit that they name."""
     names: dict[CommitId, list[str]] = {}
     if (tip := refs.head_if_known(context).commit) is not None:
         names[tip] = [refs.HEAD]
@@ -349,6 +349,8 @@ def names_by_commit(context: Context) -> dict[CommitId, list[str]]:
         names.setdefault(ref.commit, []).append(ref.name)
     for ref in refs.tags(context):
         names.setdefault(ref.commit, []).append(f"tag: {ref.name}")
+    for ref in refs.remote_refs(context):
+        names.setdefault(ref.commit, []).append(ref.name)
     return names
 
 
@@ -366,7 +368,8 @@ class Orphans(Struct, frozen=True):
 def orphans(context: Context, tip: CommitId, to: CommitId | None = None) -> Orphans | None:
     """``tip`` and its ancestors that no branch, no tag and not ``to`` leads to; None if none."""
     snapshot = context.fresh()
-    names = {ref.commit for ref in (*refs.branches(context), *refs.tags(context))}
+    every = (*refs.branches(context), *refs.tags(context), *refs.remote_refs(context))
+    names = {ref.commit for ref in every}
     reached = Ancestors(snapshot, names if to is None else names | {to})
     found: dict[CommitId, int] = {}  # where each was published
     waiting = [tip]

@@ -7,7 +7,8 @@ only if, all have. What a stamp will be follows from the journal, whoever asks a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 
 from mvc.ids import DeploymentId
@@ -103,13 +104,36 @@ def stamp_all(store: Store) -> None:
     """Stamps the deployments that have none."""
     while late := missing(store.snapshot):
         for begin in range(0, len(late), _AT_ONCE):
-            few = tuple(late[begin : begin + _AT_ONCE])
-            store.publish(partial(_stamping, store, few))
+            with suppress(_AllStamped):
+                store.publish(partial(_stamping, store, late[begin : begin + _AT_ONCE]))
         store.snapshot.refresh()
 
 
-def _stamping(store: Store, stamps: tuple[LateStamp, ...]) -> Entry:
+class _AllStamped(Exception):
+    """Another process did it meanwhile."""
+
+
+def _stamping(store: Store, late: Sequence[LateStamp]) -> Entry:
+    """The entry that gives these stamps; made under the journal's lock."""
+    known = store.snapshot.late_stamp
+    stamps = tuple(each for each in late if known(each.target, each.sequence) is None)
+    if not stamps:
+        raise _AllStamped
     return Entry("stamp", store.now_ns(), stamps=stamps)
+
+
+def recorded_before(snapshot: Snapshot, target: str, hybrid_ns: int) -> int | None:
+    """When the deployment before one with this hybrid time was recorded; of several the last."""
+
+    def look() -> int | None:
+        before = snapshot.newest_hybrid(target, hybrid_ns)
+        if before is None:
+            return None
+        pairs = [(r, on(r, target)) for r in snapshot.stamped_at(target, before)]
+        found = [stamp_of(snapshot, r, made) for r, made in pairs if made is not None]
+        return max(stamp.recorded_ns for stamp in found if stamp is not None)
+
+    return snapshot.retry_on_rewrite(look)
 
 
 def with_id(snapshot: Snapshot, target: str, hybrid_ns: int, id_: DeploymentId) -> Recorded | None:

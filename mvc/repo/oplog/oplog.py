@@ -12,6 +12,7 @@ from itertools import islice
 from msgspec import Struct
 
 from mvc.errors import UnknownOperation, WrongUsage
+from mvc.model.names import REMOTE
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, TAG
 from mvc.repo.lookup.undos import undone_by
@@ -72,7 +73,7 @@ def _operation(snapshot: Snapshot, recorded: Recorded) -> Operation:
 
 
 def label(ref: str) -> str:
-    """A ref's name for people: ``main``, ``tag v1``, ``HEAD``."""
+    """A ref's name for people: ``main``, ``tag v1``, ``HEAD``, ``origin/main``."""
     if ref.startswith(TAG):
         return f"tag {ref.removeprefix(TAG)}"
-    return ref.removeprefix(BRANCH)
+    return ref.removeprefix(BRANCH).removeprefix(REMOTE)

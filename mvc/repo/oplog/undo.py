@@ -2,7 +2,8 @@
 
 An operation that moved refs or changed the staged removals is undone by an entry that restores
 their previous values. That is possible only while they have the values that the operation set. An
-annotation is undone by an entry that says no more than that.
+annotation is undone by an entry that says no more than that. What came from another repository
+stays: where its branches were, what it said of versions.
 Undoing an undo redoes the operation. Deployments are evidence: they are not undone, but can be
 retracted, and a rollback deploys what was live before.
 """
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from mvc.errors import RefConflict
 from mvc.ids import CommitId
-from mvc.model.names import printable
+from mvc.model.names import REMOTE, printable
 from mvc.repo import deployments
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
@@ -36,6 +37,7 @@ _NOT_UNDONE = {
     "init": "made the repository",
     "deploy": "recorded a deployment, which is not undone",
     "retract": "retracted a deployment, which is not undone",
+    "fetch": "took over what a remote has, which stays",
     "forget": "gave up states, which are gone",
     "drop-weights": "gave up weights, which undo does not bring back",
 }
@@ -207,6 +209,8 @@ class _Revert:
         first: dict[str, RefValue] = {}
         last: dict[str, RefValue] = {}
         for change in recorded.entry.refs:
+            if change.name.startswith(REMOTE):
+                continue  # where a remote is does not change because it is undone here
             first.setdefault(change.name, change.old)
             last[change.name] = change.new
         self.refs = tuple(RefChange(n, last[n], old) for n, old in first.items() if last[n] != old)
@@ -225,8 +229,9 @@ class _Revert:
         )
 
     def _annotates(self) -> bool:
-        """Whether it annotated a version, or took an annotation back, or gave it back."""
-        return bool(_undone_in_the_end(self._snapshot, self._recorded).evidence)
+        """Whether it annotated a version here, or took an annotation back, or gave it back."""
+        origin = _undone_in_the_end(self._snapshot, self._recorded)
+        return bool(origin.evidence) and origin.origin_ns is None
 
     def head(self) -> Head:
         at = self._after(HEAD)

@@ -131,6 +131,22 @@ def frame_of(data: bytes) -> tuple[bytes, int, bytes, bytes] | None:
     return found if found is not None and OVERHEAD + len(found[0]) == len(data) else None
 
 
+def single_frames(data: bytes, what: str) -> Iterator[tuple[bytes, int, bytes, bytes]]:
+    """(frame, sequence, chain, check) of frames that stand one after the other, each once.
+
+    DamagedData for any other bytes; ``what`` names them.
+    """
+    at = 0
+    while at < len(data):
+        frame = _frame_at(data, at)
+        if frame is None:
+            raise DamagedData(f"{what} is damaged: no operation stands at byte {at}")
+        payload, sequence, chain, check = frame
+        end = at + OVERHEAD + len(payload)
+        yield data[at:end], sequence, chain, check
+        at = end
+
+
 def frames_behind(
     data: bytes, offset: int
 ) -> Iterator[tuple[int, tuple[bytes, int, bytes, bytes]]]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from mvc.errors import DamagedData, IoFailed
 from mvc.io.files import FileSystem, ReadFile
-from mvc.io.handles import ReadAhead
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.reader import CACHED_ENTRIES, JournalReader
 from mvc.store.packs.records import (
@@ -84,13 +83,13 @@ class PackReader:
         if cached is None:
             where = f"pack {pack} at byte {offset}"
             file = self._file(pack)
-            head = file.read(offset, _FIRST_READ)
+            head = file.read_header(offset, _FIRST_READ)
             header_size, body_size = read_prefix(head, 1 << 63, where)
             need = PREFIX_SIZE + header_size + CHECK_SIZE
             if need + body_size > len(head):
                 read_prefix(head, file.size() - offset, where)
             if len(head) < need:
-                head += file.read(offset + len(head), need - len(head))
+                head += file.read_header(offset + len(head), need - len(head))
             cached = decode_header(head[:need], where)
             if len(self._headers) > self._cached:
                 self._headers.clear()
@@ -134,7 +133,7 @@ class PackReader:
         """Bytes of header that a damaged record at ``at`` says it has."""
         with suppress(DamagedData):
             file = self._file(pack)
-            return read_prefix(file.read(at, PREFIX_SIZE), file.size() - at, "")[0]
+            return read_prefix(file.read_header(at, PREFIX_SIZE), file.size() - at, "")[0]
         return 0
 
     def _next_magic(self, pack: int, at: int, end: int) -> int:
@@ -220,7 +219,7 @@ class _ReaderAhead(PackReader):
 
     def _file(self, pack: int) -> Any:
         if pack != self._current[0]:
-            self._current = pack, ReadAhead(self._packs._file(pack))
+            self._current = pack, self._packs._file(pack).ahead()
         return self._current[1]
 
 

@@ -1,0 +1,231 @@
+"""The door to a bucket: the door to its mirror, and what comes in is published.
+
+Each slice becomes one swap of the head, so what ends early loses at most a slice.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Self, TypeVar
+
+from msgspec.structs import replace
+
+from mvc.errors import Busy, DamagedData, IoFailed
+from mvc.io.clock import Clock
+from mvc.io.files import TEMPORARY, FileSystem, WriteFile
+from mvc.remote.bucket.mirror import Mirror
+from mvc.remote.bucket.objects import FolderObjects, Objects
+from mvc.remote.bucket.probe import check_conditions
+from mvc.remote.bucket.publishing import Publisher
+from mvc.remote.bucket.sweeping import sweep
+from mvc.remote.door import Head, Received, Slice, Wanted
+from mvc.remote.folder import FolderDoor
+from mvc.remote.remotes import Remote
+from mvc.repo.config import own_config
+from mvc.repo.context import Context
+from mvc.types import Bytes
+
+T = TypeVar("T")
+
+MIRROR = "mirror"
+"""The mirror's folder in ``.mvc/remotes/R``."""
+
+_TRIES = 100
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0  # seconds after a lost race
+_BLOCK = 1 << 20
+
+
+class BucketDoor:
+    """An open bucket. Raises RemoteUnreachable, RemoteRefused and the errors of a repository."""
+
+    def __init__(self, mirror: Mirror, *, held: ExitStack | None = None) -> None:
+        """``held``: is closed with it."""
+        self.url = mirror.objects.url
+        self._mirror = mirror
+        self._publisher = Publisher(mirror)
+        self._held = held or ExitStack()
+        self._looked = False
+
+    def head(self) -> Head:
+        """What the bucket is now. One without a head is empty, and has no identity yet."""
+        self._looked = False
+        found = self._on_mirror(FolderDoor.head)
+        if self._mirror.seen is None:
+            return replace(found, identity=b"", refs={})
+        return found
+
+    def send(self, wanted: Wanted) -> Iterator[Slice]:
+        """The entries as of the last ``head``."""
+
+        def begin(door: FolderDoor) -> tuple[list[Slice], Iterator[Slice]]:
+            self._mirror.fs.load(list(self._mirror.fs.known))
+            slices = door.send(wanted)
+            return list(islice(slices, 1)), slices
+
+        first, rest = self._on_mirror(begin)
+        yield from first
+        with self._taken_back():
+            yield from rest
+
+    def receive(self, given: Slice) -> Received:
+        """Publishes a slice with one swap of the head; again after a lost race."""
+        with _Spool(self._mirror, given) as spool:
+            return self._until_published(lambda door: door.receive(spool.again()))
+
+    def maintain(self, act: Callable[[Context], T]) -> T:
+        """Runs a verb on the bucket's repository and publishes what it changed.
+
+        It may run several times: after a lost race it begins again on what is there. Objects that
+        nothing has named for long enough are deleted first.
+        """
+        lingering = self._on_mirror(lambda _: sweep(self._mirror, self._publisher))
+
+        def run(door: FolderDoor) -> T:
+            self._mirror.linger(lingering)
+            return act(door.context)
+
+        return self._until_published(run, every_pack=True)
+
+    def inspect(self, act: Callable[[Context], T]) -> T:
+        """Runs a verb that only reads, such as fsck, on what the bucket itself holds."""
+        own, self._mirror.fs.own = self._mirror.fs.own, None
+        try:
+            return self._on_mirror(lambda door: act(door.context), every_pack=True)
+        finally:
+            self._mirror.fs.own = own
+
+    def close(self) -> None:
+        """Lets go of the mirror."""
+        self._mirror.close()
+        self._held.close()
+
+    def _until_published(self, act: Callable[[FolderDoor], T], *, every_pack: bool = False) -> T:
+        wait = _FIRST_WAIT
+        for _ in range(_TRIES):
+            done = self._on_mirror(act, every_pack=every_pack)
+            with self._taken_back():
+                if self._publisher.publish():
+                    return done
+            time.sleep(random.uniform(0, wait))  # noqa: S311
+            wait = min(2 * wait, _LONGEST_WAIT)
+        raise Busy(
+            f"others changed {self.url} again and again meanwhile",
+            hint="run it again; where many push at once, 'mvc serve' has no such races",
+        )
+
+    def _on_mirror(self, act: Callable[[FolderDoor], T], *, every_pack: bool = False) -> T:
+        """Runs it on the mirror, as the bucket was when this door last looked.
+
+        Once more on one that is made anew, if the mirror is damaged.
+        """
+        try:
+            with self._taken_back():
+                done = act(self._door(every_pack))
+                if (damage := self._mirror.context.store.snapshot.damage) is None:
+                    return done
+                raise damage
+        except (DamagedData, IoFailed):
+            self._mirror.reset()
+        with self._taken_back():
+            return act(self._door(every_pack))
+
+    def _door(self, every_pack: bool) -> FolderDoor:
+        mirror = self._mirror
+        if not self._looked:
+            mirror.refresh()
+            self._looked = True
+        if every_pack:
+            mirror.fs.load(list(mirror.fs.known))
+        return FolderDoor(self.url, mirror.context)
+
+    @contextmanager
+    def _taken_back(self) -> Iterator[None]:
+        """After an error the next operation looks again, and takes back what the bucket lacks."""
+        try:
+            yield
+        except BaseException:
+            self._looked = False
+            raise
+
+
+class _Spool:
+    """A slice that can be read several times: its records are kept in a file as they are read."""
+
+    def __init__(self, mirror: Mirror, given: Slice) -> None:
+        self._fs = mirror.fs
+        self._path = mirror.place / f"{TEMPORARY}slice"
+        self._given = given
+        self._rest = iter(given.records)
+        self._file: WriteFile | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._fs.unlink(self._path, missing_ok=True)
+
+    def again(self) -> Slice:
+        """The slice; of its records those that were read before come from the file."""
+        return replace(self._given, records=self._records())
+
+    def _records(self) -> Iterator[Bytes]:
+        if self._file is None:
+            self._file = self._fs.open_write(self._path, create=True)
+            self._file.truncate(0)
+        file, end = self._file, self._file.position
+        for at in range(0, end, _BLOCK):
+            yield file.read(at, min(_BLOCK, end - at))
+        for part in self._rest:
+            file.write(part)
+            yield part
+
+
+def open_door(remote: Remote, context: Context | None) -> BucketDoor:
+    """A door to a bucket. Without a name, or a repository, its mirror lasts as long as the door."""
+    with ExitStack() as held:
+        fs = FileSystem()
+        if context is None or not remote.name:
+            place = held.enter_context(fs.temporary_folder())
+        else:
+            place = remote.folder(context) / MIRROR
+        mirror = Mirror(
+            objects_of(remote),
+            place,
+            clock=Clock() if context is None else context.store.clock,
+            config=own_config(fs, {}) if context is None else context.config,
+            own=None if context is None else context.store,
+        )
+        return BucketDoor(mirror, held=held.pop_all())
+
+
+def inspect(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
+    """``BucketDoor.inspect`` of a remote."""
+    with closing(open_door(remote, context)) as door:
+        return door.inspect(act)
+
+
+def objects_of(remote: Remote) -> Objects:
+    """The store of a bucket's URL."""
+    if remote.scheme == "bucket":
+        return FolderObjects(FileSystem(), Path(remote.url.removeprefix("bucket:")))
+    from mvc.remote.bucket.cloud import CloudObjects
+
+    return CloudObjects(remote.url, endpoint=remote.endpoint, region=remote.region)
+
+
+def check_bucket(remote: Remote) -> None:
+    """Raises RemoteRefused unless the store keeps what pushes at once rely on."""
+    check_conditions(objects_of(remote))
+
+
+def maintain(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
+    """``BucketDoor.maintain`` of a remote."""
+    with closing(open_door(remote, context)) as door:
+        return door.maintain(act)

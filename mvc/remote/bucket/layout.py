@@ -1,0 +1,245 @@
+"""The bytes of a bucket: head, parts of the journal, packs (docs/format.md, "Buckets").
+
+All but the head are named by their hash and never change. Whatever is read here may be forged:
+lengths are compared with limits before anything is fetched, and hashes before anything is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from blake3 import blake3
+from msgspec import Struct
+
+from mvc.errors import DamagedData, UnsupportedFormat
+from mvc.ids import DIGEST_SIZE
+from mvc.limits import MAX_ENTRY, MAX_RECORD_HEADER, MIB
+from mvc.model.canonical import Reader, Writer
+from mvc.store.journal.frames import GENESIS, Position, single_frames
+from mvc.store.packs.reader import PACK_HEADER
+from mvc.store.packs.records import CHECK_SIZE, PREFIX_SIZE, read_prefix
+
+HEAD, JOURNAL_PARTS, PACK_OBJECTS, DROPPED = "head", "journal/", "packs/", "dropped/"
+MAX_HEAD = 16 << 10
+PART = MIB  # bytes of frames from which on a part of the journal is final
+_MOST_PARTS = 32  # a part of a long journal is final once it is this fraction of all
+_LONGEST_PART = 32 * MIB
+MAX_PART = 2 * _LONGEST_PART + 2 * MAX_ENTRY
+MAX_DROPPED = 64 * MIB
+_VERSION = 1
+_HEAD_MAGIC, _PART_MAGIC, _DROPPED_MAGIC = b"mvcbkt1\n", b"mvcjrn1\n", b"mvcdrp1\n"
+_CHECK = 16
+_MOST_PACKS = 1 << 24
+_LARGEST_PACK = 1 << 40
+_MOST_FEATURES = 256
+_MAX_FEATURE = 64
+
+
+class PackObject(Struct, frozen=True):
+    """A pack of the journal, and the object that holds it.
+
+    ``size``: bytes of the pack; ``headers``: those behind it, which repeat its records' headers.
+    """
+
+    number: int
+    hash: bytes
+    size: int
+    headers: int
+
+    @property
+    def name(self) -> str:
+        return PACK_OBJECTS + self.hash.hex()
+
+
+class JournalPart(Struct, frozen=True):
+    """An object with consecutive entries. ``size``: of the object; ``frames``: of its entries."""
+
+    hash: bytes
+    size: int
+    frames: int
+
+    @property
+    def name(self) -> str:
+        return JOURNAL_PARTS + self.hash.hex()
+
+
+class BucketHead(Struct, frozen=True):
+    """The one object that changes: it names all others.
+
+    ``rewrites`` counts how often the journal was replaced, ``swaps`` how often the head was: no
+    two heads of a bucket are equal. ``sequence`` and ``chain``: the end of the journal.
+    ``packs`` are those that the entries in ``frames`` name, which are in no part.
+    """
+
+    features: frozenset[str]
+    rewrites: int
+    swaps: int
+    sequence: int
+    chain: bytes
+    parts: tuple[JournalPart, ...]
+    packs: tuple[PackObject, ...]
+    frames: bytes
+
+    @property
+    def end(self) -> Position:
+        """The end of the journal, as a repository's file has it, which keeps entries twice."""
+        frames = sum(part.frames for part in self.parts) + len(self.frames)
+        return Position(2 * frames, self.sequence, self.chain)
+
+    def encoded(self) -> bytes:
+        writer = Writer().raw(_HEAD_MAGIC).uint(_VERSION).uint(len(self.features))
+        for feature in sorted(self.features):
+            writer.text(feature)
+        writer.uint(self.rewrites).uint(self.swaps).uint(self.sequence).raw(self.chain)
+        writer.uint(len(self.parts))
+        for part in self.parts:
+            writer.raw(part.hash).uint(part.size).uint(part.frames)
+        _write_packs(writer, self.packs)
+        data = writer.blob(self.frames).done()
+        return data + blake3(data).digest(_CHECK)
+
+    @classmethod
+    def decode(cls, data: bytes, url: str) -> BucketHead:
+        """DamagedData for anything that ``encoded`` would not make; UnsupportedFormat."""
+        what = f"the head of {url}"
+        body, check = data[:-_CHECK], data[-_CHECK:]
+        if len(data) > MAX_HEAD or blake3(body).digest(_CHECK) != check:
+            raise DamagedData(f"{what} is damaged: it does not match its checksum")
+        reader = Reader(body, what)
+        if reader.raw(len(_HEAD_MAGIC)) != _HEAD_MAGIC:
+            raise reader.fail("it does not begin as one")
+        if reader.uint() != _VERSION:
+            raise UnsupportedFormat(f"{url} needs a newer mvc", hint="upgrade mvc")
+        features = [reader.text(_MAX_FEATURE) for _ in range(reader.count(_MOST_FEATURES))]
+        counts = reader.uint(), reader.uint(), reader.uint()
+        chain = reader.raw(len(GENESIS.chain))
+        parts = tuple(_read_part(reader) for _ in range(reader.count(MAX_HEAD)))
+        packs = _read_packs(reader)
+        frames = reader.blob(MAX_HEAD)
+        reader.end()
+        rewrites, swaps, sequence = counts
+        return cls(
+            frozenset(features), rewrites, swaps, sequence,
+            chain=chain, parts=parts, packs=packs, frames=frames,
+        )  # fmt: skip
+
+
+class PartOfJournal(Struct, frozen=True):
+    """What the object of a part holds: packs that its entries name, and the entries once."""
+
+    packs: tuple[PackObject, ...]
+    frames: bytes
+
+    def encoded(self) -> bytes:
+        writer = Writer().raw(_PART_MAGIC)
+        _write_packs(writer, self.packs)
+        return writer.raw(self.frames).done()
+
+    @classmethod
+    def decode(cls, data: bytes, part: JournalPart, url: str) -> PartOfJournal:
+        what = f"{part.name} of {url}"
+        if len(data) != part.size or blake3(data).digest() != part.hash:
+            raise DamagedData(f"{what} does not match its hash")
+        reader = Reader(data, what)
+        if reader.raw(len(_PART_MAGIC)) != _PART_MAGIC:
+            raise reader.fail("it does not begin as one")
+        packs = _read_packs(reader)
+        frames = reader.raw(part.frames)
+        reader.end()
+        return cls(packs, frames)
+
+
+def final_size(frames: int) -> int:
+    """Bytes of frames from which on a part is final, of a journal with so many."""
+    return max(PART, min(frames // _MOST_PARTS, _LONGEST_PART))
+
+
+def _read_part(reader: Reader) -> JournalPart:
+    return JournalPart(reader.raw(DIGEST_SIZE), reader.uint(MAX_PART), reader.uint(MAX_PART))
+
+
+def _write_packs(writer: Writer, packs: Sequence[PackObject]) -> None:
+    writer.uint(len(packs))
+    for pack in packs:
+        writer.uint(pack.number).raw(pack.hash).uint(pack.size).uint(pack.headers)
+
+
+def _read_packs(reader: Reader) -> tuple[PackObject, ...]:
+    return tuple(_read_pack(reader) for _ in range(reader.count(_MOST_PACKS)))
+
+
+def _read_pack(reader: Reader) -> PackObject:
+    number, hash_ = reader.uint((1 << 32) - 1), reader.raw(DIGEST_SIZE)
+    size, headers = reader.uint(_LARGEST_PACK), reader.uint(_LARGEST_PACK)
+    if not number or size < len(PACK_HEADER) or headers > size + PREFIX_SIZE:
+        raise reader.fail("a pack's sizes are impossible")
+    return PackObject(number, hash_, size, headers)
+
+
+# -- packs ----------------------------------------------------------------------------------------
+
+
+def encode_headers(records: Mapping[int, bytes]) -> bytes:
+    """What stands behind a pack: for each record, by offset, the bytes before it that belong to
+    none, and its header up to its body.
+    """
+    writer, at = Writer().uint(len(records)), len(PACK_HEADER)
+    for offset in sorted(records):
+        header = records[offset]
+        writer.uint(offset - at).raw(header)
+        at = offset + len(header) + read_prefix(header, 1 << 62, "a pack")[1]
+    return writer.done()
+
+
+def decode_headers(data: bytes, pack: PackObject, url: str) -> Iterator[tuple[int, bytes]]:
+    """(offset, header) of the records of a pack; DamagedData if they do not fit into it."""
+    what = f"the end of {pack.name} of {url}"
+    reader, at = Reader(data, what), len(PACK_HEADER)
+    for _ in range(reader.count(pack.size)):
+        at += reader.uint(pack.size)
+        prefix = reader.raw(PREFIX_SIZE)
+        header_size, body_size = read_prefix(prefix, pack.size - at, what)
+        if header_size > MAX_RECORD_HEADER:
+            raise reader.fail("a header is too long")
+        yield at, prefix + reader.raw(header_size + CHECK_SIZE)
+        at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
+    reader.end()
+
+
+# -- what a rewriting no longer names -------------------------------------------------------------
+
+
+def encode_dropped(hashes: Iterable[bytes]) -> bytes:
+    """A note, written before a head that names these packs no more."""
+    return _DROPPED_MAGIC + b"".join(sorted(hashes))
+
+
+def decode_dropped(data: bytes, url: str) -> set[bytes]:
+    """The hashes of the packs; raises DamagedData."""
+    reader = Reader(data, f"a note of dropped packs in {url}")
+    if reader.raw(len(_DROPPED_MAGIC)) != _DROPPED_MAGIC or (len(data) - 8) % DIGEST_SIZE:
+        raise reader.fail("it does not begin as one")
+    return {reader.raw(DIGEST_SIZE) for _ in range((len(data) - 8) // DIGEST_SIZE)}
+
+
+# -- entries --------------------------------------------------------------------------------------
+
+
+def follow(frames: bytes, begin: int, at: Position, what: str) -> tuple[bytes, Position] | None:
+    """The entries from ``at`` on as a repository's journal has them, twice, and where they end.
+
+    ``begin``: the offset of the first of ``frames`` there, not after ``at``. None if the entry at
+    that offset does not follow what ends at ``at``.
+    """
+    place = begin
+    out: list[bytes] = []
+    for frame, sequence, chain, check in single_frames(frames, what):
+        if place >= at.offset:
+            if place != at.offset or chain != at.chain or sequence < at.sequence:
+                if not out:
+                    return None
+                raise DamagedData(f"{what} is damaged: its chain breaks at entry {at.sequence}")
+            out.append(frame * 2)
+            at = Position(place + 2 * len(frame), sequence + 1, check)
+        place += 2 * len(frame)
+    return b"".join(out), at

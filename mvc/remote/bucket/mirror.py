@@ -1,0 +1,403 @@
+"""The mirror of a bucket: a repository whose journal is the bucket's, and whose packs are there.
+
+What the bucket holds is decided by its head alone. The mirror may be ahead of it, while something
+is published; what did not get there is taken back. It is disposable: a mirror that is damaged, or
+that does not lead to the bucket's head, is made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blake3 import blake3
+from msgspec import Struct
+
+from mvc.errors import DamagedData, HistoryMissing, MvcError
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
+from mvc.model.canonical import Reader, Writer
+from mvc.remote.bucket.layout import (
+    HEAD,
+    MAX_HEAD,
+    BucketHead,
+    JournalPart,
+    PackObject,
+    PartOfJournal,
+    follow,
+)
+from mvc.remote.bucket.objects import Objects
+from mvc.remote.bucket.packs import MirrorPacks, OwnRecords
+from mvc.repo.config import Config
+from mvc.repo.context import Context
+from mvc.store.format import FORMAT, format_line, parse_format
+from mvc.store.index.reader import INDEX
+from mvc.store.journal.frames import GENESIS, Position
+from mvc.store.journal.high_water_mark import HIGH_WATER_MARK
+from mvc.store.packs.reader import PACKS, pack_path
+from mvc.store.snapshot import JOURNAL
+from mvc.store.store import FOLDER, Store, create
+
+if TYPE_CHECKING:
+    from mvc.store.writing.pack_writer import PackWriter
+
+_SEEN, _KNOWN = "seen", "packs"
+_SEEN_VERSION = b"mvcmir1\n"
+_CHECK = 16
+_ROW = 8 + 32 + 8 + 8
+_MAX_VERSION = 1024
+_AT_ONCE = 16  # requests
+_PARTS_AT_ONCE = 4
+EMPTY = BucketHead(frozenset(), 0, 0, 0, chain=GENESIS.chain, parts=(), packs=(), frames=b"")
+
+
+class Seen(Struct, frozen=True):
+    """The head that the mirror was brought up to; ``version``: the store's name for it."""
+
+    version: str
+    head: BucketHead
+    data: bytes
+
+
+class MirrorStore(Store):
+    """The store of a mirror. ``lingering``: the bucket holds packs that nothing names any more."""
+
+    lingering = False
+
+    def pack_writer(self, *, fresh: bool = True) -> PackWriter:  # noqa: ARG002
+        """Always to new packs: an object of a bucket never changes."""
+        return super().pack_writer(fresh=True)
+
+    def unnamed_packs(self) -> set[int]:
+        """Also packs that were dropped: their objects stay in the bucket for a while."""
+        fs = self.fs
+        known = set(fs.known) if isinstance(fs, MirrorPacks) else set()
+        for recorded in self.snapshot.entries():
+            known -= {region.pack for region in recorded.entry.regions if region.length}
+        return super().unnamed_packs() | known | ({0} if self.lingering else set())
+
+
+class Mirror:
+    """A bucket as a repository. One process at a time uses it; ``close`` lets go of it."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        place: Path,
+        *,
+        clock: Clock,
+        config: Config,
+        own: Store | None = None,
+    ) -> None:
+        """``place``: its folder, which need not be there; nobody else may use it meanwhile.
+
+        ``own``: the repository whose remote it is; records that it has are read there.
+        """
+        self.objects = objects
+        self.place = place
+        self._clock = clock
+        self._config = Config({**config.values, "core.bare": (True, "flag")})
+        self._folder = place / FOLDER
+        self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
+        records = None if own is None else OwnRecords(own)
+        self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, records)
+        self._context: Context | None = None
+        self.seen: Seen | None = None
+        self.pending: dict[int, PackObject] = {}
+        """Packs of entries behind the head, which were written to the bucket."""
+        self._written = 0  # rows of packs in their file
+        try:
+            self._lock = FileSystem().lock(self._locked())
+            self._load()
+        except BaseException:
+            self.pool.shutdown()
+            raise
+
+    def _locked(self) -> Path:
+        self.fs.make_dirs(self.place)
+        return self.place / "lock"
+
+    def close(self) -> None:
+        self._close_context()
+        self.pool.shutdown(wait=False, cancel_futures=True)
+        self._lock.release()
+
+    # -- the repository -------------------------------------------------------------------
+
+    @property
+    def context(self) -> Context:
+        """The mirror as an open repository."""
+        if self._context is None:
+            self._check_features()
+            store = MirrorStore(self.fs, self._clock, self._folder)
+            self._context = Context(store, self.place, self._config)
+        return self._context
+
+    def linger(self, lingering: bool) -> None:
+        """Notes whether the bucket has packs that nothing names: then no state is gone."""
+        store = self.context.store
+        if isinstance(store, MirrorStore):
+            store.lingering = lingering
+
+    def _check_features(self) -> None:
+        if self.seen is not None:
+            parse_format(format_line(self.seen.head.features))
+
+    def _close_context(self) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.store.close()
+
+    # -- up to date -------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Brings the mirror up to the bucket's head; one round trip if there is no news.
+
+        HistoryMissing if the bucket has no head any more.
+        """
+        known = "" if self.seen is None else self.seen.version
+        found = self.objects.look(HEAD, MAX_HEAD, known)
+        if found is None:
+            if self.seen is not None:
+                raise HistoryMissing(
+                    f"{self.objects.url} is empty, but was not before",
+                    hint="if that is intended, remove the remote and add it again",
+                )
+            self._make()
+        elif self.seen is not None and found.version == known:
+            self._follow(self.seen)
+        else:
+            head = BucketHead.decode(found.data, self.objects.url)
+            self._follow(Seen(found.version, head, found.data))
+
+    def _make(self) -> None:
+        """A new repository, which becomes the bucket's once it is published."""
+        if self.fs.stat(self._folder) is None:
+            create(FileSystem(), self._clock, self.place, "main", b"")
+
+    def _follow(self, seen: Seen) -> None:
+        """Takes in what the head has beyond the mirror, after what it has not is taken back."""
+        parse_format(format_line(seen.head.features))
+        local, pending = self._local_end(), self.pending
+        self.pending = {}
+        places = [local] if self.seen is None else [local, self.seen.head.end]
+        for at in places:
+            if at is None:
+                continue
+            with suppress(DamagedData):  # then it is read anew
+                if self._extend(seen, at):
+                    if at == local:  # what was published got there, whatever was answered
+                        self.fs.known.update(pending)
+                    self.remember(seen)
+                    return
+        self._rebuild(seen)
+
+    def _extend(self, seen: Seen, at: Position) -> bool:
+        """Goes on after ``at``, if the head's journal has that place."""
+        if not self.has(at):
+            return False
+        head = seen.head
+        if at == head.end:
+            self._cut(at)
+            self._write_format(head)
+            return True
+        packs: dict[int, PackObject] = {}
+        written: list[bytes] = []
+        end = at
+        for begin, part in self._sources(head, at.offset):
+            followed = follow(part.frames, begin, end, self.objects.url)
+            if followed is None:
+                return False
+            written.append(followed[0])
+            end = followed[1]
+            packs.update((pack.number, pack) for pack in part.packs)
+        if end != head.end:
+            raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
+        self._cut(at)
+        self._note_packs(packs)
+        with self.fs.open_write(self._folder / JOURNAL) as file:
+            file.write(written)
+        self._write_format(head)
+        if self._context is not None:
+            self._context.fresh()
+        return True
+
+    def _sources(self, head: BucketHead, offset: int) -> Iterator[tuple[int, PartOfJournal]]:
+        """Where the entries of parts that end after ``offset`` begin, and these, in order."""
+        begin, wanted = 0, []
+        for part in head.parts:
+            if begin + 2 * part.frames > offset:
+                wanted.append((begin, part))
+            begin += 2 * part.frames
+        for at in range(0, len(wanted), _PARTS_AT_ONCE):
+            some = wanted[at : at + _PARTS_AT_ONCE]
+            read = self.pool.map(self._part, [part for _, part in some])
+            yield from zip((start for start, _ in some), read, strict=True)
+        yield begin, PartOfJournal(head.packs, head.frames)
+
+    def _part(self, part: JournalPart) -> PartOfJournal:
+        data = self.objects.read(part.name, part.size)
+        if data is None:
+            raise DamagedData(f"{self.objects.url} lacks {part.name}")
+        return PartOfJournal.decode(data, part, self.objects.url)
+
+    def _local_end(self) -> Position | None:
+        """The end of the mirror's journal, if it is open or was left ahead of the head."""
+        if self._context is not None:
+            return self._context.fresh().position
+        return None
+
+    def has(self, at: Position) -> bool:
+        """Whether an entry of the mirror's journal ends at ``at``."""
+        path = self._folder / JOURNAL
+        if self.fs.stat(path) is None or not at.offset:
+            return False
+        with self.fs.open_read(path) as file:
+            return file.read(at.offset - len(at.chain), len(at.chain)) == at.chain
+
+    def _cut(self, at: Position) -> None:
+        """Takes back what the journal has after ``at``, and the packs that only this names."""
+        path = self._folder / JOURNAL
+        identity = self.fs.stat(path)
+        if identity is None or identity.size <= at.offset:
+            return
+        self._close_context()
+        with self.fs.open_write(path) as file:
+            file.truncate(at.offset)
+        self._remove_derived()
+        self._remove_packs(set(self.fs.known))
+
+    def _remove_derived(self) -> None:
+        self.fs.unlink(self._folder / HIGH_WATER_MARK, missing_ok=True)
+        if self.fs.stat(self._folder / INDEX) is not None:
+            self.fs.remove_tree(self._folder / INDEX)
+
+    def _remove_packs(self, kept: set[int]) -> None:
+        """Deletes the files of packs that are not in the bucket under their number."""
+        folder = self._folder / PACKS
+        names = {pack_path(folder, number).name for number in kept}
+        for name in self.fs.list(folder):
+            if name not in names:
+                self.fs.unlink(folder / name, missing_ok=True)
+
+    def _note_packs(self, packs: dict[int, PackObject]) -> None:
+        """Adds packs of the bucket; a number that means another object now loses its file."""
+        for number, pack in packs.items():
+            before = self.fs.known.get(number)
+            if before != pack:
+                self.fs.unlink(pack_path(self._folder / PACKS, number), missing_ok=True)
+                self._written = self._written if before is None else 0
+        self.fs.known.update(packs)
+
+    def _write_format(self, head: BucketHead) -> None:
+        line = format_line(head.features)
+        path = self._folder / FORMAT
+        if self.fs.read_bytes(path, 1 << 16) != line:
+            self._close_context()
+            self.fs.write_atomic(path, line)
+
+    def _rebuild(self, seen: Seen) -> None:
+        """Makes the mirror anew. Packs that have their number again keep their files."""
+        before, head = dict(self.fs.known), seen.head
+        self._close_context()
+        self.fs.unlink(self.place / _SEEN, missing_ok=True)
+        self.seen, self._written = None, 0
+        if self.fs.stat(self._folder) is not None and self.fs.stat(self._folder / PACKS) is None:
+            self.fs.remove_tree(self._folder)
+        self._make()
+        self._remove_derived()
+        packs: dict[int, PackObject] = {}
+        end = GENESIS
+        temporary = self._folder / f"{JOURNAL}.new"
+        self.fs.unlink(temporary, missing_ok=True)
+        with self.fs.open_write(temporary, create=True) as file:
+            for begin, part in self._sources(head, 0):
+                followed = follow(part.frames, begin, end, self.objects.url)
+                if followed is None:
+                    raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
+                file.write(followed[0])
+                end = followed[1]
+                packs.update((pack.number, pack) for pack in part.packs)
+        if end != head.end or not head.sequence:
+            raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
+        self._remove_packs({number for number, pack in packs.items() if before.get(number) == pack})
+        self.fs.forget()
+        self.fs.known.update(packs)
+        self.fs.replace(temporary, self._folder / JOURNAL)
+        self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
+        self.remember(seen)
+
+    def settle(self, seen: Seen, packs: dict[int, PackObject], *, anew: bool = False) -> None:
+        """Notes what was swapped in; ``packs`` are new in the bucket, or ``anew`` all it names."""
+        if anew:
+            self.fs.forget()
+            self._written = 0
+        self.fs.known.update(packs)
+        self.remember(seen)
+
+    def reset(self) -> None:
+        """Deletes the mirror; the next ``refresh`` makes it again."""
+        self._close_context()
+        self.seen, self._written = None, 0
+        self.fs.forget()
+        for name in (_SEEN, _KNOWN):
+            self.fs.unlink(self.place / name, missing_ok=True)
+        if self.fs.stat(self._folder, follow=False) is not None:
+            self.fs.remove_tree(self._folder)
+
+    # -- what it remembers ------------------------------------------------------------------
+
+    def remember(self, seen: Seen) -> None:
+        """Notes, for the next process, what the mirror is now."""
+        if self.seen == seen:
+            return
+        rows = list(self.fs.known.values())[self._written :]
+        path = self.place / _KNOWN
+        with self.fs.open_write(path, create=True) as file:
+            file.truncate(self._written * _ROW)
+            file.write(b"".join(map(_row, rows)))
+        self._written += len(rows)
+        data = Writer().raw(_SEEN_VERSION).text(seen.version).uint(self._written).blob(seen.data)
+        body = data.done()
+        self.fs.write_atomic(self.place / _SEEN, body + blake3(body).digest(_CHECK))
+        self.seen = seen
+
+    def _load(self) -> None:
+        """Reads what was noted; a mirror without a sound note is made again."""
+        path = self.place / _SEEN
+        try:
+            if self.fs.stat(path) is None:
+                raise DamagedData("there is no note")
+            data = self.fs.read_bytes(path, MAX_HEAD + 2 * _MAX_VERSION)
+            if blake3(data[:-_CHECK]).digest(_CHECK) != data[-_CHECK:]:
+                raise DamagedData("the note does not match its checksum")
+            reader = Reader(data[:-_CHECK], "the note of a mirror")
+            if reader.raw(len(_SEEN_VERSION)) != _SEEN_VERSION:
+                raise reader.fail("it does not begin as one")
+            version, count = reader.text(_MAX_VERSION), reader.uint(1 << 32)
+            head = reader.blob(MAX_HEAD)
+            seen = Seen(version, BucketHead.decode(head, self.objects.url), head)
+            rows = self.fs.read_bytes(self.place / _KNOWN, 1 << 32)[: count * _ROW]
+            if len(rows) != count * _ROW or not self.has(seen.head.end):
+                raise DamagedData("the note does not match the mirror")
+        except MvcError:
+            self.reset()
+            return
+        for at in range(0, len(rows), _ROW):
+            pack = _pack(rows[at : at + _ROW])
+            self.fs.known[pack.number] = pack
+        self._written = count
+        self.seen = seen
+
+
+def _row(pack: PackObject) -> bytes:
+    numbers = (each.to_bytes(8, "little") for each in (pack.number, pack.size, pack.headers))
+    return b"".join((*numbers, pack.hash))
+
+
+def _pack(row: bytes) -> PackObject:
+    number, size, headers = (int.from_bytes(row[at : at + 8], "little") for at in (0, 8, 16))
+    return PackObject(number, row[24:], size, headers)

@@ -1,0 +1,313 @@
+"""Packs of a mirror: files that hold headers only, whose bodies are read from the bucket."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from pathlib import Path
+
+from mvc.errors import DamagedData, MvcError, RemoteUnreachable
+from mvc.io.files import FileIdentity, FileSystem, ReadFile, WriteFile
+from mvc.io.handles import ReadAhead
+from mvc.remote.bucket.layout import PackObject, decode_headers
+from mvc.remote.bucket.objects import Objects
+from mvc.store.packs.reader import PACK_HEADER, PACKS, pack_path
+from mvc.store.packs.records import (
+    CHECK_SIZE,
+    PREFIX_SIZE,
+    RecordHeader,
+    decode_header,
+    read_prefix,
+)
+from mvc.store.store import Store
+
+_AHEAD = 4 << 20  # bytes that are read at most before they are asked for
+_SMALL_PACK = 1 << 20  # bytes of a pack up to which all of it is read at once
+_KEPT_BODIES = 48  # of small packs
+_AHEAD_PACKS = 24
+_LOADED_TOGETHER = 256
+
+Fetch = Callable[[int, int], bytes]
+
+
+class OwnRecords:
+    """Records of a bucket that another repository, the client's own, holds byte for byte."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read(self, header: RecordHeader, skip: int, length: int) -> bytes | None:
+        """Bytes of a record with this header, from its byte ``skip`` on; None if there is none."""
+        store = self._store
+        with suppress(MvcError):  # the bucket has it, too
+            for step in store.graph.codings(header.members[0].id, header.members[0].start):
+                if step.header == header:
+                    path = pack_path(store.folder / PACKS, step.pack)
+                    with store.fs.open_read(path) as file:
+                        data = file.read(step.offset + skip, length)
+                    return data if len(data) == length else None
+        return None
+
+
+class RemotePack(ReadFile):
+    """A pack in a bucket. Headers of records are read from the local file.
+
+    Reads that follow each other are answered from what was read ahead, which never goes beyond
+    the pack and is at most as much as was read before.
+    """
+
+    def __init__(
+        self, headers: ReadFile, fetch: Fetch, ahead: Executor | None, own: OwnRecords | None
+    ) -> None:
+        """``ahead``: where what comes next is read meanwhile, if anywhere."""
+        self.path = headers.path
+        self.headers = headers
+        self._fetch = fetch
+        self._own = own
+        self._records: list[int] = []  # where they begin
+        self._pool = ahead
+        self._next: tuple[int, int, Future[bytes]] | None = None  # start, length
+        self._end = -1  # where the last read ended
+        self._run = 0  # bytes that were read one after the other
+
+    def close(self) -> None:
+        self.headers.close()
+
+    def identity(self) -> FileIdentity:
+        return self.headers.identity()
+
+    def fileno(self) -> int:
+        return self.headers.fileno()
+
+    def read_header(self, offset: int, length: int) -> bytes:
+        return self.headers.read(offset, length)
+
+    def ahead(self) -> ReadAhead:
+        return _HeadersAhead(self)
+
+    def is_hole(self, offset: int, length: int) -> bool:  # noqa: ARG002
+        return False
+
+    def read(self, offset: int, length: int) -> bytes:
+        size = self.size()
+        length = max(0, min(length, size - offset))
+        if offset + length <= len(PACK_HEADER):
+            return self.headers.read(offset, length)
+        own = self._read_own(offset, length)
+        if own is not None:
+            return own
+        goes_on = offset == self._end
+        data = self._from_ahead(offset, length)
+        self._run = (self._run if goes_on else 0) + length
+        self._end = offset + length
+        self._read_ahead(size)
+        return data
+
+    def _from_ahead(self, offset: int, length: int) -> bytes:
+        """Takes from what was read ahead what there is, and reads the rest."""
+        ready, self._next = self._next, None
+        if ready is None or not ready[0] <= offset < ready[0] + ready[1]:
+            return self._fetch(offset, length)
+        start, has, future = ready
+        data = future.result()
+        found = data[offset - start : offset - start + length]
+        if len(found) == length:
+            if offset + length < start + has:
+                self._next = ready
+            return found
+        return found + self._fetch(offset + len(found), length - len(found))
+
+    def _read_ahead(self, size: int) -> None:
+        ready = self._next
+        if self._pool is None:
+            return
+        if ready is not None and ready[0] <= self._end < ready[0] + ready[1]:
+            return
+        length = min(self._run, _AHEAD, size - self._end)
+        if length > 0 and self._run > length // 2:
+            start = self._end
+            self._next = start, length, self._pool.submit(self._fetch, start, length)
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        length = max(0, min(len(buffer), self.size() - offset))
+        data = self._read_own(offset, length)
+        if data is None:
+            data = self._fetch(offset, length)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def _read_own(self, offset: int, length: int) -> bytes | None:
+        """The same bytes of the client's own repository, if they lie in one record that it has."""
+        if self._own is None:
+            return None
+        with suppress(DamagedData):
+            if not self._records:
+                self._records = list(self._begins())
+            at = bisect_right(self._records, offset) - 1
+            if at >= 0:
+                begin = self._records[at]
+                header = self._header(begin)
+                if offset + length <= begin + header.size:
+                    return self._own.read(header, offset - begin, length)
+        return None
+
+    def _begins(self) -> Iterator[int]:
+        at, size = len(PACK_HEADER), self.size()
+        while at + PREFIX_SIZE < size:
+            prefix = self.headers.read(at, PREFIX_SIZE)
+            header_size, body_size = read_prefix(prefix, size - at, self.path.name)
+            yield at
+            at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
+
+    def _header(self, begin: int) -> RecordHeader:
+        header_size, _ = read_prefix(
+            self.headers.read(begin, PREFIX_SIZE), self.size() - begin, self.path.name
+        )
+        data = self.headers.read(begin, PREFIX_SIZE + header_size + CHECK_SIZE)
+        return decode_header(data, self.path.name)
+
+
+class _HeadersAhead(ReadAhead):
+    """Headers in order, many at once; bodies as the pack reads them."""
+
+    def __init__(self, pack: RemotePack) -> None:
+        super().__init__(pack.headers)
+        self._pack = pack
+
+    def read(self, offset: int, length: int) -> bytes:
+        return self._pack.read(offset, length)
+
+    def read_header(self, offset: int, length: int) -> bytes:
+        return super().read(offset, length)
+
+
+class MirrorPacks(FileSystem):
+    """The file system of a mirror: packs that are objects of the bucket are read from there.
+
+    ``known`` are these packs, by number. The headers of one are loaded when it is first opened,
+    with those of the packs that follow. Bodies of small packs are read whole and kept for a while;
+    where packs are read one after the other, the next ones meanwhile.
+    """
+
+    def __init__(
+        self, folder: Path, objects: Objects, pool: Executor, own: OwnRecords | None = None
+    ) -> None:
+        """``own``: where records are looked for before they are read from the bucket."""
+        self._folder = folder
+        self._objects = objects
+        self._pool = pool
+        self._bodies: OrderedDict[int, Future[bytes]] = OrderedDict()
+        self._last, self._run = 0, 0  # the pack that was read last, and how many before it
+        self._lock = threading.Lock()
+        self.own = own
+        self.known: dict[int, PackObject] = {}
+
+    def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
+        pack = self._pack_at(path)
+        if pack is None:
+            return super().open_read(path, follow=follow)
+        if self.stat(path) is None:
+            self.load(range(pack.number, pack.number + _LOADED_TOGETHER))
+        headers = super().open_read(path, follow=follow)
+
+        def fetch(start: int, length: int) -> bytes:
+            return self._fetch(pack, start, length)
+
+        ahead = self._pool if pack.size > _SMALL_PACK else None
+        return RemotePack(headers, fetch, ahead, self.own)
+
+    def _pack_at(self, path: Path) -> PackObject | None:
+        stem = path.name.partition(".")[0]
+        if path.parent != self._folder or not (stem.isascii() and stem.isdigit()):
+            return None
+        return self.known.get(int(stem))
+
+    # -- headers -------------------------------------------------------------------------
+
+    def load(self, numbers: Iterable[int]) -> None:
+        """Makes the files of packs that have none yet; a few small ones are read with bodies."""
+        packs = (self.known[number] for number in numbers if number in self.known)
+        absent = [p for p in packs if self.stat(pack_path(self._folder, p.number)) is None]
+        few = len(absent) <= _KEPT_BODIES
+        for _ in self._pool.map(lambda pack: self._load(pack, body=few), absent):
+            pass
+
+    def _load(self, pack: PackObject, *, body: bool) -> None:
+        whole = body and pack.size <= _SMALL_PACK
+        start, length = (0 if whole else pack.size), pack.headers + (pack.size if whole else 0)
+        data = self._read(pack, start, length)
+        if whole:
+            self._keep(pack.number, _done(data[: pack.size]))
+        headers = decode_headers(data[length - pack.headers :], pack, self._objects.url)
+        self.write_headers(pack, headers)
+
+    def write_headers(self, pack: PackObject, headers: Iterable[tuple[int, bytes]]) -> None:
+        """Makes the file of a pack: its headers where they lie in it, nothing between them."""
+
+        def fill(file: WriteFile) -> None:
+            file.write_at(0, PACK_HEADER)
+            for offset, header in headers:
+                file.write_at(offset, header)
+            file.truncate(pack.size)
+
+        path = pack_path(self._folder, pack.number)
+        self.replace_file(path, fill, mode=None, durable=False)
+
+    # -- bodies --------------------------------------------------------------------------
+
+    def _fetch(self, pack: PackObject, start: int, length: int) -> bytes:
+        if pack.size > _SMALL_PACK:
+            return self._read(pack, start, length)
+        for number in self._ahead(pack):
+            if number in self.known and self.known[number].size <= _SMALL_PACK:
+                self._body(self.known[number])
+        return self._body(pack).result()[start : start + length]
+
+    def _ahead(self, pack: PackObject) -> range:
+        """Numbers of packs that will be read next, if those before it were."""
+        with self._lock:
+            if pack.number != self._last:
+                self._run = self._run + 1 if pack.number == self._last + 1 else 0
+                self._last = pack.number
+            return range(pack.number + 1, pack.number + 1 + min(2 * self._run, _AHEAD_PACKS))
+
+    def _body(self, pack: PackObject) -> Future[bytes]:
+        with self._lock:
+            found = self._bodies.get(pack.number)
+        if found is None:
+            found = self._pool.submit(self._read, pack, 0, pack.size)
+            self._keep(pack.number, found)
+        return found
+
+    def _keep(self, number: int, body: Future[bytes]) -> None:
+        with self._lock:
+            self._bodies[number] = body
+            while len(self._bodies) > _KEPT_BODIES:
+                self._bodies.popitem(last=False)
+
+    def _read(self, pack: PackObject, start: int, length: int) -> bytes:
+        data = self._objects.read_range(pack.name, start, length)
+        if data is None:
+            raise RemoteUnreachable(
+                f"{self._objects.url} has no {pack.name} any more",
+                hint="it was collected while it was read: run it again",
+            )
+        if len(data) != length:
+            raise DamagedData(f"{pack.name} of {self._objects.url} is shorter than its head says")
+        return data
+
+    def forget(self) -> None:
+        """Drops the bodies that are kept, and all packs."""
+        with self._lock:
+            self._bodies.clear()
+        self.known.clear()
+
+
+def _done(data: bytes) -> Future[bytes]:
+    future: Future[bytes] = Future()
+    future.set_result(data)
+    return future

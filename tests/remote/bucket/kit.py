@@ -1,0 +1,96 @@
+"""Repositories that share a bucket, and a small history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.ids import CommitId
+from mvc.maintenance.fsck.fsck import fsck
+from mvc.remote.bucket import door as doors
+from mvc.remote.bucket import inspect, maintain
+from mvc.remote.bucket.objects import Objects
+from mvc.remote.fetch import Fetched, fetch
+from mvc.remote.push import Pushed, PushOptions, push
+from mvc.remote.remotes import Remote, add_remote
+
+T = TypeVar("T")
+Wrap = Callable[[Objects], Objects]
+
+
+class Team:
+    """Repositories by name, all with the remote ``origin``; ``wrap`` goes around each store."""
+
+    def __init__(self, folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.url = folder, url
+        self.wrap: Wrap = lambda objects: objects
+        self._repos: dict[str, Repository] = {}
+        real = doors.objects_of
+        monkeypatch.setattr(doors, "objects_of", lambda remote: self.wrap(real(remote)))
+
+    @property
+    def remote(self) -> Remote:
+        return Remote(self.url, name="origin")
+
+    def __getitem__(self, name: str) -> Repository:
+        if name not in self._repos:
+            root = self.folder / name
+            if root.exists():
+                repo = Repository.open(root)
+            else:
+                repo = Repository.init(root)
+                add_remote(repo.context, self.remote)
+            self._repos[name] = repo
+        return self._repos[name]
+
+    def commit(self, name: str, step: int, text: str = "") -> CommitId:
+        """A version whose weights are those of the step, a little moved."""
+        return self[name].commit(state(step), message=text or f"{name} {step}")
+
+    def push(self, name: str, *refs: str, force: bool = False) -> Pushed:
+        return push(self[name].context, self.remote, refs, PushOptions(force=force))
+
+    def fetch(self, name: str) -> Fetched:
+        return fetch(self[name].context, self.remote)
+
+    def mirror(self, name: str) -> Path:
+        return self.folder / name / ".mvc/remotes/origin/mirror"
+
+    def maintain(self, name: str, act: Callable[[Repository], T]) -> T:
+        """Runs a verb on the bucket's repository."""
+        return maintain(self.remote, self[name].context, lambda context: act(Repository(context)))
+
+    def problems(self, name: str) -> tuple[object, ...]:
+        """What fsck finds in the bucket."""
+        return inspect(
+            self.remote, self[name].context, lambda context: fsck(context, full=True).problems
+        )
+
+    def close(self) -> None:
+        for repo in self._repos.values():
+            repo.close()
+        self._repos.clear()
+
+    @contextmanager
+    def wrapped(self, wrap: Wrap) -> Iterator[None]:
+        """Puts a store around those that are opened meanwhile."""
+        before, self.wrap = self.wrap, wrap
+        try:
+            yield
+        finally:
+            self.wrap = before
+
+
+def state(step: int, size: int = 3000) -> dict[str, np.ndarray]:
+    start = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    return {"w": start + np.float32(step) * np.float32(1e-4), "frozen": start[: size // 2]}
+
+
+def messages(repo: Repository, rev: str = "HEAD") -> list[str]:
+    return [entry.commit.message for entry in repo.log(rev)]

@@ -1,0 +1,197 @@
+"""Truths of several repositories, merged in any order, give the same answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from mvc.errors import MvcError, NoDeployment
+from mvc.ids import CommitId
+from mvc.maintenance.fsck.fsck import fsck
+from mvc.repo.annotations import Annotations, annotate
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed, deploy, list_deployments, of_commit, retract
+from mvc.repo.live import live_at, live_between, succession
+from mvc.repo.lookup import stamping
+from mvc.repo.oplog.undo import undo
+from mvc.repo.rollback import rollback
+from mvc.testing import FixedClock
+from tests.remote.syncing import duplicate, sync
+from tests.repo.publishing import SECOND, START, advance, commit, repository
+
+TARGETS = "prod", "edge"
+
+
+def shown(context: Context, deployed: Deployed) -> tuple[object, ...]:
+    """All of a deployment that is the same in every repository."""
+    back = None
+    if deployed.returns_to is not None:
+        names = {d.sequence: d.id for d in list_deployments(context, deployed.target)}
+        back = names[deployed.returns_to]
+    return (
+        deployed.id, deployed.target, deployed.time_ns, deployed.recorded_ns, deployed.hybrid_ns,
+        deployed.commit, deployed.retracted, deployed.retracted_ns, deployed.retracted_by,
+        deployed.retracted_reason, deployed.clock_back, deployed.author, deployed.reason, back,
+    )  # fmt: skip
+
+
+def answers(context: Context) -> Iterator[object]:
+    """What a repository says of its deployments, whatever the numbers of its entries."""
+    every = list_deployments(context)
+    yield [shown(context, each) for each in every]
+    for target in sorted({each.target for each in every}):
+        snapshot, now = context.fresh(), set_clock(context, START + 5 * SECOND)
+        yield [d.id for d in succession(snapshot, target, now)]
+        for time_ns in [None, *range(START - 25 * SECOND, START + 25 * SECOND, 3 * SECOND)]:
+            try:
+                yield live_at(context, time_ns, target).id
+            except NoDeployment:
+                yield None
+        spans = live_between(context, START - 100 * SECOND, START + 100 * SECOND, target)
+        yield [(s.deployment.id, s.until_ns) for s in spans]
+    for id_ in sorted({each.commit for each in every}):
+        yield [d.id for d in of_commit(context.fresh(), id_)]
+
+
+def set_clock(context: Context, time_ns: int) -> int:
+    clock = context.store.clock
+    assert isinstance(clock, FixedClock)
+    clock.time_ns = time_ns
+    return time_ns
+
+
+def step(context: Context, draw: random.Random, ids: list[CommitId]) -> None:
+    """One thing that a person does, at a time that may be before that of the last."""
+    advance(context, draw.choice([0, 0, 1, 2, -3]))
+    target, rev = draw.choice(TARGETS), draw.choice(ids)
+    kind = draw.choice(["deploy", "deploy", "dated", "dated", "retract", "rollback"])
+    with suppress(MvcError):
+        if kind == "deploy":
+            deploy(context, rev, target, reason=draw.choice(["", "why"]))
+        elif kind == "dated":
+            at = START + draw.randint(-6, 6) * 3 * SECOND
+            deploy(context, rev, target, at)
+        elif kind == "retract":
+            retract(context, draw.choice([None, rev]), target, reason=draw.choice(["", "no"]))
+        else:
+            rollback(context, target)
+
+
+def histories(tmp_path: Path, draw: random.Random) -> list[Context]:
+    """Three repositories, of which two are copies, with a common beginning."""
+    first = repository(tmp_path / "0")
+    ids = [commit(first) for _ in range(3)]
+    for _ in range(draw.randint(0, 6)):
+        step(first, draw, ids)
+    now = first.store.clock.now_ns()
+    found = [first, duplicate(first, tmp_path / "1", now + draw.randint(-9, 9) * SECOND)]
+    other = repository(tmp_path / "2")
+    sync(first, other)
+    found.append(other)
+    for _ in range(draw.randint(4, 16)):
+        step(draw.choice(found), draw, ids)
+        if draw.random() < 0.1:
+            sync(*draw.sample(found, 2))
+    return found
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(n, marks=pytest.mark.long) for n in range(6, 300))]
+)
+def test_any_order_of_syncing_gives_the_same_answers(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    found = histories(tmp_path, draw)
+    pairs = [(a, b) for a in found for b in found if a is not b]
+    for _ in range(2):  # twice: what the last one brings must reach the first as well
+        draw.shuffle(pairs)
+        for source, to in pairs:
+            sync(source, to)
+    first = list(answers(found[0]))
+    for other in found[1:]:
+        assert list(answers(other)) == first
+    ends = [context.fresh().position.sequence for context in found]
+    for source, to in pairs:
+        sync(source, to)
+    assert ends == [context.fresh().position.sequence for context in found], "nothing was new"
+    for context in found:
+        assert not [p for p in fsck(context).problems if p.kind in {"journal", "reference"}]
+    _roll_back(found)
+
+
+def _roll_back(found: list[Context]) -> None:
+    """A rollback goes to the same version in each, then and after it reached the others."""
+    for target in TARGETS:
+        done = []
+        for context in found:
+            set_clock(context, START + 200 * SECOND)
+            try:
+                made = rollback(context, target)
+                done.append((made.commit, made.left))
+            except MvcError as error:
+                done.append((type(error), error.message))
+        assert len(set(done)) == 1
+
+
+def test_annotations_converge(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    found = histories(tmp_path, draw)
+    ids = [c.id for r in found[0].fresh().entries() for c in r.entry.commits]
+    for n in range(12):
+        context = draw.choice(found)
+        advance(context, 1)
+        metrics = {"m": float("nan") if n % 5 == 0 else draw.random()}
+        annotate(context, draw.choice(ids), metrics=metrics, params={}, note=f"é {n}")
+    undone = annotate(found[0], ids[0], metrics={}, params={"a": "b"}, note="wrong")
+    taken_back = undo(found[0], undone.number).number
+    for _ in range(2):
+        for source, to in ((a, b) for a in found for b in found if a is not b):
+            sync(source, to)
+    for id_ in ids:
+        seen = [
+            [
+                (a.author, a.time_ns, str(a.metrics), a.note)
+                for a in Annotations(each.fresh()).of(id_)
+            ]
+            for each in found
+        ]
+        assert seen[0] == seen[1] == seen[2]
+        assert all(row[-1] != "wrong" for row in seen[1])
+    undo(found[0], taken_back)  # it counts again, and now reaches the others
+    for other in found[1:]:
+        sync(found[0], other)
+        assert any(a.note == "wrong" for a in Annotations(other.fresh()).of(ids[0]))
+
+
+def test_stamps_change_no_answer(tmp_path: Path) -> None:
+    """Those of the repository that has them are those that it had without."""
+    for seed in range(8):
+        draw = random.Random(seed)
+        context = repository(tmp_path / str(seed))
+        ids = [commit(context) for _ in range(3)]
+        for _ in range(14):
+            step(context, draw, ids)
+        before = replaced(context)
+        now = [_live(context, t) for t in TARGETS]
+        stamping.stamp_all(context.store)
+        assert replaced(context) == before
+        assert [_live(context, t) for t in TARGETS] == now
+        step(context, draw, ids)
+        assert all(each.id is not None for each in list_deployments(context))
+
+
+def replaced(context: Context) -> list[Deployed]:
+    """Every deployment, by target, without its stamp."""
+    found = [replace(each, id=None, hybrid_ns=None) for each in list_deployments(context)]
+    return sorted(found, key=lambda each: each.target)
+
+
+def _live(context: Context, target: str) -> object:
+    try:
+        return live_at(context, None, target).sequence
+    except MvcError as error:
+        return type(error)
