@@ -17,12 +17,14 @@ from mvc.store.journal.entries import RefValue
 
 
 class FolderDoor:
-    """``fresh``: what is received goes to packs of its own."""
+    """``fresh``: what is received goes to packs of its own. ``scopes``: what a caller may do."""
 
-    def __init__(self, url: str, context: Context, *, fresh: bool = False) -> None:
+    def __init__(
+        self, url: str, context: Context, *, fresh: bool = False, scopes: tuple[str, ...] = ()
+    ) -> None:
         self.url = url
         self.context = context
-        self._fresh = fresh
+        self._fresh, self._scopes = fresh, scopes
 
     def head(self) -> Head:
         """What the repository is now."""
@@ -35,6 +37,7 @@ class FolderDoor:
             refs,
             store.now_ns(),
             bare=self.context.bare,
+            scopes=self._scopes,
         )
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
@@ -43,7 +46,7 @@ class FolderDoor:
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""
-        return receive(self.context, given, fresh=self._fresh)
+        return receive(self.context, given, fresh=self._fresh, scopes=self._scopes)
 
     def close(self) -> None:
         """Closes the repository."""

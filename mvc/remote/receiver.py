@@ -21,6 +21,7 @@ from mvc.model.commit import Commit
 from mvc.remote.door import Move, Place, Received, Slice
 from mvc.remote.merging import Merger, check_clock, here_again
 from mvc.remote.moves import ref_changes
+from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Given, Missing, Proven, opened_ahead, prove
 from mvc.repo.context import Context
@@ -103,26 +104,33 @@ class _Draft(Struct):
 
 
 def receive(
-    context: Context, given: Slice, *, local: bool = False, fresh: bool = False
+    context: Context,
+    given: Slice,
+    *,
+    local: bool = False,
+    fresh: bool = False,
+    scopes: tuple[str, ...] = (),
 ) -> Received:
     """Publishes a slice, durably, or says which objects it lacks; then nothing has changed.
 
     ``local``: the repository itself fetches, so no rule of a push applies to its refs. ``fresh``:
-    records go to packs of their own. Raises DamagedData for what is not what its name says,
-    RemoteRefused for what is dated more than a day ahead, HistoryMissing for a version whose
-    parents are unknown, RefConflict, StateForgotten, UnsupportedFormat, Busy; nothing of the
-    slice is visible then.
+    records go to packs of their own. ``scopes``: what the sender may do, without any everything.
+    Raises DamagedData for what is not what its name says, RemoteRefused for what is dated more
+    than a day ahead or needs another scope, HistoryMissing for a version whose parents are
+    unknown, RefConflict, StateForgotten, UnsupportedFormat, Busy; nothing of the slice is visible
+    then.
     """
     store = context.store
     store.now_ns()
     store.require()
     context.fresh()
     check_features(given.features)
+    check_moves(scopes, given.moves)
     drafts = _drafts(context, decode_entries(given.head), given.size)
     try:
         with store.pack_writer(fresh=fresh) as packs:
             _take_records(store.graph, packs, given.records, drafts)
-            work = _Publication(context, drafts, given.moves, local)
+            work = _Publication(context, drafts, given.moves, local=local, scopes=scopes)
             for _ in range(_TRIES):
                 context.fresh()
                 with suppress(ConcurrentRewrite):
@@ -253,10 +261,16 @@ class _Publication:
     """
 
     def __init__(
-        self, context: Context, drafts: Sequence[_Draft], moves: Sequence[Move], local: bool
+        self,
+        context: Context,
+        drafts: Sequence[_Draft],
+        moves: Sequence[Move],
+        *,
+        local: bool,
+        scopes: tuple[str, ...],
     ) -> None:
         self._context, self._waiting = context, list(drafts)
-        self._moves, self._local = moves, local
+        self._moves, self._local, self._scopes = moves, local, scopes
         self._merger = Merger(context)
         self._operation = "fetch" if local else "receive"
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
@@ -310,6 +324,9 @@ class _Publication:
         entry, news = draft.entry(self._operation, store.now_ns()), draft.is_new
         if draft.sent.truths is not None:
             merged = self._merger.merge(draft.sent.truths, {commit.id for commit in draft.fresh})
+            targets = {d.target for d in merged.deployments}
+            targets |= {r.target for r in merged.retractions}
+            check_news(self._scopes, targets, forgets=bool(merged.forgotten))
             entry, news = merged.into(entry), news or merged.is_news
             self.held.update(dict.fromkeys(merged.held))
         if len(self._waiting) == 1:

@@ -34,6 +34,11 @@ Value: TypeAlias = str | int | float | bool | None
 _PREFIX = "MVC_"
 AUTHOR = "MVC_AUTHOR"
 """The environment variable that says who works, also in a process that reads no others."""
+TOKEN = "MVC_TOKEN_"  # noqa: S105 - a name, and no token
+"""How the variables begin that hold the tokens of remotes."""
+SSH = "MVC_SSH"
+"""The environment variable that names the program to reach ssh:// by, with its arguments."""
+_OTHERS = {AUTHOR, SSH}  # variables that are no settings
 _MAX_FILE = 1 << 16
 _BY_ALL = 0o002  # permission to write
 _MAX_FOLDERS = 1 << 15  # bytes of safe.directory
@@ -223,7 +228,7 @@ def load_config(
         values |= {name: (value, origin) for name, value in found.items()}
     variables = {key.variable: key for key in _ALL}
     for variable in sorted(environment):
-        if not variable.startswith(_PREFIX) or variable == AUTHOR:
+        if not variable.startswith(_PREFIX) or variable in _OTHERS or variable.startswith(TOKEN):
             continue
         if variable not in variables:
             raise InvalidConfig(

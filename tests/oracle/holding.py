@@ -29,8 +29,7 @@ def held_against(root: Path, *, edges: bool = True) -> reader.Repository:
             for n, c in oracle.refs.items()
             if n.startswith("heads/") and c
         }
-        forgotten = {id_ for e in oracle.entries for id_, _ in e.forgotten}
-        for id_ in oracle.commits.keys() - forgotten:
+        for id_ in oracle.commits.keys() - oracle.forgotten():
             out = root / "out" / id_.hex()
             repo.checkout(id_.hex(), to=out / "x")
             files = oracle.checkout(id_)

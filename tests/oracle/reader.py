@@ -13,9 +13,12 @@ from blake3 import blake3
 from tests.oracle import grid, steps
 
 MIB = 1 << 20
-FEATURES = ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc"
-TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence", 20: "roots", 24: "gone"}, {
-    4: "run", 8: "dirty"}  # fmt: skip
+FEATURES = (
+    ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc,"
+    "entry-tag-30,entry-tag-34,entry-tag-38"
+)
+TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence", 20: "roots", 24: "gone",
+    30: "stamps", 34: "again", 38: "long", 40: "origin"}, {4: "run", 8: "dirty"}  # fmt: skip
 COMPRESSORS = "zstd", "zlib", "bz2", "lzma", "brotli"
 DTYPES = (
     "raw 1,bool 1,int8 1,int16 2,int32 4,int64 8,uint8 1,uint16 2,uint32 4,uint64 8,float64 8,"
@@ -29,6 +32,7 @@ LAYOUTS = {  # "field:kind", or of its name's; "*" is a list, commas join, a dig
     "commits:*commit refs:*text,value,value deployments:*deployment retractions:*text,uint removed "
     "marks:*float forgotten:2*id,uint undoes:2uint links:3*text,uint,uint "
     "weights:4*id,uint,text,uint,text tail:5tail",
+    "stamp": "target:text number:uint node recorded:sint hybrid:uint",
     "found": "commit:id metrics:*text,float params:*text,text note:text",
     "deployment": "target:text time:sint commit:value previous:uint",
     "made": "which:form manifest:id root:id parents:*id author:text time:sint zone:sint "
@@ -46,6 +50,7 @@ KINDS = {  # how a cursor reads them, given the fields so far
     "text": lambda c, r: c.get("bytes").decode("utf-8", "surrogateescape"),
     "id": lambda c, r: c.take(32),
     "ids": lambda c, r: [c.take(32) for _ in range(0, len(c.data), 32)],
+    "node": lambda c, r: c.take(16),
     "float": lambda c, r: struct.unpack("<d", c.take(8))[0],
     "metrics": lambda c, r: dict(c.get("*text,float")),
     "params": lambda c, r: dict(c.get("*text,text") if r.which > 1 else []),
@@ -78,6 +83,7 @@ def tail(fields, names):  # what it says, by name
     need(all(tag in names or tag & 3 < 2 for tag in tags), "a field that must be known")
     said = {names.get(tag, tag): data for tag, data in fields}
     readers = {"returns": "*uint", "evidence": "*found", "roots": "ids", "gone": "ids"}
+    readers |= {"stamps": "*stamp", "again": "ids", "origin": "uint"}
     return said | {
         name: Cursor(said[name]).get(kind) for name, kind in readers.items() if name in said
     }
@@ -250,6 +256,10 @@ def uint(n):
     return bytes([n]) if n < 0x80 else bytes([n & 0x7F | 0x80]) + uint(n >> 7)
 
 
+def sint(n):
+    return uint(n << 1 ^ n >> 63)
+
+
 def digest(kind, *parts):
     return blake3(b"".join(uint(len(p)) + p for p in (f"mvc.{kind}.1".encode(), *parts))).digest()
 
@@ -305,7 +315,27 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
             d.dead = any((d.target, d.sequence) in e.retractions for e in self.entries)
             d.linked = fixed.get((d.target, d.sequence), d.previous) == last.get(d.target, 0)
             last[d.target] = d.sequence + 1
+        self._order(last)
         self._read_packs(folder / "packs")
+
+    def _order(self, last):  # by stamps where the last one of a target, by sequence, has one
+        told = [(s, e) for e in self.entries if e.which > 4 for s in e.tail.get("stamps", ())]
+        stamps = {(s.target, (s.number or e.sequence + 1) - 1): s for s, e in told}
+        for d in self.deployments:
+            d.order, d.id = (d.sequence, b""), None
+            if (d.target, last[d.target] - 1) in stamps:
+                s = stamps[d.target, d.sequence]
+                parts = sint(d.time), sint(s.recorded), d.commit, s.node, uint(s.hybrid)
+                d.id = digest("deployment", d.target.encode(), *parts)[:16]
+                d.recorded, d.order = s.recorded, (s.hybrid, d.id)
+
+    def forgotten(self):  # the commits whose states may be missing
+        found = {}
+        for e in self.entries:
+            found |= {id_: named or found.get(id_, 0) for id_, named in e.forgotten}
+            again = e.tail.get("again", ()) if e.which > 4 else ()
+            found = {id_: named for id_, named in found.items() if named or id_ not in again}
+        return set(found)
 
     def _read_packs(self, folder):  # edges lead from a piece or None to pieces; all are decoded
         records, self.edges, self.pieces, reached = [], {}, {}, [None]
@@ -331,16 +361,19 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         undone = set()
         for e in self.entries[::-1]:
             undone |= {e.undoes - 1} if e.undoes and e.sequence not in undone else set()
-        counting = (e for e in self.entries if e.sequence not in undone and e.which > 4)
-        return [f for e in counting for f in e.tail.get("evidence", ()) if f.commit == commit]
+        told = [(e, f) for e in self.entries if e.which > 4 for f in e.tail.get("evidence", ())]
+        told = [(e, f) for e, f in told if f.commit == commit]
+        if any("origin" in e.tail for e, _ in told):  # equal ones in any order
+            told.sort(key=lambda t: (t[0].tail.get("origin", t[0].recorded), t[0].tail["author"]))
+        return [f for e, f in told if e.sequence not in undone]
 
     def live(self, target, time, present):  # the commit, at a time in ns or (None) now
-        mine = [d for d in self.deployments if d.target == target]
+        mine = sorted((d for d in self.deployments if d.target == target), key=lambda d: d.order)
         found = [d for d in mine if not d.dead and d.time <= (present if time is None else time)]
         immediate = [d for d in mine[-256:] if not d.dead and d.time == d.recorded][-1:]
         if time is None and immediate:
             found = immediate + [d for d in found if d.time != d.recorded]
-        return max(found, key=lambda d: (d.time, d.sequence)).commit if found else None
+        return max(found, key=lambda d: (d.time, d.order)).commit if found else None
 
     def object(self, id_, spec=None):  # a blob of this spec, or else a manifest
         data = b"".join(self.pieces[piece] for piece in sorted(self.pieces) if piece[0] == id_)

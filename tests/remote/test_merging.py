@@ -21,6 +21,7 @@ from mvc.repo.lookup import stamping
 from mvc.repo.oplog.undo import undo
 from mvc.repo.rollback import rollback
 from mvc.testing import FixedClock
+from tests.oracle import reader
 from tests.remote.syncing import duplicate, sync
 from tests.repo.publishing import SECOND, START, advance, commit, repository
 
@@ -120,7 +121,24 @@ def test_any_order_of_syncing_gives_the_same_answers(tmp_path: Path, seed: int) 
     assert ends == [context.fresh().position.sequence for context in found], "nothing was new"
     for context in found:
         assert not [p for p in fsck(context).problems if p.kind in {"journal", "reference"}]
+        _read_by_the_document(context)
     _roll_back(found)
+
+
+def _read_by_the_document(context: Context) -> None:
+    """The answers of a reader that knows docs/format.md alone."""
+    oracle = reader.Repository(context.store.folder)
+    assert all(each.linked for each in oracle.deployments)
+    names = {each.id: (each.sequence, each.dead) for each in oracle.deployments}
+    assert names == {d.id: (d.sequence, d.retracted) for d in list_deployments(context)}
+    now = set_clock(context, START + 5 * SECOND)
+    for target in {each.target for each in oracle.deployments}:
+        for time_ns in [None, *range(START - 25 * SECOND, START + 25 * SECOND, 3 * SECOND)]:
+            try:
+                ours = live_at(context, time_ns, target).commit
+            except NoDeployment:
+                ours = None
+            assert oracle.live(target, time_ns, now) == ours
 
 
 def _roll_back(found: list[Context]) -> None:

@@ -1,0 +1,128 @@
+"""``mvc serve``.
+
+Serves the repository in FOLDER, or each one below it, as http://HOST/NAME, to holders of a token.
+'token add' prints a new token for the folder, which is this one unless -C names another; its hash
+is kept. With --stdio it answers on its input and output, as ssh starts it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+from mvc.errors import WrongUsage
+from mvc.repo.config import parse_size
+from mvc.server.tokens import DAYS, Token, Tokens
+
+
+class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
+    words: tuple[str, ...] = argument("FOLDER | token add NAME | token list | token remove NAME")
+    listen: str | None = option("ADDRESS", "HOST:PORT or unix:PATH; by default 127.0.0.1:7433.")
+    tls_cert: Path | None = option("FILE", "The certificate's chain, in PEM form.")
+    tls_key: Path | None = option("FILE", "Its key, unless it stands in the same file.")
+    quota: str | None = option("SIZE", "The most bytes that a repository may take, as 20GB.")
+    stdio: bool = flag("Answer on standard input and output.")
+    scope: tuple[str, ...] = option(
+        "SCOPE",
+        "What it may do: read, push:GLOB, deploy:GLOB or admin, with REPO: in front.",
+    )
+    days: int = option(
+        "N", f"Days until the token expires; by default {DAYS}.",
+        type=click.IntRange(1, 3650), default=DAYS,
+    )  # fmt: skip
+
+
+@verb("mvc serve /srv/models --tls-cert chain.pem --tls-key key.pem", _ServeOptions)
+def command(session: Session, args: _ServeOptions) -> None:
+    first, *rest = args.words or ("",)
+    if first == "token" and rest:
+        _token(session, rest, args)
+    elif len(args.words) != 1:
+        raise click.UsageError("name the folder to serve")
+    elif args.stdio:
+        check_alone("stdio", takes="words scope quota")
+        from mvc.server.stdio import serve_stdio
+
+        serve_stdio(Path(first), args.scope, _bytes(args.quota))
+    else:
+        _serve(session, Path(first), args)
+
+
+def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
+    check_alone("words", takes="listen tls_cert tls_key quota")
+    from mvc.server.listening import ADDRESS, Listening, serve
+
+    out = session.out
+    how = Listening(
+        folder,
+        ADDRESS if args.listen is None else args.listen,
+        args.tls_cert,
+        args.tls_key,
+        quota=_bytes(args.quota),
+    )
+    if not Tokens(session.fs, folder).all():
+        out.warn("there is no token yet, so nobody is let in: 'mvc serve token add' makes one")
+    serve(how, log=out.note, ready=lambda url: out.note(f"serving {folder} at {url}"))
+
+
+def _bytes(quota: str | None) -> int | None:
+    size = None if quota is None else parse_size(quota)
+    if quota is not None and not size:
+        raise WrongUsage(f"{quota!r} is no size", hint="for example: --quota 20GB")
+    return size
+
+
+def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
+    tokens, out = Tokens(session.fs, Path()), session.out
+    match words:
+        case ["add", name]:
+            check_alone("words", takes="scope days")
+            text = tokens.add(name, args.scope, args.days)
+            if session.as_json:
+                out.json("mvc.serve.token/1", {"name": name, "token": text})
+                return
+            out.line(text)
+            out.note("this is shown once: give it to who needs it, by a safe way")
+        case ["list"]:
+            check_alone("words")
+            _list(session, tokens)
+        case ["remove", name]:
+            check_alone("words")
+            tokens.remove(name)
+            out.note(f"Removed token {name}")
+            if session.as_json:
+                _list(session, tokens)
+        case _:
+            raise click.UsageError("token add NAME, token list or token remove NAME")
+
+
+def _list(session: Session, tokens: Tokens) -> None:
+    known = tokens.all()
+    if session.as_json:
+        rows = [
+            {
+                "name": each.name, "scopes": list(each.scopes),
+                "made": _time(each.made), "expires": _time(each.expires),
+                "expired": tokens.has_expired(each),
+            }
+            for each in known
+        ]  # fmt: skip
+        session.out.json("mvc.serve.tokens/1", {"tokens": rows})
+        return
+    for each in known:
+        session.out.line(_row(each, expired=tokens.has_expired(each)))
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _row(token: Token, *, expired: bool) -> str:
+    day = _time(token.expires)[:10]
+    state = f"expired {day}" if expired else f"until {day}"
+    return f"{token.name}  {state}  {','.join(token.scopes)}"

@@ -1,0 +1,529 @@
+"""The door to a server: HTTP/1.1 over https, a Unix socket, or ssh's pipes (``ssh``).
+
+A connection that breaks is made again where that can help: an answer goes on at the byte at which
+it broke off, and an upload at the byte that the server has. Nothing follows a redirect.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+import urllib3
+from blake3 import blake3
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.response import BaseHTTPResponse
+
+from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
+from mvc.io.files import FileSystem
+from mvc.model.names import printable
+from mvc.remote import slices, wire
+from mvc.remote.credentials import read_token
+from mvc.remote.door import Head, Place, Received, Slice, Wanted
+from mvc.remote.remotes import Remote
+from mvc.remote.wire import Broken
+from mvc.repo.context import Context
+from mvc.types import Bytes
+
+_CONNECT = 20.0
+_SILENCE = 4 * wire.ALIVE
+"""Seconds without a byte after which a connection counts as broken."""
+PAUSES = (0.2, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each new try after a connection broke; progress begins them anew."""
+_PATIENCE = 600.0
+"""Seconds for which a server that is busy is asked again."""
+_LONGEST_PAUSE = 60.0
+_LEFT_OVER = 1 << 16
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
+
+Explain = Callable[[BaseException], MvcError]
+"""Makes the error that the user sees of one that a connection had."""
+
+
+class Link:
+    """A server's address: asks it, once or again, and turns its refusals into errors."""
+
+    def __init__(
+        self, url: str, pool: HTTPConnectionPool, prefix: str = "", *,
+        headers: Mapping[str, str] | None = None, explain: Explain | None = None,
+    ) -> None:  # fmt: skip
+        self.url = url
+        self._pool, self._prefix = pool, prefix
+        self._headers = {"Accept": wire.CONTENT, **(headers or {})}
+        self._explain = explain or (lambda error: _unreachable(url, error))
+        self._reached = False
+
+    @contextmanager
+    def ask(
+        self, method: str, path: str, body: Bytes | None = None, *, silence: float = _SILENCE
+    ) -> Iterator[BaseHTTPResponse]:
+        """One request. Raises Broken where the connection breaks, in the block too; the errors of
+        the server; _Later if it is busy.
+        """
+        timeout = urllib3.Timeout(connect=_CONNECT, read=silence)
+        headers = self._headers if body is None else {**self._headers, "Content-Type": wire.CONTENT}
+        try:
+            answer = self._pool.urlopen(
+                method,
+                f"{self._prefix}/v1/{path}",
+                body,  # type: ignore[arg-type]  # it takes any buffer
+                headers,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                timeout=timeout,
+            )
+            try:
+                self._reached = True
+                _refuse(self.url, answer)
+                yield answer
+            except (MvcError, _Later):
+                _finish(answer)
+                raise
+            except BaseException:
+                answer.close()
+                raise
+            _finish(answer)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            if not self._reached or _certificate_error(error) is not None:
+                raise self._explain(error) from error
+            raise Broken(str(error)) from error
+
+    def read(self, method: str, path: str, body: Bytes | None = None) -> bytes:
+        """The whole answer to a request that may be given twice."""
+        for tries in self.tries():
+            with tries, self.ask(method, path, body) as answer:
+                return _bounded(answer, wire.MAX_MESSAGE)
+        raise AssertionError("tries end with an error")
+
+    def tries(self) -> Iterator[Try]:
+        """Tries, until one of them ends its block without Broken or _Later."""
+        tries = Try(self._explain)
+        while not tries.done:
+            yield tries
+
+    def close(self) -> None:
+        """Ends its connections."""
+        self._pool.close()
+
+
+class Try:
+    """As a context manager, one try; what can be tried again waits at the end of the block."""
+
+    def __init__(self, explain: Explain) -> None:
+        self.done = False
+        self._explain = explain
+        self._failed = 0
+        self._busy_since: float | None = None
+
+    def progress(self) -> None:
+        """The connection works: what breaks next is a new beginning."""
+        self._failed, self._busy_since = 0, None
+
+    def __enter__(self) -> Try:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> bool:
+        if isinstance(error, _Later):
+            now = time.monotonic()
+            self._busy_since = now if self._busy_since is None else self._busy_since
+            if now - self._busy_since > _PATIENCE:
+                raise Busy(error.text, hint="try again later") from error
+            _pause(error.seconds)
+            return True
+        if isinstance(error, Broken | urllib3.exceptions.HTTPError | OSError):
+            if self._failed >= len(PAUSES):
+                raise self._explain(error) from error
+            _pause(PAUSES[self._failed])
+            self._failed += 1
+            return True
+        self.done = True
+        return False
+
+
+class _Later(Exception):
+    """The server is busy."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.text, self.seconds = text, seconds
+
+
+def _pause(seconds: float) -> None:
+    time.sleep(seconds * random.uniform(0.75, 1.25))  # noqa: S311 - spreads clients, hides nothing
+
+
+def _finish(answer: BaseHTTPResponse) -> None:
+    """Keeps the connection for the next request, if there is not much left to read."""
+    for _ in range(2):
+        if not answer.read(_LEFT_OVER, decode_content=False):
+            answer.release_conn()
+            return
+    answer.close()
+
+
+def _reader(answer: BaseHTTPResponse) -> Callable[[int], bytes]:
+    """Reads what has come, and does not wait for more: what is read is not lost in a break."""
+    return lambda size: answer.read1(size, decode_content=False)
+
+
+def _bounded(answer: BaseHTTPResponse, limit: int) -> bytes:
+    parts = list[bytes]()
+    while part := answer.read(1 << 16, decode_content=False):
+        parts.append(part)
+        limit -= len(part)
+        if limit < 0:
+            raise RemoteRefused("the other end says more than any answer has")
+    return b"".join(parts)
+
+
+def _refuse(url: str, answer: BaseHTTPResponse) -> None:
+    """Raises what an answer that is no success says."""
+    kind = (answer.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
+    if answer.status in (429, 503):
+        raise _Later(f"{url} is busy", _retry_after(answer))
+    if 300 <= answer.status < 400 and answer.status != 304:
+        to = printable((answer.headers.get("Location") or "elsewhere")[:200])
+        raise RemoteRefused(
+            f"{url} leads to {to}, and redirects are not followed",
+            hint="name the place itself: mvc remote add NAME URL",
+        )
+    if kind == wire.CONTENT:
+        if answer.status >= 400:
+            raise wire.decode_error(_bounded(answer, wire.MAX_PROBLEM))
+        return
+    if answer.status == 304:
+        return
+    if wire.CONTENT.startswith(kind):
+        raise Broken("an answer was cut off in its head")
+    if answer.status in (502, 504):
+        raise Broken(f"the proxy before {url} reaches no server")
+    if answer.status == 413:
+        raise RemoteRefused(
+            f"a proxy before {url} takes no bodies of {wire.PART >> 20} MiB",
+            hint="its owner raises the limit (nginx: client_max_body_size 33m)",
+        )
+    raise RemoteRefused(
+        f"{url} answers, but not as mvc (status {answer.status})",
+        hint="correct the URL, or ask its owner whether 'mvc serve' runs there",
+    )
+
+
+def _retry_after(answer: BaseHTTPResponse) -> float:
+    text = answer.headers.get("Retry-After") or "1"
+    return min(float(text), _LONGEST_PAUSE) if text.isascii() and text.isdecimal() else 1.0
+
+
+class HttpDoor:
+    """A door to a repository behind a server."""
+
+    def __init__(self, link: Link) -> None:
+        self.url = link.url
+        self._link = link
+
+    def head(self) -> Head:
+        """What the remote is now."""
+        return wire.decode_head(self._link.read("GET", "head"))
+
+    def news(self, place: Place, seconds: float = wire.WAIT) -> Head | None:
+        """What the remote is once its journal goes beyond ``place``; None if it did not in time."""
+        path = f"head?after={place.chain.hex()}&wait={seconds:g}"
+        for tries in self._link.tries():
+            with tries, self._link.ask("GET", path, silence=seconds + _SILENCE) as answer:
+                data = _bounded(answer, wire.MAX_MESSAGE)
+                return None if answer.status == 304 else wire.decode_head(data)
+        raise AssertionError("tries end with an error")
+
+    def send(self, wanted: Wanted) -> Iterator[Slice]:
+        """The remote's entries, in one answer, that goes on at the byte at which it broke off."""
+        stream = _Incoming(self._link, wanted)
+        try:
+            while (received := slices.read(stream.read)) is not None:
+                stream.begins(received.place)
+                yield received
+                for _ in received.records:  # the next one begins behind them
+                    pass
+                stream.whole()
+        finally:
+            stream.close()
+
+    def receive(self, given: Slice) -> Received:
+        """Uploads the slice in parts, and returns what became of it."""
+        upload = _Upload(self._link)
+        part = bytearray()
+        for piece in slices.write(given):
+            view = memoryview(piece).cast("B")
+            while len(view) > (room := wire.PART - len(part)):
+                upload.add(part + view[:room], last=False)
+                part, view = bytearray(), view[room:]
+            part += view
+        received = upload.add(part, last=True)
+        if received is None:
+            raise RemoteRefused(f"{self.url} does not say what became of the upload")
+        return received
+
+    def close(self) -> None:
+        """Ends its connections."""
+        self._link.close()
+
+
+class _Incoming:
+    """The bytes of the slices that a server sends.
+
+    ``place``: up to where the remote's journal was read with the slices that are whole; ``_taken``
+    bytes of the next one are here, and ``_hasher`` knows them.
+    """
+
+    def __init__(self, link: Link, wanted: Wanted) -> None:
+        self._link, self._wanted = link, wanted
+        self._next: Place | None = None
+        self._taken, self._hasher = 0, blake3()
+        self._tries: Iterator[Try] = link.tries()
+        self._pieces: Iterator[bytes] = self._all()
+        self._left = memoryview(b"")
+
+    def read(self, size: int) -> Bytes:
+        """Up to ``size`` bytes; none at the end."""
+        while not len(self._left):
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._left = memoryview(piece)
+        part, self._left = self._left[:size], self._left[size:]
+        self._taken += len(part)
+        self._hasher.update(part)
+        return part
+
+    def begins(self, place: Place | None) -> None:
+        """A slice was begun, behind which the remote's journal was read up to ``place``."""
+        self._next = place
+
+    def whole(self) -> None:
+        """The slice is here to its last byte."""
+        if self._next is not None:
+            self._wanted = _after(self._wanted, self._next)
+            self._taken, self._hasher = 0, blake3()
+
+    def close(self) -> None:
+        """Ends the answer where it is."""
+        self._pieces.close()  # type: ignore[attr-defined]
+
+    def _all(self) -> Iterator[bytes]:
+        for tries in self._link.tries():
+            # Bytes that were not handed on yet are thrown away: they are asked for again.
+            path = f"send?skip={self._taken}&check={self._hasher.hexdigest()}"
+            body = wire.encode_wanted(self._wanted)
+            with tries, self._link.ask("POST", path, body) as answer:
+                for _, piece in wire.read_frames(_reader(answer)):
+                    tries.progress()
+                    yield piece
+
+
+def _after(wanted: Wanted, place: Place) -> Wanted:
+    from msgspec.structs import replace
+
+    return replace(wanted, after=place)
+
+
+class _Upload:
+    """A slice on its way to a server, part by part."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._id = os.urandom(16).hex()
+        self._start = 0  # of the part that is on its way
+
+    def add(self, part: bytearray, *, last: bool) -> Received | None:
+        """Sends a part; what became of the slice, if this was the last one."""
+        sent = 0
+        for tries in self._link.tries():
+            with tries:
+                if sent < 0:
+                    sent = self._held() - self._start
+                    if not 0 <= sent <= len(part):
+                        raise RemoteUnreachable(
+                            f"{self._link.url} gave up an upload that was interrupted",
+                            hint="run it again: what was received whole stays",
+                        )
+                at, body = self._start + sent, memoryview(part)[sent:]
+                sent = -1  # unless this ends well, nobody knows
+                received = self._give(f"upload={self._id}&at={at}&last={int(last)}", body)
+        self._start += len(part)
+        return received
+
+    def _held(self) -> int:
+        """How many bytes of it the server has."""
+        with self._link.ask("GET", f"receive?upload={self._id}") as answer:
+            text = _bounded(answer, 20)
+        return int(text) if text.isdigit() else 0
+
+    def _give(self, query: str, body: Bytes) -> Received | None:
+        with self._link.ask("POST", f"receive?{query}", body) as answer:
+            for kind, payload in wire.read_frames(_reader(answer)):
+                if kind == wire.ANSWER:
+                    return wire.decode_received(payload)
+        return None
+
+
+def open_door(remote: Remote, context: Context | None) -> HttpDoor:
+    """The door to a server by ``https://``, ``http://`` or ``unix:``."""
+    fs = context.store.fs if context is not None else FileSystem()
+    shown = printable(remote.url)
+    headers = {}
+    if remote.url.startswith("unix:"):
+        path, prefix = _socket(fs, remote.url.removeprefix("unix:"))
+        pool: HTTPConnectionPool = _UnixPool(path)
+        secure = True
+    else:
+        parts = urlsplit(remote.url)
+        host, port = parts.hostname or "", parts.port
+        if not host:
+            raise WrongUsage(f"{shown} names no host", hint="https://HOST/NAME")
+        prefix = quote(unquote(parts.path.rstrip("/")))
+        secure = parts.scheme == "https" or _LOOPBACK.fullmatch(host) is not None
+        if parts.scheme == "https":
+            pool = HTTPSConnectionPool(host, port, maxsize=2, ssl_context=_tls(remote))
+        else:
+            pool = HTTPConnectionPool(host, port, maxsize=2)
+    token = read_token(fs, remote)
+    if token is not None:
+        if not secure:
+            raise RemoteRefused(
+                f"no token is sent to {shown}: everybody on the way could read it",
+                hint="use https://, or ssh://",
+            )
+        headers["Authorization"] = f"Bearer {token}"
+    return HttpDoor(Link(shown, pool, prefix, headers=headers))
+
+
+def _tls(remote: Remote) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=remote.ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise WrongUsage(
+            f"{printable(remote.ca_file)} holds no certificate: {_cause(error)}",
+            hint="ca_file of the remote names certificates of authorities, in PEM form",
+        ) from error
+
+
+def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
+    """The path of the socket, and behind it the repository's name."""
+    path = Path(text).absolute()
+    for place in (path, *path.parents):
+        found = fs.stat(place)
+        if found is not None:
+            rest = path.relative_to(place).as_posix()
+            if found.is_dir:
+                break
+            return str(place), "" if rest == "." else "/" + quote(rest)
+    raise RemoteUnreachable(
+        f"there is no socket at {printable(text)}",
+        hint="unix:PATH/NAME, where 'mvc serve FOLDER --listen unix:PATH' runs",
+    )
+
+
+class _UnixConnection(HTTPConnection):
+    """A connection to the socket that its 'host' names."""
+
+    path = ""
+
+    def _new_conn(self) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.settimeout(_CONNECT)
+            made.connect(self.path)
+        except OSError as error:
+            made.close()
+            raise urllib3.exceptions.NewConnectionError(self, str(error)) from error
+        return made
+
+
+class _UnixPool(HTTPConnectionPool):
+    """Connections to a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        kind = type("_UnixConnectionTo", (_UnixConnection,), {"path": path})
+        self.ConnectionCls = kind
+        super().__init__("localhost", maxsize=2)
+
+
+def _unreachable(url: str, error: BaseException) -> MvcError:
+    """What a connection that failed means."""
+    if (untrusted := _certificate_error(error)) is not None:
+        return _untrusted(url, untrusted)
+    if isinstance(error, urllib3.exceptions.SSLError):
+        return RemoteUnreachable(
+            f"{url} does not speak TLS as this machine does",
+            hint="does 'mvc serve' run there with --tls-cert, or behind a proxy that has one?",
+        )
+    if is_no_http(error):
+        return RemoteRefused(
+            f"{url} answers, but not as mvc",
+            hint="correct the URL, or ask its owner whether 'mvc serve' runs there",
+        )
+    return RemoteUnreachable(
+        f"{url} does not answer: {_cause(error)}",
+        hint="check the URL and the network, and that 'mvc serve' runs there",
+    )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and what it came from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        reason = cause.args[0] if cause.args else None  # urllib3 keeps the cause as an argument
+        cause = (
+            cause.__cause__
+            or cause.__context__
+            or (reason if isinstance(reason, BaseException) else None)
+        )
+
+
+def is_no_http(error: BaseException) -> bool:
+    """Whether what came back was something else than HTTP."""
+    return any(
+        isinstance(each, HTTPException)
+        and not isinstance(each, RemoteDisconnected | IncompleteRead)
+        for each in _causes(error)
+    )
+
+
+def _certificate_error(error: BaseException) -> ssl.SSLCertVerificationError | None:
+    found = (e for e in _causes(error) if isinstance(e, ssl.SSLCertVerificationError))
+    return next(found, None)
+
+
+def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
+    why = error.verify_message or "it does not fit"
+    if "expired" in why:
+        hint = "its owner must renew it; is the clock of this machine right?"
+    elif "issuer" in why or "self-signed" in why or "self signed" in why:
+        hint = "if its authority is a private one: name its file as ca_file of the remote"
+    else:
+        hint = "is this the name that the certificate was made for?"
+    return RemoteUnreachable(f"the certificate of {url} is not accepted: {why}", hint=hint)
+
+
+def _cause(error: BaseException) -> str:
+    """In a few words, without what urllib3 puts around."""
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, ConnectionRefusedError):
+            return "connection refused"
+        if isinstance(cause, socket.gaierror):
+            return "its name is not known"
+    if any(isinstance(each, TimeoutError | urllib3.exceptions.TimeoutError) for each in causes):
+        return "no answer in time"
+    said = [each.strerror for each in causes if isinstance(each, OSError) and each.strerror]
+    return printable(said[0].lower()) if said else "the connection broke off"

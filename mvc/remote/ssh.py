@@ -1,0 +1,226 @@
+"""The door by ssh: the system's ``ssh`` runs ``mvc serve --stdio PATH``, HTTP goes by its pipes.
+
+Keys, known hosts and jump hosts are ssh's own affair. ``MVC_SSH`` names another program, with its
+arguments, as GIT_SSH_COMMAND does for git; no shell of this machine sees it or the URL.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from urllib.parse import unquote, urlsplit
+
+import urllib3
+from msgspec import Struct
+from urllib3.connection import HTTPConnection
+from urllib3.connectionpool import HTTPConnectionPool
+
+from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
+from mvc.model.names import printable
+from mvc.remote.http import HttpDoor, Link, is_no_http
+from mvc.remote.remotes import Remote
+from mvc.repo.config import SSH
+from mvc.repo.context import Context
+
+_KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
+_ADDRESS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|[0-9A-Fa-f:.]+", re.ASCII)
+_SSH_FAILED, _NOT_FOUND, _USAGE = 255, 127, 2
+_LINES = 20  # of what ssh says on stderr
+_LONGEST = 500
+
+
+class Address(Struct, frozen=True):
+    """What an ``ssh://`` URL names, and the program there."""
+
+    host: str
+    path: str
+    user: str = ""
+    port: int | None = None
+    program: str = "mvc"
+
+    @classmethod
+    def of(cls, remote: Remote) -> Address:
+        """Raises WrongUsage for what ssh could take for an option."""
+        parts = urlsplit(remote.url)
+        host, user, path = parts.hostname or "", parts.username or "", unquote(parts.path)
+        if not _ADDRESS.fullmatch(host) or (user and not _PLAIN.fullmatch(user)):
+            raise WrongUsage(
+                f"{printable(remote.url)} names no host that ssh could reach",
+                hint="ssh://[USER@]HOST[:PORT]/PATH",
+            )
+        if path in ("", "/"):
+            raise WrongUsage(
+                f"{printable(remote.url)} names no folder", hint="ssh://HOST/PATH, or /~/PATH"
+            )
+        path = path[1:] if path.startswith("/~") else path
+        return cls(host, path, user, parts.port, program=remote.program or "mvc")
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """The command that runs mvc there with these arguments."""
+        program = shlex.split(os.environ.get(SSH) or "ssh")
+        if not program:
+            raise WrongUsage(f"{SSH} names no program")
+        port = [] if self.port is None else ["-p", str(self.port)]
+        host = f"{self.user}@{self.host}" if self.user else self.host
+        words = " ".join(shlex.quote(word) for word in (self.program, *arguments))
+        return [*program, *_KEEP_ALIVE, *port, host, words]
+
+
+class _Call:
+    """A running ssh; ``socket`` leads to the program at the other end."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(  # noqa: S603 - a list of words, and no shell
+                    command,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=subprocess.PIPE,
+                )
+            except BaseException:
+                self.socket.close()
+                raise
+        self._said = deque[str](maxlen=_LINES)
+        # A connection that ssh shares may keep stderr open, so nobody waits for its end.
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream, suppress(OSError, ValueError):
+            while line := stream.readline(_LONGEST):
+                if text := printable(line.decode("utf-8", "replace").strip()):
+                    self._said.append(text)
+
+    def ended(self) -> tuple[int | None, list[str]]:
+        """How it ended, if it did, and the last lines that it said."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        self._reader.join(1)
+        return self._process.returncode, list(self._said)
+
+    def end(self) -> None:
+        """Ends it: it sees the end of its input, or is told."""
+        self.socket.close()
+        try:
+            self._process.wait(2)
+        except subprocess.TimeoutExpired:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+
+
+class _SshConnection(HTTPConnection):
+    """A connection through the pipes of an ssh of its own."""
+
+    call: _Call | None = None
+    command: Sequence[str] = ()
+    calls: deque[_Call]
+
+    def _new_conn(self) -> socket.socket:
+        try:
+            self.call = _Call(self.command)
+        except OSError as error:
+            raise urllib3.exceptions.NewConnectionError(self, str(error)) from error
+        self.calls.append(self.call)
+        return self.call.socket
+
+    def close(self) -> None:
+        super().close()
+        if self.call is not None:
+            self.call.end()
+            self.call = None
+
+
+class _SshPool(HTTPConnectionPool):
+    """Connections that each are a call of ssh."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.calls = deque[_Call](maxlen=1)
+        names = {"command": command, "calls": self.calls}
+        self.ConnectionCls = type("_SshConnectionTo", (_SshConnection,), names)
+        super().__init__("localhost", maxsize=2)
+
+
+def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG001 - as all doors
+    """The door to a repository by ssh."""
+    address = Address.of(remote)
+    pool = _SshPool(address.command(["serve", "--stdio", "--", address.path]))
+    shown = printable(remote.url)
+
+    def explain(error: BaseException) -> MvcError:
+        if not pool.calls:
+            return _no_ssh(address.command(())[0], error)
+        if is_no_http(error):
+            return RemoteRefused(
+                f"{shown}: something else than mvc answers",
+                hint=f"does the shell there print a text at log-in? ssh {address.host} true",
+            )
+        return _explained(shown, address, *pool.calls[-1].ended())
+
+    return HttpDoor(Link(shown, pool, explain=explain))
+
+
+def run(remote: Remote, arguments: Sequence[str]) -> int:
+    """Runs ``mvc -C PATH ARGUMENTS`` where the remote is, with this process's input and output.
+
+    Returns its exit code.
+    """
+    address = Address.of(remote)
+    command = address.command(["-C", address.path, *arguments])
+    try:
+        code = subprocess.run(command, check=False).returncode  # noqa: S603 - as above
+    except OSError as error:
+        raise _no_ssh(command[0], error) from error
+    if code in (_SSH_FAILED, _NOT_FOUND):
+        raise _explained(printable(remote.url), address, code, [])
+    return code
+
+
+def _no_ssh(program: str, error: BaseException) -> MvcError:
+    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    why = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)
+    return RemoteUnreachable(
+        f"cannot run {printable(program)}: {printable(why).lower()}",
+        hint=f"install the client of OpenSSH, or name another program in {SSH}",
+    )
+
+
+def _explained(url: str, address: Address, code: int | None, said: Sequence[str]) -> MvcError:
+    """What an ssh that ended means."""
+    all_said = "\n".join(said).lower()
+    last = said[-1] if said else "the connection broke off"
+    program = printable(address.program)
+    if "host key verification failed" in all_said or "host identification has changed" in all_said:
+        return RemoteUnreachable(
+            f"{url}: the host key is unknown or has changed",
+            hint=f"connect once by hand and compare the key: ssh {address.host}",
+        )
+    if code == _NOT_FOUND or "command not found" in all_said:
+        return RemoteRefused(
+            f"{url}: there is no {program} at the other end",
+            hint="install mvc there, or name it: set the option 'program' of the remote",
+        )
+    if code == _USAGE:
+        return RemoteRefused(
+            f"{url}: the mvc at the other end is older and serves no remotes ({last})",
+            hint="upgrade mvc there",
+        )
+    if "permission denied" in all_said:
+        return RemoteRefused(
+            f"{url}: ssh does not let you in ({last})",
+            hint=f"check your key: ssh {address.host}",
+        )
+    if code is None or code < 0:
+        return RemoteUnreachable(f"{url}: the connection broke off", hint="run it again")
+    return RemoteUnreachable(f"{url}: {last}", hint=f"check it by hand: ssh {address.host}")

@@ -1,0 +1,189 @@
+"""What a client and a server say to each other: messages, frames of an answer, errors.
+
+The body of an answer that takes long is a row of *frames*: a kind, a length, and so many bytes.
+Data of length 0 says that the server is still at work. Slices travel as ``slices`` writes them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mvc import errors
+from mvc.errors import MvcError, RemoteRefused
+from mvc.ids import CommitId
+from mvc.limits import MIB
+from mvc.model.names import printable
+from mvc.remote.door import Head, Place, Received, Wanted
+
+CONTENT = "application/x-mvc"
+"""The type of every body."""
+PART = 32 * MIB
+"""Bytes of a slice that one request brings, at most."""
+MAX_MESSAGE = 16 * MIB
+"""Bytes of a head, of what is wanted, and of what became of a slice."""
+MAX_PROBLEM = 64 << 10
+WAIT = 60.0
+"""Seconds for which a server waits for news, at most."""
+ALIVE = 15.0
+"""Seconds after which a server that is at work says so."""
+
+DATA, ANSWER, ERROR, END = b"d", b"a", b"e", b"z"
+_FRAME = struct.Struct(">cI")
+_LONGEST_TEXT = 4000
+_M = TypeVar("_M")
+
+
+class Broken(ConnectionError):
+    """A connection that ended before what it was to bring."""
+
+
+class _Head(Struct, array_like=True):
+    """A Head; the value of a ref is the id of a version, or the name of another ref."""
+
+    identity: bytes
+    place: Place
+    features: frozenset[str]
+    refs: dict[str, tuple[bytes | None, str | None]]
+    time_ns: int
+    bare: bool
+    scopes: tuple[str, ...]
+
+
+class Problem(Struct, array_like=True):
+    """An error as it travels."""
+
+    kind: str
+    message: str
+    hint: str | None = None
+
+
+def _id(kind: type, value: object) -> object:
+    if not isinstance(value, bytes):
+        raise TypeError("an id is bytes")
+    return kind(value)
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
+
+
+def _decode(kind: type[_M], data: bytes) -> _M:
+    """Raises RemoteRefused for what is no message of this kind."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind, dec_hook=_id)
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        raise RemoteRefused(
+            "the other end says what this mvc does not understand",
+            hint="use the same version of mvc on both sides",
+        ) from error
+
+
+def encode_head(head: Head) -> bytes:
+    """A head as it travels."""
+    refs: dict[str, tuple[bytes | None, str | None]] = {
+        n: (None, v) if isinstance(v, str) else (v, None) for n, v in head.refs.items()
+    }
+    return _encode(
+        _Head(
+            head.identity, head.place, head.features, refs,
+            time_ns=head.time_ns, bare=head.bare, scopes=head.scopes,
+        )
+    )  # fmt: skip
+
+
+def decode_head(data: bytes) -> Head:
+    """Raises RemoteRefused."""
+    said = _decode(_Head, data)
+    try:
+        refs = {n: CommitId(v[0]) if v[0] is not None else v[1] for n, v in said.refs.items()}
+    except ValueError as error:
+        raise RemoteRefused("the other end names what is no version") from error
+    return Head(
+        said.identity, said.place, said.features, refs,
+        time_ns=said.time_ns, bare=said.bare, scopes=said.scopes,
+    )  # fmt: skip
+
+
+def encode_wanted(wanted: Wanted) -> bytes:
+    """What a receiver asks for, as it travels."""
+    return _encode(wanted)
+
+
+def decode_wanted(data: bytes) -> Wanted:
+    """Raises RemoteRefused."""
+    return _decode(Wanted, data)
+
+
+def encode_received(received: Received) -> bytes:
+    """What became of a slice, as it travels."""
+    return _encode(received)
+
+
+def decode_received(data: bytes) -> Received:
+    """Raises RemoteRefused."""
+    return _decode(Received, data)
+
+
+def encode_error(error: MvcError) -> bytes:
+    """An error as it travels."""
+    hint = None if error.hint is None else error.hint[:_LONGEST_TEXT]
+    return _encode(Problem(error.kind, error.message[:_LONGEST_TEXT], hint))
+
+
+_KINDS: dict[str, type[MvcError]] = {
+    kind("").kind: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, MvcError)
+}
+
+
+def decode_error(data: bytes) -> MvcError:
+    """The error that the other end had; RemoteRefused for one of a kind that is not known here."""
+    said = _decode(Problem, data)
+    kind = _KINDS.get(said.kind, RemoteRefused)
+    hint = None if said.hint is None else printable(said.hint[:_LONGEST_TEXT])
+    return kind(f"remote: {printable(said.message[:_LONGEST_TEXT])}", hint=hint)
+
+
+def frame(kind: bytes, payload: bytes | bytearray | memoryview = b"") -> bytes:
+    """A frame of an answer."""
+    return b"".join((_FRAME.pack(kind, len(payload)), payload))
+
+
+def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and payload of each frame up to the end, data in pieces, none of what says 'at work'.
+
+    ``read(n)`` returns up to n bytes, none at the end. Raises Broken where it ends too early, and
+    the error that a frame holds.
+    """
+    while True:
+        kind, left = _FRAME.unpack(_exactly(read, _FRAME.size))
+        if kind == END:
+            return
+        if kind == DATA:
+            while left:
+                if not (part := read(min(left, MIB))):
+                    raise Broken("the connection broke off")
+                left -= len(part)
+                yield kind, part
+        elif kind in (ANSWER, ERROR) and left <= MAX_MESSAGE:
+            payload = _exactly(read, left)
+            if kind == ERROR:
+                raise decode_error(payload)
+            yield kind, payload
+        else:
+            raise RemoteRefused("the other end says what is no frame of this protocol")
+
+
+def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
+    parts = []
+    while size:
+        if not (part := read(size)):
+            raise Broken("the connection broke off")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,452 @@
+"""The protocol of a server, as an ASGI application: ``v1/head``, ``v1/send``, ``v1/receive``.
+
+The same application answers over TLS, a Unix socket and ssh's pipes. What takes long runs in
+threads, and its answer is a row of frames (``mvc.remote.wire``), so that a client hears that the
+server is alive. No word of a request is written down before it was checked or escaped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from blake3 import blake3
+from msgspec.structs import replace
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.io.clock import Clock
+from mvc.limits import MIB
+from mvc.model.names import printable
+from mvc.remote import scopes, slices, wire
+from mvc.remote.door import Head, Wanted
+from mvc.server.authority import Caller, Denied, Gate, may_push
+from mvc.server.repositories import Repositories, Served
+from mvc.server.uploads import InUse, Upload
+from mvc.types import Bytes
+
+PROOFS = 4
+"""Slices that are proven and published at once; more are asked to come later."""
+SENDS = 8
+"""Answers with slices at once."""
+WAITING = 4096
+"""Requests that wait for news."""
+LONGEST_HEAD = 32 << 10
+"""Bytes of a request before its body."""
+_POLL = 0.5
+_SILENCE = 60.0  # seconds without a byte of a request's body
+_STALLED = 600.0  # seconds for which a receiver of slices may take nothing
+_MAX_WANTED = 16 * MIB
+_T = TypeVar("_T")
+
+Log = Callable[[str], None]
+
+
+class _Full(Exception):
+    """Too much at once."""
+
+
+class Application:
+    """Answers for the repositories of a folder. ``stopping``: requests that wait end at once."""
+
+    def __init__(
+        self, repositories: Repositories, gate: Gate, *,
+        log: Log | None = None, stopping: Callable[[], bool] = lambda: False,
+        clock: Clock | None = None, poll: float = _POLL,
+    ) -> None:  # fmt: skip
+        self._repositories, self._gate = repositories, gate
+        self._log, self._stopping = log, stopping
+        self._clock, self._poll = clock or Clock(), poll
+        self._proofs, self._sends, self._waits = 0, 0, 0
+        # Threads of their own: who waits for a proof must not keep heads from being read.
+        self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
+        self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
+        self._watches: dict[str, _Watch] = {}
+        self.asgi = Starlette(
+            routes=[
+                Route(f"{prefix}/v1/{name}", self._answering(endpoint), methods=methods)
+                for prefix in ("", "/{repository:path}")
+                for name, endpoint, methods in (
+                    ("head", self._head, ["GET"]),
+                    ("send", self._send, ["POST"]),
+                    ("receive", self._receive, ["GET", "POST"]),
+                )
+            ]
+        )
+
+    def close(self) -> None:
+        """Ends its threads and closes the repositories."""
+        self._short.shutdown()
+        self._long.shutdown()
+        self._repositories.close()
+
+    # -- around a request ----------------------------------------------------------------
+
+    def _answering(
+        self, endpoint: Callable[[Request, Served, Caller], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            begun = time.monotonic()
+            name = str(request.path_params.get("repository", ""))
+            caller = None
+            try:
+                _check_size(request)
+                caller = self._gate.caller(request.headers.get("Authorization"), name)
+                served = await self._found(name)
+                response = await endpoint(request, served, caller)
+            except Denied as denied:
+                response = _problem(denied.error, denied.status)
+            except (_Full, InUse):
+                response = Response(status_code=503, headers={"Retry-After": "1"})
+            except ClientDisconnect:
+                response = Response(status_code=400)
+            except MvcError as error:
+                response = _problem(error)
+            except Exception as error:  # a bug; its text may hold what was asked
+                self._say(_bug(error))
+                response = _problem(MvcError("internal error"), 500)
+            self._note(request, name, caller, response, begun)
+            return response
+
+        return answer
+
+    def _note(
+        self, request: Request, name: str, caller: Caller | None, response: Response, begun: float
+    ) -> None:
+        if self._log is None:
+            return
+        host = request.client.host if request.client else "-"
+        verb = request.url.path.rpartition("/")[2]
+        self._say(
+            f"{printable(host) or '-'} {caller.name if caller else '-'} {request.method} "
+            f"{printable(name)[:200] or '.'} {printable(verb)[:20]} {response.status_code} "
+            f"{(time.monotonic() - begun) * 1000:.0f}ms"
+        )
+
+    def _say(self, text: str) -> None:
+        if self._log is not None:
+            self._log(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}")
+
+    async def _found(self, name: str) -> Served:
+        try:
+            return await self._run(self._repositories.find, name)
+        except RemoteRefused as error:
+            raise Denied(404, error) from error
+
+    async def _run(self, function: Callable[..., _T], *given: object) -> _T:
+        """Runs what is done soon in a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._short, partial(function, *given))
+
+    # -- head ----------------------------------------------------------------------------
+
+    async def _head(self, request: Request, served: Served, caller: Caller) -> Response:
+        after = request.query_params.get("after")
+        head = await self._run(served.head)
+        if after is not None and head.place.chain.hex() == after:
+            head = await self._news(served, after, _seconds(request.query_params.get("wait")))
+        tag = f'"{head.place.chain.hex()}"'
+        if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
+            return Response(status_code=304, headers={"ETag": tag})
+        said = wire.encode_head(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
+        return Response(said, media_type=wire.CONTENT, headers={"ETag": tag})
+
+    async def _news(self, served: Served, after: str, seconds: float) -> Head:
+        """The head once its chain is another one, or after so many seconds."""
+        if self._waits >= WAITING:
+            raise _Full
+        watch = self._watches.setdefault(served.name, _Watch())
+        self._waits += 1
+        watch.waiting += 1
+        try:
+            if watch.task is None:
+                watch.task = asyncio.create_task(self._watch(served, watch))
+            changed = watch.changed
+            head = await self._run(served.head)  # it may have changed before anybody watched
+            if head.place.chain.hex() == after:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), seconds)
+                head = await self._run(served.head)
+            return head
+        finally:
+            self._waits -= 1
+            watch.waiting -= 1
+
+    async def _watch(self, served: Served, watch: _Watch) -> None:
+        """Looks at the journal for all who wait, as long as somebody does."""
+        seen = served.journal()
+        try:
+            while watch.waiting and not self._stopping():
+                await asyncio.sleep(self._poll)
+                with suppress(MvcError):
+                    if (now := served.journal()) != seen:
+                        seen = now
+                        watch.wake()
+        finally:
+            watch.task = None
+            watch.wake()
+
+    # -- send ----------------------------------------------------------------------------
+
+    async def _send(self, request: Request, served: Served, caller: Caller) -> Response:
+        scopes.require(caller.scopes, "read")
+        skip = _number(request.query_params.get("skip"))
+        check = request.query_params.get("check", "")
+        wanted = wire.decode_wanted(await _body(request, _MAX_WANTED))
+        if self._sends >= SENDS:
+            raise _Full
+        self._sends += 1
+        given = _given(served, wanted, skip, check)
+        return _Frames(self._slices(given), partial(self._ends_sending, given))
+
+    async def _slices(self, given: Iterator[bytes]) -> AsyncIterator[bytes]:
+        """The frames of slices, one thread at a time at work on them."""
+        while True:
+            async for part in self._working(partial(next, given, b"")):
+                if not part:
+                    yield wire.frame(wire.END)
+                    return
+                yield part
+
+    async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
+        self._sends -= 1
+        with suppress(ValueError):  # it still runs, and ends by itself
+            await self._run(given.close)
+
+    async def _working(self, function: Callable[[], bytes]) -> AsyncIterator[bytes]:
+        """What a function returns that runs in a thread; before it, frames that say 'at work'."""
+        running = asyncio.get_running_loop().run_in_executor(self._long, function)
+        while not (await asyncio.wait({running}, timeout=wire.ALIVE))[0]:
+            yield wire.frame(wire.DATA)
+        yield await running
+
+    # -- receive -------------------------------------------------------------------------
+
+    async def _receive(self, request: Request, served: Served, caller: Caller) -> Response:
+        may_push(caller.scopes)
+        upload = served.uploads.find(request.query_params.get("upload", ""))
+        if request.method == "GET":
+            size = await self._run(lambda: upload.size)
+            return Response(str(size), media_type=wire.CONTENT)
+        await self._run(served.uploads.clear)
+        lock = await self._run(upload.lock)
+        try:
+            response = await self._received(request, served, upload, caller)
+        except BaseException:
+            lock.release()
+            raise
+        response.ended.append(lock.release)
+        return response
+
+    async def _received(
+        self, request: Request, served: Served, upload: Upload, caller: Caller
+    ) -> _Frames:
+        at, last = _number(request.query_params.get("at")), request.query_params.get("last") == "1"
+        answer = await self._run(upload.answer)
+        if answer is not None:  # it was given before, and got lost
+            await _drained(request)
+            return _Frames(_row(wire.frame(wire.ANSWER, wire.encode_received(answer))))
+        await self._take(request, served, upload, at)
+        if not last:
+            return _Frames(_row(wire.frame(wire.END)))
+        if self._proofs >= PROOFS:
+            raise _Full
+        self._proofs += 1
+
+        def publish() -> bytes:
+            try:
+                received = upload.publish(served.door(caller.scopes))
+            except MvcError:
+                upload.delete()
+                raise
+            upload.delete()
+            return wire.frame(wire.ANSWER, wire.encode_received(received))
+
+        def ended() -> None:
+            self._proofs -= 1
+            if (watch := self._watches.get(served.name)) is not None:
+                watch.wake()
+
+        return _Frames(self._working(publish), ended)
+
+    async def _take(self, request: Request, served: Served, upload: Upload, at: int) -> None:
+        """Appends the request's body to an upload; what came stays if the connection breaks."""
+        size = _number(request.headers.get("Content-Length", str(wire.PART)))
+        try:
+            if size > wire.PART:
+                raise Denied(413, RemoteRefused(f"more than {wire.PART} bytes in one request"))
+            await self._run(served.reserve, upload.id, size)
+        except (MvcError, Denied):
+            await self._run(upload.delete)
+            await _drained(request)  # else the client sees a broken connection, and no answer
+            raise
+        try:
+            with upload.appending(at) as write:
+                buffer = bytearray()
+                try:
+                    async for chunk in _chunks(request, wire.PART):
+                        buffer += chunk
+                        if len(buffer) >= MIB:
+                            await self._run(write, bytes(buffer))
+                            buffer.clear()
+                finally:
+                    if buffer:
+                        write(buffer)
+        finally:
+            served.release(upload.id)
+
+
+class _Watch:
+    """Those who wait for news of one repository."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.task: asyncio.Task[None] | None = None
+        self.changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Has all who wait look again."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class _Frames(Response):
+    """A row of frames; whatever becomes of it, each function in ``ended`` is called at its end."""
+
+    def __init__(self, rows: AsyncIterator[bytes], *ended: Callable[[], object]) -> None:
+        super().__init__(media_type=wire.CONTENT)
+        del self.headers["Content-Length"]
+        self.ended = list(ended)
+        self._rows = rows
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        gone = asyncio.ensure_future(receive())  # the body was read: what comes is the end
+        try:
+            start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+            await send(start)
+            try:
+                async for row in self._rows:
+                    if gone.done():
+                        return
+                    await _sent(send, row)
+            except MvcError as error:
+                await _sent(send, wire.frame(wire.ERROR, wire.encode_error(error)))
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            return  # nobody takes it
+        finally:
+            gone.cancel()
+            for each in self.ended:
+                result = each()
+                if asyncio.iscoroutine(result):
+                    await result
+
+
+async def _sent(send: Send, row: bytes) -> None:
+    async with asyncio.timeout(_STALLED):
+        await send({"type": "http.response.body", "body": row, "more_body": True})
+
+
+async def _row(row: bytes) -> AsyncIterator[bytes]:
+    yield row
+
+
+def _problem(error: MvcError, status: int | None = None) -> Response:
+    if status is None:
+        status = _STATUS.get(type(error), 409)
+    return Response(wire.encode_error(error), status, media_type=wire.CONTENT)
+
+
+_STATUS = {RemoteRefused: 403, StorageFull: 507}
+
+
+def _check_size(request: Request) -> None:
+    """Raises Denied for a longer head than requests have: what came at once is not yet bounded."""
+    size = sum(len(name) + len(value) for name, value in request.headers.raw)
+    if size + len(request.scope["query_string"]) + len(request.url.path) > LONGEST_HEAD:
+        raise Denied(431, RemoteRefused("the head of a request is too long"))
+
+
+def _bug(error: Exception) -> str:
+    from traceback import extract_tb  # needed for bugs alone
+
+    *_, last = extract_tb(error.__traceback__)
+    return f"internal error: {type(error).__name__} in {last.name}, {last.filename}:{last.lineno}"
+
+
+def _number(text: str | None) -> int:
+    """A number of a query or a header. Raises RemoteRefused."""
+    if text is None or not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise RemoteRefused("a number is missing in the request")
+    return int(text)
+
+
+def _seconds(text: str | None) -> float:
+    return min(float(text), wire.WAIT) if text and text.isascii() and text.isdecimal() else 0.0
+
+
+async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises Denied for a longer one, and for one that does not go on."""
+    stream = aiter(request.stream())
+    while True:
+        try:
+            async with asyncio.timeout(_SILENCE):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            raise Denied(408, RemoteUnreachable("the body of a request does not go on")) from None
+        if chunk is None:
+            return
+        limit -= len(chunk)
+        if limit < 0:
+            raise Denied(413, RemoteRefused("the body of a request is too long"))
+        yield chunk
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    return b"".join([chunk async for chunk in _chunks(request, limit)])
+
+
+async def _drained(request: Request) -> None:
+    with suppress(Denied):
+        async for _ in _chunks(request, wire.PART):
+            pass
+
+
+def _given(served: Served, wanted: Wanted, skip: int, check: str) -> Generator[bytes, None, None]:
+    """Frames of the slices, without their first ``skip`` bytes, whose BLAKE3 must be ``check``."""
+    hasher, left = blake3(), skip
+    for given in served.door().send(wanted):
+        row, size = list[Bytes](), 0
+        for part in slices.write(given):
+            view = memoryview(part).cast("B")
+            if left:
+                passed, view = view[:left], view[left:]
+                hasher.update(passed)
+                left -= len(passed)
+                if not left and hasher.hexdigest() != check:
+                    raise _changed()
+            row.append(view)
+            size += len(view)
+            if size >= MIB:
+                yield wire.frame(wire.DATA, b"".join(row))
+                row, size = [], 0
+        if size:
+            yield wire.frame(wire.DATA, b"".join(row))
+    if left:
+        raise _changed()
+
+
+def _changed() -> MvcError:
+    return RemoteUnreachable(
+        "the repository changed while the connection was broken",
+        hint="run it again: what was received whole stays",
+    )

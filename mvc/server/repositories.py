@@ -1,0 +1,151 @@
+"""The repositories below a served folder: found by name, opened once, their sizes limited."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from contextlib import suppress
+from pathlib import Path
+
+from mvc.errors import MvcError, RemoteRefused, StorageFull
+from mvc.io.files import FileIdentity, FileSystem
+from mvc.remote.door import Head
+from mvc.remote.folder import FolderDoor
+from mvc.repo.opening import open_context
+from mvc.server.uploads import Uploads
+from mvc.store.snapshot import JOURNAL
+from mvc.store.store import FOLDER
+
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
+_DEEPEST = 8
+_OPEN = 64
+"""Repositories that stay open."""
+
+
+class Served:
+    """An open repository with its uploads; its head is kept until its journal changes."""
+
+    def __init__(self, fs: FileSystem, name: str, root: Path, quota: int | None) -> None:
+        self.name = name
+        self._fs, self._quota = fs, quota
+        self._context = open_context(root, discover=False, fs=fs)
+        self.folder = self._context.store.folder
+        self.uploads = Uploads(fs, self.folder)
+        self._place = fs.stat(self.folder)
+        self._lock = threading.Lock()
+        self._head: tuple[FileIdentity | None, Head] | None = None
+        self._promised: dict[str, int] = {}
+
+    def is_in_place(self) -> bool:
+        """Whether its folder is still the one that was opened."""
+        there = self._fs.stat(self.folder)
+        return (
+            there is not None
+            and self._place is not None
+            and (there.device, there.inode) == (self._place.device, self._place.inode)
+        )
+
+    def door(self, scopes: tuple[str, ...] = ()) -> FolderDoor:
+        """A door for one who may do this; without scopes, for one who may do everything."""
+        return FolderDoor(self.name, self._context, scopes=scopes)
+
+    def journal(self) -> FileIdentity | None:
+        """What changes whenever the head does."""
+        return self._fs.stat(self.folder / JOURNAL)
+
+    def head(self) -> Head:
+        """What it is now, but for the time."""
+        journal = self.journal()
+        known = self._head
+        if known is not None and known[0] == journal:
+            return known[1]
+        with self._lock:
+            head = self.door().head()
+            self._head = (journal, head)
+            return head
+
+    def reserve(self, upload: str, size: int) -> None:
+        """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.
+
+        What it has, and what other uploads have reserved, is counted.
+        """
+        if self._quota is None:
+            return
+        with self._lock:
+            self._promised.pop(upload, None)
+            used = _size(self._fs, self.folder) + sum(self._promised.values())
+            if used + size > self._quota:
+                raise StorageFull(
+                    f"the quota of {self._quota} bytes of this repository is used up: "
+                    f"it has {used}, and {size} more were to come",
+                    hint="its owner can run 'mvc forget' and 'mvc gc' there, or raise --quota",
+                )
+            self._promised[upload] = size
+
+    def release(self, upload: str) -> None:
+        """What was reserved for an upload is there now, or will not come."""
+        with self._lock:
+            self._promised.pop(upload, None)
+
+    def close(self) -> None:
+        """Closes the repository."""
+        self._context.store.close()
+
+
+class Repositories:
+    """Those of a folder: the folder itself under the name '', or those below it."""
+
+    def __init__(self, fs: FileSystem, folder: Path, quota: int | None = None) -> None:
+        self.fs = fs
+        self.folder = fs.realpath(folder)
+        self._quota = quota
+        self._open = OrderedDict[str, Served]()
+        self._lock = threading.Lock()
+
+    def find(self, name: str) -> Served:
+        """The repository of this name. Raises RemoteRefused for none, and the errors of opening."""
+        with self._lock:
+            served = self._open.get(name)
+            if served is not None and served.is_in_place():
+                self._open.move_to_end(name)
+                return served
+            served = self._open[name] = Served(self.fs, name, self._root(name), self._quota)
+            while len(self._open) > _OPEN:
+                # Requests that still use it keep it open by what they hold.
+                self._open.popitem(last=False)
+            return served
+
+    def _root(self, name: str) -> Path:
+        parts = name.split("/") if name else []
+        if len(parts) > _DEEPEST or not all(_PART.fullmatch(part) for part in parts):
+            raise RemoteRefused(
+                "no repository has this name", hint="the URL is https://HOST/NAME, or https://HOST"
+            )
+        root = self.folder.joinpath(*parts)
+        # A link could lead anywhere.
+        if self.fs.realpath(root) != root or self.fs.stat(root / FOLDER) is None:
+            raise RemoteRefused(
+                f"there is no repository {name or 'here'}",
+                hint="its owner makes one there with 'mvc init --bare'",
+            )
+        return root
+
+    def close(self) -> None:
+        """Closes all."""
+        for served in self._open.values():
+            with suppress(MvcError):
+                served.close()
+
+
+def _size(fs: FileSystem, folder: Path) -> int:
+    """Bytes of all files in a folder and below."""
+    total = 0
+    for name in fs.list(folder):
+        facts = fs.stat(folder / name, follow=False)
+        if facts is not None and facts.is_dir:
+            with suppress(MvcError):  # it was deleted a moment ago
+                total += _size(fs, folder / name)
+        elif facts is not None:
+            total += facts.size
+    return total

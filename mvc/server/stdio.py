@@ -1,0 +1,74 @@
+"""``mvc serve --stdio``: one repository, for the account that runs it, over standard streams.
+
+The application answers on a private Unix socket; two threads copy between it and the streams, to
+which ssh is the other end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from mvc.io.files import FileSystem
+from mvc.remote.scopes import parse_scopes
+from mvc.server.app import Application
+from mvc.server.authority import Account
+from mvc.server.listening import run, server_of
+from mvc.server.repositories import Repositories
+
+_PART = 1 << 18
+
+
+def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None) -> None:
+    """Answers on standard input and output until the other end closes.
+
+    Without ``scopes`` everything is allowed. Raises WrongUsage, RemoteRefused. What is wrong with
+    the repository is an answer to each request, so that the client can say it.
+    """
+    fs = FileSystem()
+    gate = Account(parse_scopes(scopes) if scopes else ())
+    application = Application(Repositories(fs, path.expanduser(), quota), gate)
+    server = server_of(application.asgi)
+    with fs.temporary_folder() as private, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(private / "socket"))
+        listening.listen(1)
+        ours = socket.socket(socket.AF_UNIX)
+        ours.connect(str(private / "socket"))
+
+        def upward() -> None:
+            while data := _read(0):
+                ours.sendall(data)
+            ours.shutdown(socket.SHUT_WR)
+
+        def downward() -> None:
+            try:
+                while data := ours.recv(_PART):
+                    _write(1, data)
+            except OSError:
+                pass  # the other end is gone
+            server.should_exit = True
+
+        threads = [threading.Thread(target=each, daemon=True) for each in (upward, downward)]
+        for thread in threads:
+            thread.start()
+        try:
+            run(server, listening)
+        finally:
+            ours.close()
+            application.close()
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, _PART)
+    except OSError:
+        return b""
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]

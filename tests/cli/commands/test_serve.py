@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mvc.io.files import FileSystem
+from mvc.server.tokens import Tokens
+from tests.cli.program import Mvc
+
+
+def test_a_token_is_printed_once_and_listed_without_itself(mvc: Mvc) -> None:
+    made = mvc("serve", "token", "add", "anna", "--scope", "read,push:heads/*", "--days", 3)
+    text = made.out.strip()
+    assert text.startswith("mvc_") and "shown once" in made.err
+    held = Tokens(FileSystem(), mvc.folder).holder(text)
+    assert held is not None and held.scopes == ("read", "push:heads/*")
+    listed = mvc("serve", "token", "list")
+    assert "anna  until 20" in listed.out and "read,push:heads/*" in listed.out
+    assert text not in listed.out
+    (row,) = mvc("serve", "token", "list", "--json").json["tokens"]
+    assert row["name"] == "anna" and not row["expired"] and row["made"] < row["expires"]
+    mvc("serve", "token", "remove", "anna")
+    assert mvc("serve", "token", "list").out == ""
+
+
+def test_a_token_as_an_object(mvc: Mvc) -> None:
+    made = mvc("serve", "token", "add", "ci", "--scope", "admin", "--json").json
+    assert made["schema"] == "mvc.serve.token/1" and made["token"].startswith("mvc_")
+    assert mvc("serve", "token", "remove", "ci", "--json").json["tokens"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "name the folder"),
+        ("one two", "name the folder"),
+        ("none", "none is no folder"),
+        (". --listen 0.0.0.0:7433", "without TLS nobody but this machine"),
+        (". --listen example.org:80", "without TLS nobody but this machine"),
+        (". --listen 7433", "is no address"),
+        (". --listen 127.0.0.1:99999", "is no address"),
+        (". --tls-key k.pem", "goes with --tls-cert"),
+        (". --tls-cert none.pem", "cannot be used: no such file"),
+        (". --quota much", "is no size"),
+        (". --scope read", "does not go with --scope"),
+        ("--stdio . --listen 127.0.0.1:1", "--stdio does not go with --listen"),
+        ("--stdio . --scope write", "'write' is no scope"),
+        ("token add", "token add NAME"),
+        ("token add x", "name 1 to 100 scopes"),
+        ("token add x --scope write", "'write' is no scope"),
+        ("token add x/y --scope read", "the name of a token"),
+        ("token remove x", "no token 'x'"),
+        ("token list --scope read", "does not go with --scope"),
+    ],
+)
+def test_what_cannot_be_served_is_one_clear_line(mvc: Mvc, words: str, says: str) -> None:
+    failed = mvc("serve", *words.split(), code=None)
+    assert failed.code in (2, 3) and says in failed.err
+    assert len(failed.err.splitlines()) <= 3 and "Traceback" not in failed.err
+
+
+def test_an_address_that_is_taken_is_named(mvc: Mvc) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        failed = mvc("serve", ".", "--listen", address, code=3)
+    assert f"cannot listen on {address}: address already in use" in failed.err
+
+
+def test_a_server_loads_no_torch() -> None:
+    code = (
+        "import sys, mvc.server.listening, mvc.server.stdio, mvc.cli.commands.serve;"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_served_folder_may_be_called_token(mvc: Mvc) -> None:
+    Path("token").mkdir()
+    assert "token is no folder" not in mvc("serve", "token", "--tls-key", "k", code=2).err

@@ -1,0 +1,103 @@
+"""``mvc serve`` as a process of its own, and doors to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from mvc.io.files import FileSystem
+from mvc.remote.doors import open_door
+from mvc.remote.http import HttpDoor
+from mvc.remote.remotes import Remote
+from mvc.server.tokens import Tokens
+
+__all__ = ["Serving", "door", "serving", "token"]
+
+
+class Serving:
+    """A running server; ``log`` is what it says on stderr."""
+
+    def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+        self.process, self.url, self._log = process, url, log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def memory(self) -> int:
+        """The most bytes of memory that it had so far."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) << 10
+
+    def end(self) -> int:
+        """Ends it as systemd does; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+@contextmanager
+def serving(
+    folder: Path,
+    *arguments: object,
+    address: str = "127.0.0.1:0",
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Serving]:
+    """Serves ``folder`` while the block runs."""
+    log = folder.with_name(f"{folder.name}.log")
+    command = [sys.executable, "-P", "-m", "mvc", "serve", folder, "--listen", address, *arguments]
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stderr=stderr,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(variables or {})},
+            cwd=folder,
+        )
+    try:
+        yield Serving(process, _url(process, log), log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+    from tests.waiting import until
+
+    def said() -> re.Match[str] | None:
+        assert process.poll() is None, log.read_text()
+        return re.search(r"^serving .* at (\S+)$", log.read_text(), re.MULTILINE)
+
+    until(lambda: said() is not None, 30)
+    found = said()
+    assert found is not None
+    return found[1]
+
+
+def token(folder: Path, *scopes: str, name: str = "anna", days: int = 1) -> str:
+    """A new token for a served folder."""
+    return Tokens(FileSystem(), folder).add(name, scopes, days)
+
+
+def door(url: str, text: str | None = None, **options: str) -> HttpDoor:
+    """A door to a server, with a token from a file beside none."""
+    remote = Remote(url, "origin", **options)
+    if text is not None:
+        os.environ["MVC_TOKEN_ORIGIN"] = text
+    try:
+        opened = open_door(remote)
+    finally:
+        os.environ.pop("MVC_TOKEN_ORIGIN", None)
+    assert isinstance(opened, HttpDoor)
+    return opened

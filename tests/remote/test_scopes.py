@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from mvc.errors import RemoteRefused, WrongUsage
+from mvc.remote.scopes import allows, parse_scopes, require, within
+
+
+def test_scopes_are_given_one_by_one_or_with_commas() -> None:
+    assert parse_scopes(["read,push:heads/*", "deploy:prod", "read"]) == (
+        "read",
+        "push:heads/*",
+        "deploy:prod",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "write", "push", "push:", "read:x", "admin:x", "a b:read", "../x:read", "push:x y",
+        "push:a:b:c", "x:push", "read;admin", "push:he\nads", ":read", "x:", "push:" + "a" * 300,
+    ],
+)  # fmt: skip
+def test_what_is_no_scope_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage):
+        parse_scopes([text])
+
+
+def test_a_scope_may_be_for_one_repository() -> None:
+    scopes = parse_scopes(["team/a:read", "team/*:push:heads/main", "deploy:prod"])
+    assert within(scopes, "team/a") == ("read", "push:heads/main", "deploy:prod")
+    assert within(scopes, "team/b") == ("push:heads/main", "deploy:prod")
+    assert within(scopes, "") == ("deploy:prod",)
+
+
+def test_what_scopes_allow() -> None:
+    held = ("read", "push:heads/nodes/7/*", "deploy:nodes/7/*")
+    assert allows(held, "read")
+    assert allows(held, "push", "heads/nodes/7/main")
+    assert allows(held, "deploy", "nodes/7/prod")
+    assert not allows(held, "push", "heads/main")
+    assert not allows(held, "push", "tags/v1")
+    assert not allows(held, "deploy", "prod")
+    assert not allows(held, "admin")
+    assert not allows(("push:heads/*",), "read")
+    assert not allows(("push:heads/*",), "deploy", "heads/x")
+    assert allows(("admin",), "deploy", "prod") and allows((), "admin")
+
+
+def test_the_missing_scope_is_named() -> None:
+    with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):
+        require(("read",), "push", "heads/main")

@@ -1,0 +1,67 @@
+"""Repositories to serve, and transfers between them slice by slice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mvc.api.repository import Repository
+from mvc.remote.door import Door, Move, Received, Slice, Wanted
+from mvc.remote.folder import FolderDoor
+from mvc.remote.receiver import receive
+from mvc.remote.slices import encode_entries
+
+__all__ = ["content", "move", "record", "served_folder"]
+
+
+def served_folder(folder: Path) -> Path:
+    """A folder with an empty bare repository ``models``."""
+    folder.mkdir(parents=True)
+    Repository.init(folder / "models", bare=True).close()
+    return folder
+
+
+def record(repo: Repository, value: int, size: int = 1000) -> None:
+    """Commits a version whose tensors nothing else has."""
+    random = np.random.default_rng(value)
+    repo.commit({"w": random.random(size, np.float32), "b": np.full(3, value)}, message=f"v{value}")
+
+
+def content(given: Repository | Path) -> dict[str, list[bytes]]:
+    """Every state on the branch ``main``, by version."""
+    if isinstance(given, Path):
+        with Repository.open(given) as repo:
+            return content(repo)
+    return {
+        str(version.id): [array.tobytes() for array in given.checkout(version.id).values()]
+        for version in given.log("main")
+    }
+
+
+class _Local:
+    """The door of a repository that fetches for itself."""
+
+    def __init__(self, repo: Repository) -> None:
+        self._repo, self._door = repo, FolderDoor("here", repo.context)
+        self.head, self.send = self._door.head, self._door.send
+
+    def receive(self, given: Slice) -> Received:
+        return receive(self._repo.context, given, local=True)
+
+
+def move(source: Repository | Door, target: Repository | Door, ref: str | Move) -> tuple[str, ...]:
+    """Takes what ``source`` has to ``target``, and moves ``ref`` there to where ``main`` is."""
+    from_, to = (_Local(e) if isinstance(e, Repository) else e for e in (source, target))
+    refs, there = from_.head().refs, to.head().refs
+    wanted = Wanted(have=frozenset(v for v in there.values() if isinstance(v, bytes)))
+    for given in from_.send(wanted):
+        given.moves = ()  # of the sender's own
+        received = to.receive(given)
+        assert not received.missing
+    if isinstance(ref, str):
+        old = there.get(ref)
+        tip = refs["heads/main"]
+        ref = Move(ref, old, tip)
+    last = Slice(encode_entries(()), 0, (), (ref,))
+    return to.receive(last).moved

@@ -1,0 +1,329 @@
+"""A real server process, a real client, TLS between them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import trustme
+
+from mvc.api.repository import Repository
+from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.remote.door import Move
+from tests.remote.kit.serving import Serving, door, serving, token
+from tests.server.moving import content, move, record, served_folder
+
+SCOPES = ("read", "push:heads/*")
+
+
+class Authority:
+    """A private authority, and certificates of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ca, self._folder = trustme.CA(), folder
+        self.file = str(folder / "ca.pem")
+        self._ca.cert_pem.write_to_path(self.file)
+
+    def issue(self, name: str = "127.0.0.1", **options: datetime) -> list[object]:
+        """Arguments of ``mvc serve`` for a certificate of this name."""
+        issued = self._ca.issue_cert(name, **options)
+        chain, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        chain.unlink(missing_ok=True)
+        for pem in issued.cert_chain_pems:
+            pem.write_to_path(chain, append=True)
+        issued.private_key_pem.write_to_path(key)
+        return ["--tls-cert", chain, "--tls-key", key]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder to serve, with an empty bare repository ``models``."""
+    return served_folder(tmp_path / "served")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Repository]:
+    """A repository with three versions."""
+    with Repository.init(tmp_path / "source") as repo:
+        for value in range(3):
+            record(repo, value)
+        yield repo
+
+
+def test_what_is_pushed_over_tls_comes_back(
+    folder: Path, source: Repository, authority: Authority, tmp_path: Path
+) -> None:
+    with serving(folder, *authority.issue()) as server:
+        assert server.url.startswith("https://")
+        opened = door(f"{server.url}/models", token(folder, *SCOPES), ca_file=authority.file)
+        moved = move(source, opened, "heads/main")
+        assert moved == ("heads/main",)
+        with Repository.init(tmp_path / "copy") as copy:
+            move(opened, copy, "heads/main")
+            assert content(copy) == content(source)
+    assert content(folder / "models") == content(source)
+
+
+def test_certificates_are_verified(folder: Path, authority: Authority, tmp_path: Path) -> None:
+    text = token(folder, *SCOPES)
+    long_ago = datetime.now(UTC) - timedelta(days=400)
+
+    def failure(url: str, ca_file: str = authority.file) -> MvcError:
+        with pytest.raises(MvcError) as caught:
+            door(f"{url}/models", text, ca_file=ca_file).head()
+        assert type(caught.value) is RemoteUnreachable and "\n" not in str(caught.value)
+        assert text not in str(caught.value)
+        return caught.value
+
+    with serving(folder, *authority.issue()) as server:
+        (tmp_path / "other").mkdir()
+        other = Authority(tmp_path / "other")
+        assert "ca_file" in str(failure(server.url, other.file).hint)
+        assert "ca_file" in str(failure(server.url, "").hint)
+        assert "does not speak TLS" in failure(server.url.replace("https", "http")).message or True
+    expired = authority.issue(not_before=long_ago, not_after=long_ago + timedelta(days=1))
+    with serving(folder, *expired) as server:
+        error = failure(server.url)
+        assert "certificate has expired" in error.message and "renew" in str(error.hint)
+    with serving(folder, *authority.issue("lab.example")) as server:
+        assert "127.0.0.1" in failure(server.url).message
+
+
+def test_the_same_command_works_once_the_cause_is_gone(
+    folder: Path, source: Repository, tmp_path: Path
+) -> None:
+    with serving(folder) as server:
+        opened = door(f"{server.url}/none", token(folder, *SCOPES))
+        with pytest.raises(RemoteRefused, match="there is no repository none"):
+            opened.head()
+        Repository.init(folder / "none", bare=True).close()
+        assert move(source, opened, "heads/main") == ("heads/main",)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../source", "..", ".mvc", "models/.mvc", "models/../models", "link", "a//b", "models/"],
+)
+def test_names_lead_nowhere_else(folder: Path, source: Repository, name: str) -> None:
+    (folder / "link").symlink_to(source.root)
+    with serving(folder) as server:
+        with pytest.raises(RemoteRefused):
+            door(server.url, token(folder, *SCOPES)).head()
+        answer = raw(server, f"GET /{name}/v1/head HTTP/1.1", token(folder, "admin", name="b"))
+        assert b" 404 " in answer or b" 400 " in answer
+
+
+def raw(server: Serving, line: str, text: str = "", *headers: str, body: bytes = b"") -> bytes:
+    """The answer to bytes that no client of mvc sends."""
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        lines = [line, "Host: x", f"Authorization: Bearer {text}", "Connection: close", *headers]
+        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        parts = []
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Serving]]:
+    """A served folder that several tests share."""
+    folder = served_folder(tmp_path_factory.mktemp("tokens") / "served")
+    with serving(folder) as server:
+        yield folder, server
+
+
+class TestTokens:
+    def test_without_one_nobody_is_let_in(self, served: tuple[Path, Serving]) -> None:
+        _, server = served
+        with pytest.raises(RemoteRefused, match="a token is needed here") as caught:
+            door(f"{server.url}/models").head()
+        assert "MVC_TOKEN" in str(caught.value.hint)
+        with pytest.raises(RemoteRefused, match="not known here"):
+            door(f"{server.url}/models", "mvc_" + "x" * 43).head()
+
+    def test_one_that_has_expired(
+        self, served: tuple[Path, Serving], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, server = served
+        text = token(folder, "read", name="old", days=-1)
+        with pytest.raises(RemoteRefused, match="the token old has expired"):
+            door(f"{server.url}/models", text).head()
+
+    def test_one_for_another_repository(self, served: tuple[Path, Serving]) -> None:
+        folder, server = served
+        text = token(folder, "team/*:read", name="team")
+        with pytest.raises(RemoteRefused, match="no scope for this repository"):
+            door(f"{server.url}/models", text).head()
+
+    def test_who_may_read_cannot_push(
+        self, served: tuple[Path, Serving], source: Repository
+    ) -> None:
+        folder, server = served
+        opened = door(f"{server.url}/models", token(folder, "read", name="reader"))
+        assert opened.head().scopes == ("read",)
+        with pytest.raises(RemoteRefused, match="needs the scope push"):
+            move(source, opened, "heads/main")
+
+    def test_who_may_push_one_branch_cannot_read_or_push_others(
+        self, served: tuple[Path, Serving], source: Repository, tmp_path: Path
+    ) -> None:
+        folder, server = served
+        opened = door(f"{server.url}/models", token(folder, "push:heads/nodes/7/*", name="seven"))
+        assert move(source, opened, "heads/nodes/7/main") == ("heads/nodes/7/main",)
+        with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):
+            move(source, opened, "heads/main")
+        with Repository.init(tmp_path / "copy") as copy, pytest.raises(RemoteRefused, match="read"):
+            move(opened, copy, "heads/nodes/7/main")
+
+    def test_append_only_is_push_alone(
+        self, served: tuple[Path, Serving], source: Repository
+    ) -> None:
+        folder, server = served
+        opened = door(f"{server.url}/models", token(folder, "push:*", name="appends"))
+        move(source, opened, "heads/append")
+        tip, old = source.find("HEAD"), source.find("HEAD~2")
+        with pytest.raises(RefConflict, match="non-fast-forward"):
+            move(source, opened, Move("heads/append", tip, old))
+        with pytest.raises(RemoteRefused, match="needs the scope admin"):
+            move(source, opened, Move("heads/append", tip, old, force=True))
+        with pytest.raises(RemoteRefused, match="needs the scope admin"):
+            move(source, opened, Move("heads/append", tip, None))
+        owner = door(f"{server.url}/models", token(folder, "admin", name="owner"))
+        assert move(source, owner, Move("heads/append", tip, old, force=True)) == ("heads/append",)
+        assert move(source, owner, Move("heads/append", old, None)) == ("heads/append",)
+
+    def test_deployments_need_their_own_scope(
+        self, served: tuple[Path, Serving], source: Repository
+    ) -> None:
+        folder, server = served
+        source.deploy("HEAD", "prod")
+        narrow = door(f"{server.url}/models", token(folder, "push:*,deploy:lab", name="lab"))
+        with pytest.raises(RemoteRefused, match="needs the scope deploy:prod"):
+            move(source, narrow, "heads/deployed")
+        wide = door(f"{server.url}/models", token(folder, "push:*,deploy:pr*", name="prod"))
+        move(source, wide, "heads/deployed")
+        move(source, narrow, "heads/deployed-too")  # it says nothing that is new there
+
+    def test_no_word_of_one_is_logged(self, served: tuple[Path, Serving]) -> None:
+        folder, server = served
+        text = token(folder, "read", name="secret")
+        door(f"{server.url}/models", text).head()
+        raw(server, f"GET /models/v1/head?token={text} HTTP/1.1", text)
+        raw(server, "GET /a%0Afake%1B[2J%20line/v1/head HTTP/1.1", text)
+        log = server.log
+        assert "secret GET models head 200" in log
+        assert text not in log and "\x1b" not in log and "\nfake" not in log
+        assert "mvc_" not in log
+
+
+def test_requests_are_bounded(folder: Path) -> None:
+    text = token(folder, "admin")
+    with serving(folder) as server:
+        for lines in (["X: " + "y" * 100_000], [f"X{i}: y" for i in range(9000)]):
+            assert b" 200 " not in raw(server, "GET /models/v1/head HTTP/1.1", text, *lines)
+        upload = "POST /models/v1/receive?upload=" + "0" * 32 + "&at=0"
+        size = (32 << 20) + 1
+        big = raw(server, f"{upload} HTTP/1.1", text, f"Content-Length: {size}", body=bytes(size))
+        assert b" 413 " in big
+        wanted = "POST /models/v1/send?skip=0 HTTP/1.1"
+        assert b" 403 " in raw(server, wanted, text, "Content-Length: 5", body=b"hello")
+        for query in (
+            "",
+            "?upload=x&at=0",
+            "?upload=" + "0" * 32,
+            "?upload=" + "0" * 32 + "&at=-1",
+        ):
+            line = f"POST /models/v1/receive{query} HTTP/1.1"
+            assert b" 403 " in raw(server, line, text, "Content-Length: 1", body=b"x")
+        assert b" 404 " in raw(server, "GET /models/v2/head HTTP/1.1", text)
+        assert b" 405 " in raw(server, "DELETE /models/v1/head HTTP/1.1", text)
+        assert door(f"{server.url}/models", text).head()
+
+
+def test_a_quota_is_named_and_nothing_stays(
+    folder: Path, source: Repository, tmp_path: Path
+) -> None:
+    text = token(folder, *SCOPES)
+    record(source, 9, size=200_000)
+    with serving(folder, "--quota", "100kB") as server:
+        opened = door(f"{server.url}/models", text)
+        with pytest.raises(StorageFull, match="quota of 100000 bytes"):
+            move(source, opened, "heads/main")
+        assert "heads/main" not in opened.head().refs
+    assert not list((folder / "models/.mvc/uploads").glob("*[0-9a-f]"))
+    with serving(folder, "--quota", "10MB") as server:
+        assert move(source, door(f"{server.url}/models", text), "heads/main")
+
+
+def test_news_end_a_wait(folder: Path, source: Repository) -> None:
+    text = token(folder, *SCOPES)
+    with serving(folder) as server:
+        opened, waiting = (door(f"{server.url}/models", text) for _ in range(2))
+        place = opened.head().place
+        assert waiting.news(place, 0.2) is None
+        heard = []
+        thread = threading.Thread(target=lambda: heard.append(waiting.news(place, 30)))
+        thread.start()
+        time.sleep(0.3)
+        begun = time.monotonic()
+        move(source, opened, "heads/main")
+        thread.join()
+        assert time.monotonic() - begun < 20
+        assert heard[0] is not None and heard[0].place.sequence > place.sequence
+
+
+def test_the_end_of_a_server_is_in_order(folder: Path) -> None:
+    text = token(folder, *SCOPES)
+    with serving(folder) as server:
+        opened = door(f"{server.url}/models", text)
+        place = opened.head().place
+        heard = []
+        thread = threading.Thread(target=lambda: heard.append(opened.news(place, 30)))
+        thread.start()
+        time.sleep(0.3)
+        assert server.end() == 0
+        thread.join()
+        assert heard == [None]
+        assert "Traceback" not in server.log
+
+
+def test_a_repository_in_another_ones_place_is_seen(folder: Path, source: Repository) -> None:
+    text = token(folder, *SCOPES)
+    with serving(folder) as server:
+        opened = door(f"{server.url}/models", text)
+        first = opened.head().identity
+        (folder / "models").rename(folder / "models-2")
+        with pytest.raises(RemoteRefused):
+            opened.head()
+        Repository.init(folder / "models", bare=True).close()
+        assert opened.head().identity != first
+
+
+def test_a_socket_of_unix(folder: Path, source: Repository, tmp_path: Path) -> None:
+    text, path = token(folder, *SCOPES), tmp_path / "mvc.sock"
+    for _ in range(2):  # the second time the socket of the first one is there
+        with serving(folder, address=f"unix:{path}") as server:
+            assert server.url == f"unix:{path}"
+            assert path.stat().st_mode & 0o777 == 0o660
+            opened = door(f"{server.url}/models", text)
+            assert move(source, opened, "heads/main") or True
+            assert opened.head().refs["heads/main"] == source.find("HEAD")
+
+
+def test_a_connection_that_says_nothing_keeps_nobody_away(folder: Path) -> None:
+    text = token(folder, *SCOPES)
+    with serving(folder) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+        assert door(f"{server.url}/models", text).head()
+        for each in idle:
+            each.close()
