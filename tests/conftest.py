@@ -19,12 +19,23 @@ from tests import slow
 from tests.prepared import forking, prepared
 from tests.variables import put_aside
 
-__all__ = ["clock", "forking", "history", "prepared", "repo"]
+__all__ = ["clock", "forking", "history", "one_thread", "prepared", "repo"]
 
 put_aside()
 
 settings.register_profile("mvc", deadline=None)
 settings.load_profile("mvc")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Of torch: other sums come of two."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.hookimpl(wrapper=True)

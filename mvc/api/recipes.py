@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from mvc.api.namespace import Namespace
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE
 from mvc.repo.arguments import checked
-from mvc.repo.context import Context
 from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress
 
@@ -59,21 +59,8 @@ def replay_options(
 
 
 @checked
-class Recipes:
+class Recipes(Namespace):
     """How versions were made; ``repo.recipes``."""
-
-    def __init__(self, repo: Repository) -> None:
-        self._repo = repo
-
-    @property
-    def context(self) -> Context:
-        """What the repository is made of."""
-        return self._repo.context
-
-    @property
-    def closed(self) -> bool:
-        """Whether the repository is closed."""
-        return self._repo.closed
 
     def record(
         self,

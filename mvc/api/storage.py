@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from mvc.api.namespace import Namespace
 from mvc.api.recipes import replay_options
 from mvc.errors import WrongUsage
 from mvc.repo import queries
 from mvc.repo.arguments import checked
-from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 from mvc.repo.lookup.revisions import Rev
 from mvc.types import PathName, Progress, Reason
 
 if TYPE_CHECKING:
-    from mvc.api.repository import Repository
     from mvc.maintenance.forget import Chosen, ForgetPreview
     from mvc.maintenance.fsck.fsck import FsckReport
     from mvc.maintenance.gc import Collection as Collected
@@ -33,21 +32,8 @@ if TYPE_CHECKING:
 
 
 @checked
-class Storage:
+class Storage(Namespace):
     """What keeps a repository small, fast and sound; ``repo.storage``."""
-
-    def __init__(self, repo: Repository) -> None:
-        self._repo = repo
-
-    @property
-    def context(self) -> Context:
-        """What the repository is made of."""
-        return self._repo.context
-
-    @property
-    def closed(self) -> bool:
-        """Whether the repository is closed."""
-        return self._repo.closed
 
     def stats(self) -> Stats:
         """Versions, reset points, chains, bytes by kind, recovery times."""

@@ -161,7 +161,7 @@ def _rewrite(
     progress: Progress | None,
 ) -> None:
     note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
-    with executing(store, policy, plan.found, plan.rewrite, progress) as work:
+    with executing(store, policy, plan.found, plan.rewrite, progress=progress) as work:
         for recorded in work.meanwhile():
             _admit(plan, recorded, store)
         # Before the entry: later collections do not look for what was forgotten before it.

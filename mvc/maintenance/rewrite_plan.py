@@ -161,6 +161,7 @@ def executing(
     policy: Policy,
     found: Inventory,
     plan: RewritePlan,
+    *,
     progress: Progress | None = None,
 ) -> Iterator[Execution]:
     """Writes what a plan says; the block then takes in what others published, and publishes.

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 import mvc
 
@@ -14,12 +11,3 @@ import mvc
 def beside(repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """The current folder is that of the repository ``models``."""
     monkeypatch.chdir(repo.root.parent)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Other sums come of two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

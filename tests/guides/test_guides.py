@@ -8,11 +8,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.guides.page import Page, run_page
 
@@ -20,14 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 GUIDES = sorted(path.stem for path in (DOCS / "guides").glob("*.md"))
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", GUIDES)
 def test_guide(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(DOCS / "guides" / f"{name}.md", tmp_path, monkeypatch)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import mvc
 from tests.models.project import NETS, Project
 
 
@@ -15,9 +14,3 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
     made.write(NETS)
     yield made
     made.forget()
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[mvc.Repository]:
-    with mvc.Repository.init(tmp_path / "repo") as made:
-        yield made

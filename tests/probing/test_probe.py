@@ -22,12 +22,8 @@ IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def seeded(one_thread: None) -> None:
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
 
 
 class Mlp(nn.Module):

@@ -13,9 +13,9 @@ from torch import nn
 import mvc
 from mvc import limits
 from mvc.errors import IoFailed, WrongUsage
-from tests.probing.test_probe import Mlp, X, one_thread, rows
+from tests.probing.test_probe import Mlp, X, rows, seeded
 
-__all__ = ["one_thread"]
+__all__ = ["seeded"]
 
 
 class Threaded(nn.Module):

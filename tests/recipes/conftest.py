@@ -1,23 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.models.conftest import project, repo
+from tests.models.conftest import project
 from tests.recipes.trainings import make_images
 
-__all__ = ["project", "repo"]
+__all__ = ["project"]
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def alone(one_thread: None) -> None:
+    """Every test trains in one thread."""
 
 
 @pytest.fixture

@@ -36,11 +36,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MVC_USER_NAME", "ada")
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> mvc.Repository:
-    return mvc.Repository.init(tmp_path / "models")
-
-
 def hook(command: str, seconds: float = 60) -> None:
     settings = {"deploy.hook": command, "deploy.hook_timeout": str(seconds)}
     for key, value in settings.items():

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -9,11 +7,6 @@ from mvc.report.stats import by_version
 from mvc.store.packs.records import BLOB, Member, RecordHeader
 from mvc.store.recovery.timing import Timing
 from tests.repo.working import write_model
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Repository:
-    return Repository.init(tmp_path / "models")
 
 
 def test_an_empty_repository(repo: Repository) -> None:

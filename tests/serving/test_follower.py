@@ -36,11 +36,6 @@ SECOND = 10**9
 
 
 @pytest.fixture
-def clock() -> FixedClock:
-    return FixedClock(step_ns=1000)
-
-
-@pytest.fixture
 def repo(tmp_path: Path, clock: FixedClock) -> Iterator[mvc.Repository]:
     with mvc.Repository.init(tmp_path / "models", clock=clock) as made:
         yield made

@@ -1,7 +1,15 @@
 """repack: store the same versions with other reset points and deltas.
 
-A plan states its price. Its execution moves the codings that stay into new packs and adds
-the new ones, in one step (``mvc.maintenance.rewrite_plan``). Ids do not change.
+A ``RepackProblem`` holds what is stored, and estimates what other codings would take. A plan is a
+``Selection`` of codings of single tensors from which everything can be recovered. Most goals are
+met in two steps. A solver (``solve``) chooses among whole versions: which are in full, and which
+delta leads to each of the others (``Selected``). The codings of their tensors follow from that.
+What recovery then takes, tensor by tensor, can differ from the solver's figure, so a bound is
+tightened for the solver until the plan keeps it. The lowest price is searched for over tensors
+themselves (``ContentGraph``).
+
+Execution moves the codings that stay into new packs and adds the new ones, in one step
+(``mvc.maintenance.rewrite_plan``). Ids do not change.
 """
 
 from __future__ import annotations
@@ -90,7 +98,7 @@ def repack(
         if dry_run or not plan:
             return None
         policy, author = encoding_policy(context.config), context.author
-        with executing(context.store, policy, plan.found, plan.rewrite, progress) as work:
+        with executing(context.store, policy, plan.found, plan.rewrite, progress=progress) as work:
             work.take_in()
             now_ns = context.store.clock.now_ns()
             return work.publish(Entry("repack", now_ns, str(goal), author=author, reason=reason))

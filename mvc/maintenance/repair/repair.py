@@ -151,7 +151,7 @@ def _heal_once(
         quarantined = keep(store.fs, store.folder, plan.ranges)
         note = f"{len(plan.healed)} objects healed, {len(quarantined)} records in quarantine"
         policy = encoding_policy(context.config)
-        with executing(store, policy, survey.found, plan.rewrite, progress) as work:
+        with executing(store, policy, survey.found, plan.rewrite, progress=progress) as work:
             work.take_in()
             work.publish(Entry("repair", store.clock.now_ns(), note))
         return plan, quarantined

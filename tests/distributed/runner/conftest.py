@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from mvc.distributed.runner.settings import TOKEN
 from tests.cli.conftest import alone, mvc
@@ -20,8 +17,5 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def thread(one_thread: None) -> None:
+    """Every test trains in one."""

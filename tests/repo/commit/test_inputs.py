@@ -11,11 +11,6 @@ from mvc.repo.commit.inputs import paths_of
 from mvc.repo.commit.request import CommitOptions
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Repository:
-    return Repository.init(tmp_path / "models")
-
-
 def test_paths_in_every_form() -> None:
     wanted = [Path("a"), Path("b")]
     assert paths_of("a") == paths_of(Path("a")) == [Path("a")]

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from mvc.errors import WrongUsage
 from reproduce.experiment import known
@@ -17,12 +16,8 @@ from tests.reproduce.rework.small import experiment
 
 
 @pytest.fixture(autouse=True)
-def _one_thread():
+def _needs(one_thread):
     pytest.importorskip("sklearn")
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
