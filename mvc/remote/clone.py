@@ -21,7 +21,9 @@ from mvc.io.process import boot_id
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import Head, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import PLACE, Fetched, fetch_from
+from mvc.remote.fetch import Fetched, fetch_from
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place
+from mvc.remote.receiver import place_of
 from mvc.remote.remotes import (
     DEFAULT,
     Remote,
@@ -165,7 +167,7 @@ def _check_state(fs: FileSystem, beside: Path, now: _State) -> None:
 
 
 def _has_come(fs: FileSystem, beside: Path, remote: Remote) -> bool:
-    return fs.stat(beside / FOLDER / REMOTES / remote.name / PLACE) is not None
+    return fs.stat(beside / FOLDER / REMOTES / remote.name / FETCHED) is not None
 
 
 @contextmanager
@@ -198,6 +200,9 @@ def _build(
                 progress=progress,
             )  # fmt: skip
         _begin(context, remote, to, options)
+        tips = tuple(bytes(v) for v in there.refs.values() if isinstance(v, CommitId))
+        known = KnownPlace(there.identity, place_of(context.fresh()), tips)
+        keep_place(context, remote, PUSHED, known)
     fs.flush(beside / FOLDER)
     return done
 

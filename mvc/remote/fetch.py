@@ -8,21 +8,21 @@ that file is lost, more is read again.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, HistoryMissing, IoFailed, WrongUsage
+from mvc.errors import DamagedData, HistoryMissing, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import REMOTE
 from mvc.remote.door import Door, Head, Move, Place, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.moves import advances, leads_to
-from mvc.remote.receiver import receive
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, check_same, keep_place, known_place
+from mvc.remote.receiver import by_name, place_of, receive
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
@@ -34,8 +34,6 @@ Change = Literal["new", "forward", "forced", "deleted", "kept"]
 _NEW: Change = "new"
 _KEPT: Change = "kept"
 
-PLACE = "place"
-_MOST = 4096  # bytes of such a file
 _TRIES = 4
 
 
@@ -53,25 +51,23 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """``versions`` and ``operations`` that came, and their ``bytes``."""
+    """``versions`` and ``operations`` that came, and their ``bytes``.
+
+    ``held``: versions that were forgotten by name there and are kept here for now, because
+    something stands on them.
+    """
 
     remote: str
     updates: tuple[RefUpdate, ...]
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    held: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:
         """Whether anything was new."""
         return bool(self.updates or self.operations)
-
-
-class KnownPlace(Struct, frozen=True):
-    """A place in a journal, of the repository with this identity."""
-
-    identity: bytes
-    place: Place
 
 
 def fetch(
@@ -111,7 +107,8 @@ def fetch_from(
     progress: Progress | None = None,
 ) -> Fetched:
     """As ``fetch``, through a door whose ``head`` is known; ``wanted`` says which states."""
-    known = known_place(context, remote, PLACE)
+    before = place_of(context.fresh())
+    known = known_place(context, remote, FETCHED)
     check_same(remote, known, head)
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
@@ -122,6 +119,7 @@ def fetch_from(
                 wanted,
                 after=None if known is None else known.place,
                 have=frozenset(ref.commit for ref in have),
+                without=by_name(context.fresh()),
             ),
             [update for update in planned if not _waits(update)],
         )
@@ -129,8 +127,13 @@ def fetch_from(
     work.move(updates)
     now = KnownPlace(head.identity, work.place or head.place)
     if now != known:
-        keep_place(context, remote, PLACE, now)
-    return Fetched(remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes)
+        keep_place(context, remote, FETCHED, now)
+    if (sent := known_place(context, remote, PUSHED)) is not None and sent.place == before:
+        keep_place(context, remote, PUSHED, replace(sent, place=place_of(context.store.snapshot)))
+    return Fetched(
+        remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes,
+        held=tuple(work.held),
+    )  # fmt: skip
 
 
 # -- refs --------------------------------------------------------------------------------------
@@ -215,6 +218,8 @@ class _Fetch:
         self._identity, self._progress = identity, progress
         self.place: Place | None = None
         self.bytes = self.versions = self.operations = 0
+        self.held: dict[CommitId, None] = {}
+        self._without = frozenset[CommitId]()
 
     def run(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> None:
         """Takes what is wanted, and moves each ref with the first slice that leads to it."""
@@ -222,7 +227,12 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
-            wanted = replace(wanted, after=self.place or wanted.after, objects=missing)
+            wanted = replace(
+                wanted,
+                after=self.place or wanted.after,
+                objects=missing,
+                without=wanted.without | self._without,
+            )
             if not missing:
                 wanted = replace(wanted, after=None)
         raise DamagedData(
@@ -248,7 +258,9 @@ class _Fetch:
                         raise
                     return ()
                 if got.missing:
+                    self._without = got.without
                     return got.missing
+                self.held.update(dict.fromkeys(got.held))
                 waiting = [u for u in waiting if u not in ready]
                 self._note(each, len(known))
         return None if _all_here(self._context, updates) or wanted.after is None else ()
@@ -268,13 +280,14 @@ class _Fetch:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)
 
     def _note(self, given: Slice, versions: int) -> None:
-        self.bytes += len(given.head)
+        entries = decode_entries(given.head)
+        self.bytes += len(given.head) if entries else 0
         self.versions += versions
-        self.operations += len(decode_entries(given.head))
+        self.operations += len(entries)
         if given.place is not None:
             self.place = given.place
             known = KnownPlace(self._identity, given.place)
-            keep_place(self._context, self._remote, PLACE, known)
+            keep_place(self._context, self._remote, FETCHED, known)
 
     def _counted(self, records: Iterable[Bytes]) -> Iterator[Bytes]:
         for part in records:
@@ -291,44 +304,3 @@ def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:
 def _closable(slices: Iterator[Slice]) -> Generator[Slice]:
     """A generator over them, which ends the answer of the remote when it is closed early."""
     yield from slices
-
-
-# -- places ------------------------------------------------------------------------------------
-
-
-def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | None:
-    """What a file of the remote's folder says; None if it is lost or says nothing."""
-    if not remote.name:
-        return None
-    with suppress(IoFailed, msgspec.MsgspecError, ValueError):
-        data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
-        return msgspec.json.decode(data, type=KnownPlace)
-    return None
-
-
-def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -> None:
-    """Writes such a file, without a flush."""
-    data = msgspec.json.encode(known)
-    context.store.fs.replace_file(
-        remote.folder(context) / name, lambda file: file.write(data), mode=None, durable=False
-    )
-
-
-def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
-    """Raises HistoryMissing for a remote that is another repository, or has gone back."""
-    if known is None or not known.identity or not head.identity:
-        return
-    again = (
-        f"if that is meant: 'mvc remote remove {remote.name}', then "
-        f"'mvc remote add {remote.name} {remote.url}'"
-    )
-    if head.identity != known.identity:
-        raise HistoryMissing(
-            f"{remote.name} is another repository than at the last fetch: {remote.url}", hint=again
-        )
-    if head.place.sequence < known.place.sequence:
-        raise HistoryMissing(
-            f"{remote.name} has gone back: it lacks operations from "
-            f"{head.place.sequence} to {known.place.sequence - 1} that it had",
-            hint=f"was it restored from a copy? {again}",
-        )

@@ -7,32 +7,31 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData, HistoryMissing, RefConflict, UnknownRevision
-from mvc.ids import CommitId
+from mvc.ids import DIGEST_SIZE, CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import REMOTE, printable
 from mvc.remote.door import Door, Head, Move, Received, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import PLACE as FETCHED
-from mvc.remote.fetch import Change, KnownPlace, RefUpdate, check_same, keep_place, known_place
+from mvc.remote.fetch import Change, RefUpdate
 from mvc.remote.moves import advances, leads_to, shown
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, check_same, keep_place, known_place
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import send
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
-from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
+from mvc.repo.lookup.commits import Ancestors, leading_to
+from mvc.repo.lookup.refs import BRANCH, TAG, branches, tags
 from mvc.repo.lookup.refs import head as own_head
-from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.types import Bytes, Progress
 
-PLACE = "pushed"
 _TRIES = 4
 _NOTHING = encode_entries(())
 
@@ -51,7 +50,8 @@ class PushOptions(Struct, frozen=True):
 class Pushed(Struct, frozen=True):
     """``versions`` and ``operations`` that went, or would, and their ``bytes``.
 
-    ``passed_over``: tags that are another version there.
+    ``passed_over``: tags that are another version there. ``held``: versions that were forgotten by
+    name here and are kept there for now, because something stands on them.
     """
 
     remote: str
@@ -60,6 +60,7 @@ class Pushed(Struct, frozen=True):
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    held: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -82,6 +83,7 @@ def push(
     RemoteUnreachable, RemoteRefused, and the errors of both stores; then no ref has moved.
     """
     chosen = options or PushOptions()
+    context.fresh()
     with closing(open_door(remote, context)) as door:
         head = door.head()
         check_same(remote, known_place(context, remote, FETCHED), head)
@@ -98,10 +100,10 @@ def push(
         else:
             work.run(wanted, moves)
             _note_refs(context, remote, updates)
-            work.note()
+            work.note(updates)
         return Pushed(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
-            operations=work.operations, bytes=work.bytes,
+            operations=work.operations, bytes=work.bytes, held=tuple(work.held),
         )  # fmt: skip
 
 
@@ -264,23 +266,20 @@ class _Push:
         self._sent: set[CommitId] = set()
         self._last: Slice | None = None
         self.bytes = self.versions = self.operations = 0
+        self.held: dict[CommitId, None] = {}
+        self._without = frozenset[CommitId]()
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
-        """What the remote lacks of these versions, as far as it is known."""
-        context, remote = self._context, self._remote
-        theirs = {value for value in self._head.refs.values() if isinstance(value, CommitId)}
-        seen = {ref.commit for ref in remote_refs(context, remote.name)} if remote.name else set()
-        known = known_place(context, remote, PLACE)
-        after = None
-        if known is not None and known.identity == self._head.identity:
-            news = {
-                value
-                for name, value in self._head.refs.items()
-                if name.startswith(BRANCH) and isinstance(value, CommitId)
-            } - seen
-            after = None if news else known.place  # others brought versions of which truths are due
-        have = frozenset(id_ for id_ in theirs if context.store.has_commit(id_))
-        return Wanted(after, versions=tuple(dict.fromkeys([*tips, *have])), have=have)
+        """What the remote lacks of these versions, and is not told yet, as far as it is known."""
+        store, known = self._context.store, known_place(self._context, self._remote, PUSHED)
+        have = [id_ for id_ in _tips(self._head.refs) if store.has_commit(id_)]
+        versions = tuple(dict.fromkeys([*tips, *have]))
+        if known is None or known.identity != self._head.identity:
+            return Wanted(versions=versions, have=frozenset(have))
+        told = [CommitId(id_) for id_ in known.tips if len(id_) == DIGEST_SIZE]
+        told = [id_ for id_ in told if store.has_commit(id_)]
+        due = leading_to(self._context.fresh(), have, told)  # others have brought these since
+        return Wanted(known.place, versions=versions, have=frozenset(have), due=tuple(due))
 
     def count(self, slices: Iterable[Slice]) -> None:
         """Counts what would go."""
@@ -300,7 +299,12 @@ class _Push:
                 continue
             if not missing:
                 return
-            wanted = replace(wanted, have=wanted.have | self._sent, objects=missing)
+            wanted = replace(
+                wanted,
+                have=wanted.have | self._sent,
+                objects=missing,
+                without=wanted.without | self._without,
+            )
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
@@ -323,15 +327,16 @@ class _Push:
         before = self.bytes
         got = self._door.receive(replace(given, records=self._passing(given.records)))
         if got.missing:
-            self.bytes = before
+            self.bytes, self._without = before, got.without
             return got
+        self.held.update(dict.fromkeys(got.held))
         self._counted(given)
         self._last = given
         return got
 
     def _counted(self, given: Slice) -> None:
         entries = decode_entries(given.head)
-        self.bytes += len(given.head)
+        self.bytes += len(given.head) if entries else 0
         self.operations += len(entries)
         fresh = {Commit.decode(data).id for each in entries for data in each.commits}
         self.versions += len(fresh - self._sent)
@@ -344,11 +349,17 @@ class _Push:
             if self._progress is not None:
                 self._progress(self.bytes, 0, self._remote.name)
 
-    def note(self) -> None:
-        """Keeps up to where this journal was looked at."""
+    def note(self, updates: Iterable[RefUpdate]) -> None:
+        """Keeps up to where this journal was looked at, and where the remote's refs are now."""
         if self._last is not None and self._last.place is not None and self._remote.name:
-            known = KnownPlace(self._head.identity, self._last.place)
-            keep_place(self._context, self._remote, PLACE, known)
+            now = {**self._head.refs, **{each.name: each.new for each in updates}}
+            tips = tuple(bytes(id_) for id_ in _tips(now))
+            known = KnownPlace(self._head.identity, self._last.place, tips)
+            keep_place(self._context, self._remote, PUSHED, known)
+
+
+def _tips(refs: Mapping[str, RefValue]) -> list[CommitId]:
+    return sorted({value for value in refs.values() if isinstance(value, CommitId)})
 
 
 def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> None:
