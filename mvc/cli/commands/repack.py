@@ -87,7 +87,7 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _RepackOptions) -> int | None:
     if args.output is not None:
         args = replace(args, output=str(Path(args.output).absolute()))
-    return at_remote(session, args.remote, lambda: _repack(session, args))
+    return at_remote(session, args.remote, lambda: _repack(session, args), changes=not args.dry_run and not args.as_curve)
 
 
 def _repack(session: Session, args: _RepackOptions) -> None:
