@@ -126,9 +126,7 @@ class Remotes:
         run: Callable[[Remote, Sequence[str]], int] = door_module(remote).run
         return run(remote, arguments)
 
-    def maintain(
-        self, name: str, act: Callable[[Repository], _T], *, changes: bool = True
-    ) -> _T:
+    def maintain(self, name: str, act: Callable[[Repository], _T], *, changes: bool = True) -> _T:
         """Has ``act`` work on the repository of a remote: in a folder, or in a bucket.
 
         In a bucket it may be called again, after another process has changed the bucket; without

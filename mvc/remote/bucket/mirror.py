@@ -98,7 +98,7 @@ class Mirror:
         """
         self.objects = objects
         self.place = place
-        self._clock = clock
+        self.clock = clock
         self._config = Config({**config.values, "core.bare": (True, "flag")})
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
@@ -132,7 +132,7 @@ class Mirror:
         """The mirror as an open repository."""
         if self._context is None:
             self._check_features()
-            store = MirrorStore(self.fs, self._clock, self._folder)
+            store = MirrorStore(self.fs, self.clock, self._folder)
             self._context = Context(store, self.place, self._config)
         return self._context
 
@@ -176,7 +176,7 @@ class Mirror:
     def _make(self) -> None:
         """A new repository, which becomes the bucket's once it is published."""
         if self.fs.stat(self._folder) is None:
-            create(FileSystem(), self._clock, self.place, "main", b"")
+            create(FileSystem(), self.clock, self.place, "main", b"")
 
     def _follow(self, seen: Seen) -> None:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""

@@ -73,7 +73,7 @@ class Publisher:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._objects = mirror.objects
-        self._written: dict[str, float] = {}  # objects, and when they were written
+        self._written: dict[str, tuple[float, float]] = {}  # when objects were written
 
     def publish(self) -> bool:
         """Makes what the mirror has the bucket's; False if another head was swapped in before.
@@ -150,8 +150,7 @@ class Publisher:
 
     def _write_all(self, uploads: list[_Upload]) -> None:
         """Writes objects, small ones at the same time."""
-        now = monotonic()
-        due = [u for u in uploads if now - self._written.get(u.name, -_REUSED_FOR) >= _REUSED_FOR]
+        due = [upload for upload in uploads if not self._is_there(upload.name)]
         for _ in self._mirror.pool.map(self._write, (u for u in due if u.size <= _LARGE)):
             pass
         for upload in due:
@@ -160,7 +159,18 @@ class Publisher:
 
     def _write(self, upload: _Upload) -> None:
         self._objects.write(upload.name, upload.parts(), upload.size)
-        self._written[upload.name] = monotonic()
+        self._written[upload.name] = self._now()
+
+    def _is_there(self, name: str) -> bool:
+        """Whether an object was written not long ago, and so is not yet deleted by a sweep."""
+        then = self._written.get(name)
+        return then is not None and all(
+            0 <= now - before < _REUSED_FOR for now, before in zip(self._now(), then, strict=True)
+        )
+
+    def _now(self) -> tuple[float, float]:
+        """By two clocks: one may be set, the other may stand still while the computer sleeps."""
+        return monotonic(), self._mirror.clock.now_ns() / 1e9
 
     def _object(self, number: int, pack: _NewPack) -> PackObject:
         """Names the object of a pack by the hash of its content."""
