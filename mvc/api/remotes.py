@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
+from mvc.api.namespace import Namespace
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
@@ -21,6 +23,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, remote_refs
 from mvc.store.journal.entries import RefValue
+from mvc.types import PathName
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -50,21 +53,8 @@ class Tracking(Struct, frozen=True):
 
 
 @checked
-class Remotes:
+class Remotes(Namespace):
     """Names, URLs and options of remotes; ``repo.remotes``."""
-
-    def __init__(self, repo: Repository) -> None:
-        self._repo = repo
-
-    @property
-    def context(self) -> Context:
-        """What the repository is made of."""
-        return self._repo.context
-
-    @property
-    def closed(self) -> bool:
-        """Whether the repository is closed."""
-        return self._repo.closed
 
     def list(self) -> list[Remote]:
         """Every remote, by name."""
@@ -77,7 +67,7 @@ class Remotes:
     def add(
         self,
         name: str,
-        url: str,
+        url: PathName,
         *,
         force: bool = False,
         options: Mapping[str, str] | None = None,
@@ -86,7 +76,7 @@ class Remotes:
 
         ``options``: fields of ``Remote``, as texts. Raises InvalidName, WrongUsage, RefConflict.
         """
-        made = remotes.remote_of(name, url, options or {})
+        made = remotes.remote_of(name, fspath(url), options or {})
         return remotes.add_remote(self.context, made, force=force)
 
     def remove(self, name: str) -> Remote:

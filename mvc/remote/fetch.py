@@ -92,8 +92,9 @@ def fetch(
     with closing(open_door(remote, context)) as door:
         head = door.head()
         return fetch_from(
-            context, remote, door, head, Wanted(states=kinds), prune=prune, progress=progress
-        )
+            context, remote, door, head,
+            wanted=Wanted(states=kinds), prune=prune, progress=progress,
+        )  # fmt: skip
 
 
 def fetch_from(
@@ -101,8 +102,8 @@ def fetch_from(
     remote: Remote,
     door: Door,
     head: Head,
-    wanted: Wanted,
     *,
+    wanted: Wanted,
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Fetched:
@@ -152,7 +153,8 @@ def _planned(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate
             local, change = (name, _NEW) if _is_free(context, name) else (local, _KEPT)
         here = ref(local)
         if here != new:
-            yield RefUpdate(name, local, here if isinstance(here, CommitId) else None, new, change)
+            old = here if isinstance(here, CommitId) else None
+            yield RefUpdate(name, local, old, new, change=change)
 
 
 def _is_free(context: Context, tag: str) -> bool:
@@ -173,7 +175,7 @@ def _gone(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate]:
     for each in remote_refs(context, remote.name):
         short = each.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
-            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, "deleted")
+            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, change="deleted")
 
 
 def _all_here(context: Context, updates: Iterable[RefUpdate]) -> bool:
@@ -227,14 +229,14 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
+            if missing and set(missing) <= set(wanted.objects):
+                break
             wanted = replace(
                 wanted,
-                after=self.place or wanted.after,
-                objects=missing,
+                after=(self.place or wanted.after) if missing else None,
+                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
                 without=wanted.without | self._without,
             )
-            if not missing:
-                wanted = replace(wanted, after=None)
         raise DamagedData(
             f"{self._remote.name} does not send what its versions build on",
             hint=f"'mvc fsck --remote {self._remote.name}' checks it",

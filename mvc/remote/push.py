@@ -185,7 +185,7 @@ class _Plan:
         change: Change = "new" if there is None else "deleted" if new is None else "forward"
         if there is not None and new is not None and not self._advances(name, there, new):
             change = "forced"
-        return RefUpdate(name, self._tracking(name), there, new, change)
+        return RefUpdate(name, self._tracking(name), there, new, change=change)
 
     def _advances(self, name: str, old: CommitId, new: CommitId) -> bool:
         return advances(name) and leads_to(self._context, new, old, {})
@@ -299,10 +299,12 @@ class _Push:
                 continue
             if not missing:
                 return
+            if set(missing) <= set(wanted.objects):
+                break
             wanted = replace(
                 wanted,
                 have=wanted.have | self._sent,
-                objects=missing,
+                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
                 without=wanted.without | self._without,
             )
         raise DamagedData(
