@@ -70,7 +70,13 @@ class AmbiguousRevision(MvcError):
 
 
 class StateForgotten(MvcError):
-    """The state of a version was given up; the commit is all that is left of it."""
+    """The state of a version was given up; the commit is all that is left of it.
+
+    ``absent``: the id of the version, if a rule gave the state up, or it was never fetched: then
+    another repository may have it.
+    """
+
+    absent: bytes | None = None
 
 
 class UnknownOperation(MvcError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import fspath
 from pathlib import Path
 
 from mvc.api.repository import Repository
@@ -12,7 +13,7 @@ from mvc.types import PathName, Progress
 
 
 def clone(
-    url: str,
+    url: PathName,
     folder: PathName | None = None,
     *,
     branch: str | None = None,
@@ -33,7 +34,7 @@ def clone(
 
 
 def clone_into(
-    url: str,
+    url: PathName,
     folder: PathName | None,
     options: CloneOptions,
     *,
@@ -42,4 +43,4 @@ def clone_into(
 ) -> Cloned:
     """As ``clone``; returns what came."""
     place = None if folder is None else Path(folder)
-    return clone_repository(url, place, options, config=config, progress=progress)
+    return clone_repository(fspath(url), place, options, config=config, progress=progress)

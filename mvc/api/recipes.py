@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
+from mvc.api.absent import fetching
 from mvc.api.namespace import Namespace
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
@@ -58,6 +59,7 @@ def replay_options(
     )
 
 
+@fetching
 @checked
 class Recipes(Namespace):
     """How versions were made; ``repo.recipes``."""
@@ -157,7 +159,8 @@ class Recipes(Namespace):
 
         Empty if the version has no recipe. Raises DamagedData.
         """
-        from mvc.recipes.recipe import RECIPE, recipe_of
+        from mvc.model.names import RECIPE
+        from mvc.recipes.recipe import recipe_of
 
         commit = self._repo.find(rev)
         carries = RECIPE in self._repo.version(commit).attached

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from os import fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mvc.api.namespace import Namespace
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
@@ -22,6 +24,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, remote_refs
 from mvc.store.journal.entries import RefValue
+from mvc.types import PathName
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -51,21 +54,8 @@ class Tracking(Struct, frozen=True):
 
 
 @checked
-class Remotes:
+class Remotes(Namespace):
     """Names, URLs and options of remotes; ``repo.remotes``."""
-
-    def __init__(self, repo: Repository) -> None:
-        self._repo = repo
-
-    @property
-    def context(self) -> Context:
-        """What the repository is made of."""
-        return self._repo.context
-
-    @property
-    def closed(self) -> bool:
-        """Whether the repository is closed."""
-        return self._repo.closed
 
     def list(self) -> list[Remote]:
         """Every remote, by name."""
@@ -78,7 +68,7 @@ class Remotes:
     def add(
         self,
         name: str,
-        url: str,
+        url: PathName,
         *,
         force: bool = False,
         options: Mapping[str, str] | None = None,
@@ -89,9 +79,9 @@ class Remotes:
         what pushes at once rely on. Raises InvalidName, WrongUsage, RefConflict, and for a bucket
         RemoteRefused, RemoteUnreachable.
         """
-        made = remotes.remote_of(name, url, options or {})
+        made = remotes.remote_of(name, fspath(url), options or {})
         if made.is_bucket:
-            made = replace(made, url=remotes.normalised(url, self.context.store.fs.cwd()))
+            made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
             door_module(made).check_bucket(made)
         return remotes.add_remote(self.context, made, force=force)
 

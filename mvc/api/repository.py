@@ -23,6 +23,7 @@ from typing import (
 
 from msgspec.structs import replace
 
+from mvc.api.absent import fetch_absent, fetching, way_to
 from mvc.errors import (
     AlreadyARepository,
     DamagedData,
@@ -136,6 +137,7 @@ class WriteOptions(TypedDict, total=False):
     progress: Progress | None
 
 
+@fetching
 @checked
 class Repository:
     """An open repository; close it, or use it as a context manager.
@@ -866,6 +868,13 @@ class Repository:
         """When a version's state was forgotten, in ns since 1970; None if it is stored."""
         return availability.forgotten_ns(self.context, self.find(rev))
 
+    def way_to_state(self, rev: Rev) -> str | None:
+        """Which command brings a state that a rule forgot here, in a sentence; None if none does.
+
+        None also for a state that is stored, or was forgotten by name.
+        """
+        return way_to(self.context, self.find(rev))
+
     def iter_versions(
         self,
         since: Time | None = None,
@@ -898,6 +907,7 @@ class Repository:
             path=path,
             keys=keys,
             on_error=on_error,
+            absent=fetch_absent,
         )
         return queries.counted(self.context, found)
 
@@ -1309,6 +1319,7 @@ class Repository:
     def fetch(
         self,
         remote: str | None = None,
+        versions: Sequence[Rev] = (),
         *,
         states: str | None = None,
         prune: bool = False,
@@ -1318,12 +1329,19 @@ class Repository:
 
         By default from ``origin``, or the only remote. ``states``: whose states come along
         (``all``, ``none``, ``last:N``), by default as the remote is set. ``prune`` forgets branches
-        that are gone there. Raises UnknownRevision for an unknown remote, RemoteUnreachable,
-        RemoteRefused, and HistoryMissing for one that was rewound or exchanged.
+        that are gone there. With ``versions`` only the states of these come, which are here without
+        them. Raises StateForgotten for one that the remote lacks as well, UnknownRevision for an
+        unknown remote, RemoteUnreachable, RemoteRefused, and HistoryMissing for one that was
+        rewound or exchanged.
         """
-        from mvc.remote.fetch import fetch
+        from mvc.remote.fetch import fetch, fetch_states
 
         found = self.remotes.find(remote)
+        if versions:
+            if states is not None or prune:
+                raise WrongUsage("the states of some versions are fetched by themselves")
+            wanted = [self.find(rev) for rev in versions]
+            return fetch_states(self.context, found, wanted, progress=progress)
         return fetch(self.context, found, states=states, prune=prune, progress=progress)
 
     def pull(self, remote: str | None = None, *, progress: Progress | None = None) -> Pulled:
@@ -1344,6 +1362,8 @@ class Repository:
         every: bool = False,
         force: bool = False,
         delete: Sequence[str] = (),
+        states: Sequence[Rev] = (),
+        partial: bool = False,
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> Pushed:
@@ -1352,13 +1372,23 @@ class Repository:
         Tags, data sets, deployments and annotations of these versions go along. All refs move, or
         none. ``every``: all branches and tags. ``force``: refs may move back, from where the last
         fetch or push saw them. ``delete``: branches and tags to delete there. ``dry_run``: only say
-        what would go. Raises RefConflict for what is not fast-forward or has
-        moved there meanwhile, UnknownRevision, RemoteUnreachable, RemoteRefused.
+        what would go. ``states``: versions that are there without their states, which go alone.
+        ``partial``: also versions whose states neither side has. Raises RefConflict for what is not
+        fast-forward or has moved there meanwhile, UnknownRevision, StateForgotten, WeightsDropped,
+        RemoteUnreachable, RemoteRefused.
         """
-        from mvc.remote.push import PushOptions, push
+        from mvc.remote.push import PushOptions, push, push_states
 
-        chosen = PushOptions(every=every, force=force, delete=tuple(delete), dry_run=dry_run)
-        return push(self.context, self.remotes.find(remote), refs, chosen, progress=progress)
+        found = self.remotes.find(remote)
+        if states:
+            if refs or every or force or delete or partial or dry_run:
+                raise WrongUsage("the states of some versions are pushed by themselves")
+            given = [self.find(rev) for rev in states]
+            return push_states(self.context, found, given, progress=progress)
+        chosen = PushOptions(
+            every=every, force=force, delete=tuple(delete), dry_run=dry_run, partial=partial
+        )
+        return push(self.context, found, refs, chosen, progress=progress)
 
     # -- operations ----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from mvc.api.absent import fetching
 from mvc.api.namespace import Namespace
 from mvc.api.recipes import replay_options
 from mvc.errors import WrongUsage
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from mvc.report.stats import Stats
 
 
+@fetching
 @checked
 class Storage(Namespace):
     """What keeps a repository small, fast and sound; ``repo.storage``."""

@@ -20,8 +20,15 @@ DEFAULT_STATE = "model.safetensors"
 ATTACHED = ".mvc/"
 """How the paths begin that a version carries beside its files; no file can have such a path."""
 
+RECIPE = "recipe.json"
+"""What a version carries that says how its weights are made again; without it none are given up."""
+
 DATA = "data/"
 """How the tags of data sets begin."""
+
+DATA_SET = "mvc.data"
+"""The param of a data set's version: whether it holds the files, or says where they lie."""
+BY_VALUE, BY_REFERENCE = "stored", "reference"
 
 REMOTE = "remotes/"
 """How the full names begin of refs that say where a remote's branches and tags were."""

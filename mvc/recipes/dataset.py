@@ -32,7 +32,7 @@ from mvc.io.files import FileSystem, WriteFile
 from mvc.io.handles import FileIdentity
 from mvc.limits import MAX_NEEDS, MIB
 from mvc.model.documents import decoded, encoded
-from mvc.model.names import DATA, check_path, printable
+from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, check_path, printable
 from mvc.recipes.recipe import Data, is_data_name
 from mvc.repo.checkout.checkout import write_files
 from mvc.repo.commit.commit import commit
@@ -50,7 +50,6 @@ Given: TypeAlias = str | PathLike[str] | Mapping[str, Any] | None
 
 _REFERENCE = "reference.json"
 _SCHEMA = "mvc.reference/1"
-_KIND = "mvc.data"  # the param of a data set's version
 _MOST = 64 * MIB  # bytes of a reference
 _URL = re.compile(r"https?://[!-~]{1,2000}")
 
@@ -127,7 +126,7 @@ def add(
     with fs.temporary_folder() as folder:
         fs.write_atomic(folder / _REFERENCE, encoded(found, _SCHEMA))
         files = {_REFERENCE: folder / _REFERENCE}
-        return _publish(context, name, files, message=message, kind="reference")
+        return _publish(context, name, files, message=message, kind=BY_REFERENCE)
 
 
 def _publish(
@@ -136,14 +135,14 @@ def _publish(
     files: Mapping[str, Path],
     *,
     message: str = "",
-    kind: str = "stored",
+    kind: str = BY_VALUE,
     progress: Progress | None = None,
 ) -> DataSet:
     fs = context.store.fs
     request = CommitRequest(
         [Change(n, partial(open_file, fs, path, n)) for n, path in files.items()],
         message or f"data set {name}",
-        params={_KIND: kind},
+        params={DATA_SET: kind},
         tag=DATA + name,
     )
     with suppress(NothingToCommit):
@@ -373,7 +372,7 @@ def outside(context: Context, data: Iterable[Data]) -> list[str]:
 
 
 def _is_reference(context: Context, version: CommitId) -> bool:
-    return commits.get(context, version).params.get(_KIND) == "reference"
+    return commits.get(context, version).params.get(DATA_SET) == BY_REFERENCE
 
 
 def _reference(context: Context, version: CommitId) -> _Reference | None:

@@ -31,15 +31,14 @@ from mvc.errors import DamagedData, InvalidName, UnknownPath
 from mvc.ids import CommitId, Root
 from mvc.model.documents import OtherSchema, decoded, encoded
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_path, printable
+from mvc.model.names import RECIPE, check_path, printable
 from mvc.models.stored_code import file_of, is_code
 from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
 
-RECIPE = "recipe.json"
 SERVICE = "service/"
-"""Where a version's attached files hold the recipe and the states."""
+"""Where a version's attached files hold the states; the recipe is ``names.RECIPE``."""
 
 _LONGEST = 16 << 20  # bytes
 _SCHEMA = "mvc.recipe/1"

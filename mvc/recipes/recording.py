@@ -26,7 +26,7 @@ from mvc.errors import CannotRecord, MvcError, SourceChanged, WrongUsage
 from mvc.ids import Root
 from mvc.maintenance.repack.goal import Proven
 from mvc.model.manifest import FileEntry
-from mvc.model.names import printable
+from mvc.model.names import RECIPE, printable
 from mvc.models import environment
 from mvc.models.models import NAME, Architecture, StoredModel, attachments
 from mvc.models.settings import deterministic
@@ -34,7 +34,7 @@ from mvc.models.sources import Sources, sources_of
 from mvc.models.stored_code import is_code
 from mvc.recipes import dataset
 from mvc.recipes.making import making_of
-from mvc.recipes.recipe import RECIPE, BaseState, Model, Recipe, Result, is_made_whole
+from mvc.recipes.recipe import BaseState, Model, Recipe, Result, is_made_whole
 from mvc.recipes.replay import ReplayOptions
 from mvc.recipes.service import START, Describer, counting_steps
 from mvc.recipes.weights import drop, is_cheaper, prove, unproven_base

@@ -23,10 +23,11 @@ import mvc
 from mvc.errors import CannotRetrain, MvcError
 from mvc.ids import CommitId
 from mvc.io.process import signal_at_end_of_parent
+from mvc.model.names import RECIPE
 from mvc.models import environment
 from mvc.models.environment import Environment, EnvironmentDifference
 from mvc.models.settings import apply_settings
-from mvc.recipes.recipe import RECIPE, Model, Recipe
+from mvc.recipes.recipe import Model, Recipe
 from mvc.recipes.service import START, Rebuilt, counting_steps
 from mvc.repo import attached
 from mvc.training.resume import load_model

@@ -71,7 +71,7 @@ class Cloned(Struct, frozen=True):
     restored: Restored | None
 
 
-class _State(Struct, frozen=True):
+class _Unfinished(Struct, frozen=True):
     """What is cloned here, since when the machine runs, and what came already."""
 
     url: str
@@ -139,7 +139,7 @@ def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
             f"another process clones into {printable(str(place))}", hint="wait until it is done"
         )
     with lock:
-        _check_state(fs, beside, _State(remote.url, boot_id()))
+        _check_state(fs, beside, _Unfinished(remote.url, boot_id()))
         try:
             yield beside
         except BaseException:
@@ -149,12 +149,12 @@ def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
         fs.remove_tree(beside)
 
 
-def _check_state(fs: FileSystem, beside: Path, now: _State) -> None:
+def _check_state(fs: FileSystem, beside: Path, now: _Unfinished) -> None:
     """Begins anew where what is there may lack what was not flushed before a power loss."""
     before = None
     if fs.stat(beside / _STATE) is not None:
         with suppress(msgspec.MsgspecError, ValueError):
-            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_State)
+            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_Unfinished)
     if before is not None and before.url != now.url:
         raise WouldOverwrite(
             f"a clone of {printable(before.url)} was not finished here",
@@ -196,8 +196,8 @@ def _build(
             there = door.head()
             to = _current(there, remote, options)
             done = fetch_from(
-                context, remote, door, there, Wanted(states=states_of(options.states)),
-                progress=progress,
+                context, remote, door, there,
+                wanted=Wanted(states=states_of(options.states)), progress=progress,
             )  # fmt: skip
         _begin(context, remote, to, options)
         tips = tuple(bytes(v) for v in there.refs.values() if isinstance(v, CommitId))

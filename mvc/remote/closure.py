@@ -31,6 +31,7 @@ from mvc.store.graph.search import Graph, PathStep, Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
+from mvc.store.packs.reader import PACKS, PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
 from mvc.store.writing.full_or_delta import Policy
 from mvc.store.writing.pieces import Piece
@@ -87,6 +88,8 @@ class Closure:
     ) -> None:
         self._context = context
         self._snapshot = context.store.snapshot
+        # Of its own: what it has opened can be read although maintenance deletes it.
+        self._packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=False)
         self._stream = ManifestStream(context.store)
         self._is_held, self._is_banned = held, banned
@@ -111,20 +114,21 @@ class Closure:
         self._done.add(recorded.offset)
         self._extra.update(work.moved)
         self._left.update(work.left)
+        self._left -= work.moved
         return work.chosen()
 
     # -- what the receiver has -----------------------------------------------------------
 
     def has(self, id_: bytes) -> bool:
         """Whether the receiver has an object, or was sent it."""
-        if id_ in self._extra:
-            return True
         homes = self._graph.entries_holding(id_)
-        if not homes:
-            return False
-        if homes[0] in self._done:
+        if id_ in self._extra or (homes and homes[0] in self._done):
             return id_ not in self._left
-        return id_ not in self._lacking and self._held_at(homes[0])
+        return bool(homes) and id_ not in self._lacking and self._held_at(homes[0])
+
+    def lacks(self, id_: bytes) -> bool:
+        """Whether the receiver said that nothing leads to an object there."""
+        return id_ in self._lacking
 
     def _held_at(self, offset: int) -> bool:
         if offset not in self._homes:
@@ -201,8 +205,15 @@ class Closure:
         return self._graph.resolve_prefix(member.base)
 
     def path(self, id_: bytes, start: int) -> Sequence[PathStep]:
-        """The payloads of the cheapest path to a piece from what the receiver has."""
-        return self._graph.path(id_, start, self).steps
+        """The payloads of the cheapest path to a piece from what the receiver has.
+
+        To what it lacks from a full record: it may lack all that lies between, and named this only.
+        """
+        if not self.lacks(id_):
+            return self._graph.path(id_, start, self).steps
+        steps = self._graph.path(id_, start).steps
+        self._lacking.update(base for step in steps if (base := self.base_of(step.member)))
+        return steps
 
     def encoded(self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]) -> Spool:
         """Objects in full, each encoded anew from verified bytes."""
@@ -234,15 +245,20 @@ class Closure:
                 writer.flush()
         return spool
 
+    def pin(self, places: Iterable[_Place]) -> None:
+        """Opens the packs of records."""
+        for place in places:
+            self._packs.header(*place)
+
     def raw(self, place: _Place, header: RecordHeader) -> Iterator[Bytes]:
         """A record as it is stored."""
-        yield from self._snapshot.packs.raw(*place, header)
+        yield from self._packs.raw(*place, header)
 
     def part(self, place: _Place, header: RecordHeader, members: Sequence[int]) -> Iterator[Bytes]:
         """A record of some members of another one."""
         yield _cut(header, members)
         for i in members:
-            yield self._snapshot.packs.payload(*place, header, header.members[i])
+            yield self._packs.payload(*place, header, header.members[i])
 
 
 class Spool:
@@ -304,8 +320,9 @@ class _Choice:
 
     def _blob(self, id_: bytes) -> None:
         """Takes the codings of a blob: those of its own entry, or the cheapest paths."""
-        spec = self._specs[id_]
-        steps = [s for s in self._own.get(id_, ()) if self._may_go(s) and self._is_free(s)]
+        spec, steps = self._specs[id_], list[PathStep]()
+        if not self._closure.lacks(id_):
+            steps += (s for s in self._own.get(id_, ()) if self._may_go(s) and self._is_free(s))
         there = {step.member.start for step in steps}
         try:
             for start, _ in pieces(spec):
@@ -393,6 +410,7 @@ class _Choice:
         size = 0
         own = {(step.pack, step.offset) for steps in self._own.values() for step in steps}
         order = sorted(self._records, key=lambda place: (place in own, place))
+        closure.pin(order)
         if self._anew or self._anew_manifests:
             spool = closure.encoded(self._anew_manifests, self._anew)
             parts.append(spool.read)

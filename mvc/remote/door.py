@@ -36,7 +36,8 @@ class Head(Struct, frozen=True):
 
     ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags
     (``tags/NAME``) and ``HEAD``. ``time_ns``: its clock, ns since 1970. ``scopes``: what the caller
-    may do there; empty where everything is allowed.
+    may do there; empty where everything is allowed. ``unnamed``: versions that it has and that no
+    ref leads to yet, because a push was interrupted.
     """
 
     identity: bytes
@@ -46,6 +47,7 @@ class Head(Struct, frozen=True):
     time_ns: int
     bare: bool = False
     scopes: tuple[str, ...] = ()
+    unnamed: tuple[CommitId, ...] = ()
 
 
 class Wanted(Struct, frozen=True):
@@ -53,8 +55,9 @@ class Wanted(Struct, frozen=True):
 
     ``after``: it has what the sender's journal held up to there. ``versions``: these and what they
     need, by default all that branches, tags and deployments lead to. ``have``: versions that the
-    receiver has with their states. ``objects``: ids of objects that it lacked in an earlier try;
-    they are sent whole. ``again``: versions that it has without their states, which it wants.
+    receiver has with their states. ``objects``: ids of objects that it lacked, in all earlier tries
+    together; they are sent whole. ``again``: versions that it has without their states, which it
+    wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
     ``due``: versions that it has from elsewhere, of which it gets all that is said.
     """

@@ -14,18 +14,20 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, HistoryMissing, WrongUsage
+from mvc.errors import DamagedData, HistoryMissing, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import REMOTE
 from mvc.remote.door import Door, Head, Move, Place, Slice, Wanted
 from mvc.remote.doors import open_door
+from mvc.remote.merging import here_again
 from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import FETCHED, PUSHED, KnownPlace, check_same, keep_place, known_place
 from mvc.remote.receiver import by_name, place_of, receive
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
+from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
 from mvc.types import Bytes, Progress
 
@@ -35,6 +37,7 @@ _NEW: Change = "new"
 _KEPT: Change = "kept"
 
 _TRIES = 4
+_NEAR = 64  # versions back in which a state is looked for that a delta may start from
 
 
 class RefUpdate(Struct, frozen=True):
@@ -92,8 +95,9 @@ def fetch(
     with closing(open_door(remote, context)) as door:
         head = door.head()
         return fetch_from(
-            context, remote, door, head, Wanted(states=kinds), prune=prune, progress=progress
-        )
+            context, remote, door, head,
+            wanted=Wanted(states=kinds), prune=prune, progress=progress,
+        )  # fmt: skip
 
 
 def fetch_from(
@@ -101,8 +105,8 @@ def fetch_from(
     remote: Remote,
     door: Door,
     head: Head,
-    wanted: Wanted,
     *,
+    wanted: Wanted,
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Fetched:
@@ -136,6 +140,51 @@ def fetch_from(
     )  # fmt: skip
 
 
+def fetch_states(
+    context: Context,
+    remote: Remote,
+    versions: Sequence[CommitId],
+    *,
+    progress: Progress | None = None,
+) -> Fetched:
+    """Brings the states of versions that are here without them; durable on return.
+
+    Raises StateForgotten for one that the remote lacks as well, or that was forgotten by name.
+    """
+    snapshot = context.fresh()
+    lacking = here_again(context, dict.fromkeys(versions))
+    if not lacking:
+        return Fetched(remote.name, ())
+    with closing(open_door(remote, context)) as door:
+        head = door.head()
+        check_same(remote, known_place(context, remote, FETCHED), head)
+        work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
+        have = frozenset(nearest_kept(context, lacking))
+        try:
+            work.run(Wanted(again=lacking, have=have, without=by_name(snapshot)), ())
+        except StateForgotten as error:
+            raise StateForgotten(
+                f"{remote.name or remote.url} lacks it as well: {error.message}",
+                hint="another repository may have it: 'mvc remote' lists those that are known",
+            ) from error
+    return Fetched(remote.name, (), len(lacking), operations=work.operations, bytes=work.bytes)
+
+
+def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId]:
+    """By first parents the nearest ancestor of each whose state is here; not all have one."""
+    found = set()
+    for id_ in versions:
+        parents = commits.get(context, id_).parents
+        for _ in range(_NEAR):
+            if not parents:
+                break
+            if availability.forgotten(context, parents[0]) is None:
+                found.add(parents[0])
+                break
+            parents = commits.get(context, parents[0]).parents
+    return found
+
+
 # -- refs --------------------------------------------------------------------------------------
 
 
@@ -152,7 +201,8 @@ def _planned(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate
             local, change = (name, _NEW) if _is_free(context, name) else (local, _KEPT)
         here = ref(local)
         if here != new:
-            yield RefUpdate(name, local, here if isinstance(here, CommitId) else None, new, change)
+            old = here if isinstance(here, CommitId) else None
+            yield RefUpdate(name, local, old, new, change=change)
 
 
 def _is_free(context: Context, tag: str) -> bool:
@@ -173,7 +223,7 @@ def _gone(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate]:
     for each in remote_refs(context, remote.name):
         short = each.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
-            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, "deleted")
+            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, change="deleted")
 
 
 def _all_here(context: Context, updates: Iterable[RefUpdate]) -> bool:
@@ -227,14 +277,14 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
+            if missing and set(missing) <= set(wanted.objects):
+                break
             wanted = replace(
                 wanted,
-                after=self.place or wanted.after,
-                objects=missing,
+                after=(self.place or wanted.after) if missing else None,
+                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
                 without=wanted.without | self._without,
             )
-            if not missing:
-                wanted = replace(wanted, after=None)
         raise DamagedData(
             f"{self._remote.name} does not send what its versions build on",
             hint=f"'mvc fsck --remote {self._remote.name}' checks it",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from mvc.ids import CommitId
 from mvc.remote.door import Head, Received, Slice, Wanted
-from mvc.remote.receiver import place_of, receive
+from mvc.remote.receiver import PUSHED, place_of, receive
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import head_refs, send
 from mvc.repo.context import Context
@@ -14,6 +15,7 @@ from mvc.repo.lookup.refs import HEAD
 from mvc.repo.opening import open_context
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
+from mvc.store.snapshot import Snapshot
 
 
 class FolderDoor:
@@ -38,6 +40,7 @@ class FolderDoor:
             store.now_ns(),
             bare=self.context.bare,
             scopes=self._scopes,
+            unnamed=_unnamed(snapshot),
         )
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
@@ -51,6 +54,19 @@ class FolderDoor:
     def close(self) -> None:
         """Closes the repository."""
         self.context.store.close()
+
+
+def _unnamed(snapshot: Snapshot) -> tuple[CommitId, ...]:
+    """The newest versions of a push that was interrupted before its refs moved, if it came last."""
+    found, behind = dict[CommitId, None](), set[CommitId]()
+    for recorded in snapshot.newest_first():
+        entry = recorded.entry
+        if entry.operation != PUSHED or entry.refs:
+            break
+        for commit in entry.commits:
+            found[commit.id] = None
+            behind.update((*commit.parents, *commit.needs))
+    return tuple(sorted(found.keys() - behind))
 
 
 def open_door(remote: Remote, context: Context | None) -> FolderDoor:

@@ -62,6 +62,6 @@ def pull(context: Context, remote: Remote, *, progress: Progress | None = None) 
             hint=f"'mvc switch -c NAME {theirs}' goes on from there, 'mvc push --force' from here",
         )
     if not behind:
-        return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead)
+        return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead=ahead)
     restored = fast_forward(context, at.branch, new, progress=progress)
-    return Pulled(fetched, at.branch, at.commit, new, 0, restored)
+    return Pulled(fetched, at.branch, at.commit, new, restored=restored)

@@ -7,25 +7,33 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, HistoryMissing, RefConflict, UnknownRevision
+from mvc.errors import (
+    DamagedData,
+    HistoryMissing,
+    RefConflict,
+    StateForgotten,
+    UnknownRevision,
+    WeightsDropped,
+)
 from mvc.ids import DIGEST_SIZE, CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import REMOTE, printable
+from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA_SET, REMOTE, printable
 from mvc.remote.door import Door, Head, Move, Received, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import Change, RefUpdate
+from mvc.remote.fetch import Change, RefUpdate, nearest_kept
 from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.places import FETCHED, PUSHED, KnownPlace, check_same, keep_place, known_place
 from mvc.remote.remotes import Remote
-from mvc.remote.sender import send
+from mvc.remote.sender import Sending, send
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
+from mvc.repo.lookup import commits
 from mvc.repo.lookup.commits import Ancestors, leading_to
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, tags
 from mvc.repo.lookup.refs import head as own_head
@@ -39,19 +47,23 @@ _NOTHING = encode_entries(())
 class PushOptions(Struct, frozen=True):
     """``every``: all branches and tags. ``force``: refs also move back, from where the last fetch
     or push saw them. ``delete``: refs to delete there. ``dry_run``: only say what would go.
+    ``partial``: also versions whose states neither side has.
     """
 
     every: bool = False
     force: bool = False
     delete: tuple[str, ...] = ()
     dry_run: bool = False
+    partial: bool = False
 
 
 class Pushed(Struct, frozen=True):
     """``versions`` and ``operations`` that went, or would, and their ``bytes``.
 
     ``passed_over``: tags that are another version there. ``held``: versions that were forgotten by
-    name here and are kept there for now, because something stands on them.
+    name here and are kept there for now, because something stands on them. ``outside``: versions
+    without weights that can be trained again only where their data lie. ``at_home``: data sets
+    whose contents stay here.
     """
 
     remote: str
@@ -61,6 +73,8 @@ class Pushed(Struct, frozen=True):
     operations: int = 0
     bytes: int = 0
     held: tuple[CommitId, ...] = ()
+    outside: tuple[CommitId, ...] = ()
+    at_home: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -80,7 +94,9 @@ def push(
 
     Tags, data sets, deployments and annotations of the versions that are there then go along.
     Raises RefConflict for what is not fast-forward or has moved there, UnknownRevision,
-    RemoteUnreachable, RemoteRefused, and the errors of both stores; then no ref has moved.
+    StateForgotten for a version whose state neither side has, WeightsDropped for weights that
+    nobody there could make again, RemoteUnreachable, RemoteRefused, and the errors of both stores;
+    then no ref has moved.
     """
     chosen = options or PushOptions()
     context.fresh()
@@ -92,11 +108,12 @@ def push(
         work = _Push(context, remote, door, head=head, progress=progress)
         tips = [update.new for update in updates if update.new is not None]
         wanted = work.wanted([*tips, *plan.standing(refs)])
+        work.plan(wanted, partial=chosen.partial)
         moves = [
             Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced") for u in updates
         ]
         if chosen.dry_run:
-            work.count(send(context, wanted) if wanted.versions else ())
+            work.count(wanted)
         else:
             work.run(wanted, moves)
             _note_refs(context, remote, updates)
@@ -104,7 +121,30 @@ def push(
         return Pushed(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
             operations=work.operations, bytes=work.bytes, held=tuple(work.held),
+            outside=work.outside, at_home=work.at_home,
         )  # fmt: skip
+
+
+def push_states(
+    context: Context,
+    remote: Remote,
+    versions: Sequence[CommitId],
+    *,
+    progress: Progress | None = None,
+) -> Pushed:
+    """Sends the states of versions that the remote has without them; durable there on return.
+
+    Raises StateForgotten for a state that is not here, UnknownRevision for a version that is not
+    there.
+    """
+    context.fresh()
+    with closing(open_door(remote, context)) as door:
+        head = door.head()
+        check_same(remote, known_place(context, remote, FETCHED), head)
+        work = _Push(context, remote, door, head=head, progress=progress)
+        again = tuple(dict.fromkeys(versions))
+        work.run(Wanted(again=again, have=frozenset(nearest_kept(context, again))), ())
+        return Pushed(remote.name or remote.url, (), operations=work.operations, bytes=work.bytes)
 
 
 # -- which refs move ---------------------------------------------------------------------------
@@ -185,7 +225,7 @@ class _Plan:
         change: Change = "new" if there is None else "deleted" if new is None else "forward"
         if there is not None and new is not None and not self._advances(name, there, new):
             change = "forced"
-        return RefUpdate(name, self._tracking(name), there, new, change)
+        return RefUpdate(name, self._tracking(name), there, new, change=change)
 
     def _advances(self, name: str, old: CommitId, new: CommitId) -> bool:
         return advances(name) and leads_to(self._context, new, old, {})
@@ -263,16 +303,20 @@ class _Push:
     ) -> None:
         self._context, self._remote, self._door = context, remote, door
         self._head, self._progress = head, progress
+        self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
+        self.outside: tuple[CommitId, ...] = ()
+        self.at_home: tuple[CommitId, ...] = ()
         self._sent: set[CommitId] = set()
         self._last: Slice | None = None
         self.bytes = self.versions = self.operations = 0
         self.held: dict[CommitId, None] = {}
-        self._without = frozenset[CommitId]()
+        self._refused = frozenset[CommitId]()
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
         store, known = self._context.store, known_place(self._context, self._remote, PUSHED)
-        have = [id_ for id_ in _tips(self._head.refs) if store.has_commit(id_)]
+        theirs = [*_tips(self._head.refs), *self._head.unnamed]
+        have = [id_ for id_ in theirs if store.has_commit(id_)]
         versions = tuple(dict.fromkeys([*tips, *have]))
         if known is None or known.identity != self._head.identity:
             return Wanted(versions=versions, have=frozenset(have))
@@ -281,9 +325,52 @@ class _Push:
         due = leading_to(self._context.fresh(), have, told)  # others have brought these since
         return Wanted(known.place, versions=versions, have=frozenset(have), due=tuple(due))
 
-    def count(self, slices: Iterable[Slice]) -> None:
+    def plan(self, wanted: Wanted, *, partial: bool) -> None:
+        """Looks at what goes without something.
+
+        Raises StateForgotten for a version whose state neither side has, unless ``partial``, and
+        WeightsDropped for one without weights where what makes them again stays here.
+        """
+        snapshot = self._context.store.snapshot
+        is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
+        if is_whole or not wanted.versions:
+            return
+        sending = Sending(self._context, wanted, self._without)
+        self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
+        outside = []
+        for each in sending.lacks():
+            id_, short = each.commit.id, each.commit.id.short
+            if each.absent.why == "rule" and id_ not in self._without and not partial:
+                raise StateForgotten(
+                    f"the state of version {short} is neither here nor at {self._shown}",
+                    hint=f"'mvc fetch REMOTE {short}' brings it from where it is; --partial "
+                    "pushes the version without it",
+                )
+            if each.absent.why == "dropped" and each.needs:
+                raise WeightsDropped(
+                    f"the weights of version {short} were given up, and {each.needs[0].short}, "
+                    f"from which they are trained again, does not go to {self._shown}",
+                    hint=f"'mvc repack --add {short} --trust-code' stores them again first",
+                )
+            if each.absent.why == "dropped" and any(map(self._is_reference, each.commit.needs)):
+                outside.append(id_)
+        self.outside = tuple(sorted(outside))
+
+    @property
+    def _shown(self) -> str:
+        return self._remote.name or self._remote.url
+
+    def _is_reference(self, id_: CommitId) -> bool:
+        return commits.get(self._context, id_).params.get(DATA_SET) == BY_REFERENCE
+
+    def _slices(self, wanted: Wanted) -> Iterator[Slice]:
+        if not wanted.versions and not wanted.again:
+            return iter(())
+        return send(self._context, wanted, without=self._without)
+
+    def count(self, wanted: Wanted) -> None:
         """Counts what would go."""
-        for each in slices:
+        for each in self._slices(wanted):
             self._counted(each)
             self.bytes += each.size
 
@@ -299,11 +386,13 @@ class _Push:
                 continue
             if not missing:
                 return
+            if set(missing) <= set(wanted.objects):
+                break
             wanted = replace(
                 wanted,
                 have=wanted.have | self._sent,
-                objects=missing,
-                without=wanted.without | self._without,
+                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
+                without=wanted.without | self._refused,
             )
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
@@ -313,7 +402,7 @@ class _Push:
     def _send_all(self, wanted: Wanted, moves: Sequence[Move]) -> tuple[bytes, ...]:
         """The objects that the remote misses; none if all is there."""
         held: Slice | None = None
-        for each in send(self._context, wanted) if wanted.versions else ():
+        for each in self._slices(wanted):
             if held is not None and (got := self._give(held)).missing:
                 return got.missing
             held = each
@@ -327,7 +416,7 @@ class _Push:
         before = self.bytes
         got = self._door.receive(replace(given, records=self._passing(given.records)))
         if got.missing:
-            self.bytes, self._without = before, got.without
+            self.bytes, self._refused = before, got.without
             return got
         self.held.update(dict.fromkeys(got.held))
         self._counted(given)
@@ -360,6 +449,17 @@ class _Push:
 
 def _tips(refs: Mapping[str, RefValue]) -> list[CommitId]:
     return sorted({value for value in refs.values() if isinstance(value, CommitId)})
+
+
+class _ByValue:
+    """The versions of data sets that hold their files."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __contains__(self, id_: object) -> bool:
+        assert isinstance(id_, CommitId)
+        return commits.get(self._context, id_).params.get(DATA_SET) == BY_VALUE
 
 
 def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> None:

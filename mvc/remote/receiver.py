@@ -7,13 +7,14 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, HistoryMissing
+from mvc.errors import Busy, DamagedData, HistoryMissing, WeightsDropped
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.maintenance.rewrite_plan import coding_features
@@ -25,10 +26,10 @@ from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Given, Missing, Proven, opened_ahead, prove
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits
+from mvc.repo.lookup import availability, commits
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
-from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
+from mvc.store.journal.entries import Entry, Forgotten, RefChange, Region, Weights
 from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
@@ -42,13 +43,11 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.types import Bytes
 
+PUSHED, FETCHED = "receive", "fetch"
+"""The operations of entries that came in: pushed by others, or fetched."""
 _TRIES = 8
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
-
-
-class _NoNews(Exception):
-    """An entry that was sent says nothing that is new here."""
 
 
 class _Draft(Struct):
@@ -72,8 +71,8 @@ class _Draft(Struct):
     @property
     def given(self) -> list[Given]:
         """The versions whose states came along."""
-        found = list(map(Given, self.again))
-        for commit in self.fresh:
+        found = []
+        for commit in (*self.again, *self.fresh):
             lack = self.absent.get(commit.id)
             if lack is None or lack.why == "dropped":
                 found.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
@@ -81,8 +80,8 @@ class _Draft(Struct):
 
     def entry(self, operation: str, now_ns: int) -> Entry:
         """What is recorded here, but for truths and refs."""
-        fresh = {commit.id: commit for commit in self.fresh}
-        lacks = [(fresh[id_], lack) for id_, lack in self.absent.items() if id_ in fresh]
+        known = {commit.id: commit for commit in (*self.fresh, *self.again)}
+        lacks = [(known[id_], lack) for id_, lack in self.absent.items() if id_ in known]
         return Entry(
             operation,
             now_ns,
@@ -184,7 +183,24 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
         again = here_again(context, map(CommitId, each.again))
         known = tuple(commits.get(context, id_) for id_ in again)
         drafts.append(_Draft(each, tuple(fresh), known, absent))
+    _check_made_from(context, drafts)
     return drafts or [_Draft(Sent())]
+
+
+def _check_made_from(context: Context, drafts: Sequence[_Draft]) -> None:
+    """Raises WeightsDropped for a version without weights if what makes them again is not here."""
+    coming = {given.commit.id for draft in drafts for given in draft.given}
+    fresh = {commit.id for draft in drafts for commit in draft.fresh}
+    for given in (given for draft in drafts for given in draft.given if given.given_up):
+        for needed in given.commit.needs:
+            is_here = needed not in fresh and availability.forgotten(context, needed) is None
+            if needed not in coming and not is_here:
+                raise WeightsDropped(
+                    f"version {given.commit.id.short} has no weights, and {needed.short}, from "
+                    "which they are trained again, comes without its state",
+                    hint="send the state of both, or store the weights again first: "
+                    f"'mvc repack --add {given.commit.id.short} --trust-code'",
+                )
 
 
 def _take_records(
@@ -255,10 +271,7 @@ class _Source:
 
 
 class _Publication:
-    """Proves the drafts and publishes them one after the other; the refs move with the last.
-
-    What is published leaves ``_waiting``, so that an attempt may follow another one.
-    """
+    """Proves the drafts and publishes them one after the other; the refs move with the last."""
 
     def __init__(
         self,
@@ -269,10 +282,10 @@ class _Publication:
         local: bool,
         scopes: tuple[str, ...],
     ) -> None:
-        self._context, self._waiting = context, list(drafts)
+        self._context, self._drafts = context, drafts
         self._moves, self._local, self._scopes = moves, local, scopes
         self._merger = Merger(context)
-        self._operation = "fetch" if local else "receive"
+        self._operation = FETCHED if local else PUSHED
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
 
@@ -286,24 +299,23 @@ class _Publication:
         proven = self._proven()
         store.require(proven.features)
         packs.sync()
-        self._merger.prepare(d.sent.truths for d in self._waiting if d.sent.truths is not None)
+        truths = [draft.sent.truths for draft in self._drafts if draft.sent.truths is not None]
+        self._merger.prepare(truths)
 
-        def make() -> Entry:
+        def makes() -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:
                 _check_used(store.graph, proven.used)
-            return self._entry()
+            self._changes()  # what it refuses is refused before anything is published
+            for draft in self._drafts:
+                if self._entry(draft) is not None:
+                    yield partial(self._made, draft)
 
-        while self._waiting:
-            with suppress(_NoNews):
-                recorded = store.publish(make)
-                if len(self._waiting) == 1:
-                    return tuple(change.name for change in recorded.entry.refs)
-            del self._waiting[0]
-        return ()
+        done = store.publish_all(makes)
+        return tuple(change.name for each in done for change in each.entry.refs)
 
     def _proven(self) -> Proven:
         store = self._context.store
-        fresh = [draft for draft in self._waiting if draft.is_new]
+        fresh = [draft for draft in self._drafts if draft.is_new]
         if not fresh:
             return Proven()
         records = [record for draft in fresh for record in draft.records]
@@ -318,10 +330,19 @@ class _Publication:
         members = (member for _, _, header in records for member in header.members)
         return replace(proven, features=proven.features | coding_features(members))
 
-    def _entry(self) -> Entry:
-        """The next entry; runs under the journal's lock. Raises _NoNews."""
-        store, draft = self._context.store, self._waiting[0]
-        entry, news = draft.entry(self._operation, store.now_ns()), draft.is_new
+    def _changes(self) -> tuple[RefChange, ...]:
+        changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
+        return tuple(changes)
+
+    def _made(self, draft: _Draft) -> Entry:
+        entry = self._entry(draft)
+        assert entry is not None
+        return entry
+
+    def _entry(self, draft: _Draft) -> Entry | None:
+        """What is recorded of a draft, under the journal's lock; None if nothing of it is new."""
+        entry = draft.entry(self._operation, self._context.store.now_ns())
+        news = draft.is_new
         if draft.sent.truths is not None:
             merged = self._merger.merge(draft.sent.truths, {commit.id for commit in draft.fresh})
             targets = {d.target for d in merged.deployments}
@@ -329,12 +350,10 @@ class _Publication:
             check_news(self._scopes, targets, forgets=bool(merged.forgotten))
             entry, news = merged.into(entry), news or merged.is_news
             self.held.update(dict.fromkeys(merged.held))
-        if len(self._waiting) == 1:
-            changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
-            entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
-        if not news:
-            raise _NoNews
-        return entry
+        if draft is self._drafts[-1]:
+            changes = self._changes()
+            entry, news = replace(entry, refs=changes), news or bool(changes)
+        return entry if news else None
 
 
 def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:

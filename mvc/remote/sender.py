@@ -6,8 +6,9 @@ from collections.abc import Container, Iterator, Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mvc.errors import HistoryMissing
+from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
@@ -22,19 +23,54 @@ from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded
+from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.snapshot import Snapshot
+
+_TRIES = 8
 
 
 def send(
-    context: Context, wanted: Wanted, *, without: Container[CommitId] = frozenset()
+    context: Context,
+    wanted: Wanted,
+    *,
+    without: Container[CommitId] = frozenset(),
+    most: int = SLICE,
 ) -> Iterator[Slice]:
     """The slices that a receiver lacks, oldest first; at least one.
 
-    ``without``: versions whose states do not leave. Each slice names the place in the journal up to
-    which it leads. Raises UnknownRevision for a wanted version that is not here, StateForgotten for
-    a wanted state that is not, HistoryMissing for a receiver that has what this journal lacks.
+    ``without``: versions whose states do not leave. ``most``: bytes of records in a slice of
+    several entries. Each slice names the place in the journal up to which it leads; its records may
+    be read until the next slice is asked for. Raises UnknownRevision for a wanted version that is
+    not here, StateForgotten for a wanted state that is not, HistoryMissing for a receiver that has
+    what this journal lacks, Busy.
     """
-    return _Sending(context, wanted, without).slices()
+    snapshot = context.fresh()
+    for _ in range(_TRIES):
+        generation, sending = snapshot.generation, None
+        try:
+            sending = Sending(context, wanted, without)
+            yield from sending.slices(most)
+            return
+        except (ConcurrentRewrite, DamagedData):
+            snapshot.refresh()
+            if snapshot.generation == generation:
+                raise
+        if sending is not None:
+            wanted = _rest(snapshot, wanted, sending)
+    raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+
+
+def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
+    """What is left to send after the journal was replaced under a transfer: numbers stay."""
+    if sending.reached is None:
+        return wanted
+    at = GENESIS
+    for recorded in snapshot.entries():
+        if recorded.sequence >= sending.reached.sequence:
+            break
+        at = recorded.after
+    place = Place(at.sequence, at.chain, sending.reached.seen)
+    return replace(wanted, after=place, have=wanted.have | sending.gone)
 
 
 def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
@@ -60,10 +96,29 @@ class _Version(Struct):
         return self.lack is None or self.lack.why == "dropped"
 
 
-class _Sending:
-    def __init__(self, context: Context, wanted: Wanted, without: Container[CommitId]) -> None:
+class Incomplete(Struct, frozen=True):
+    """A version that travels without its state, or without weights; ``needs``: those of its
+    ``commit.needs`` whose states do not travel with it, and that the receiver lacks.
+    """
+
+    commit: Commit
+    absent: Absent
+    needs: tuple[CommitId, ...]
+
+
+class Sending:
+    """What one receiver lacks; ``without``: versions whose states do not leave. ``reached``: the
+    place of the last slice, ``gone``: the versions in these slices.
+    """
+
+    def __init__(
+        self, context: Context, wanted: Wanted, without: Container[CommitId] = frozenset()
+    ) -> None:
         self._context, self._wanted, self._without = context, wanted, without
+        self.reached: Place | None = None
+        self.gone: set[CommitId] = set()
         self._snapshot = context.fresh()
+        self._generation = self._snapshot.generation
         self._refs = head_refs(self._snapshot)
         self._start = _begins(self._snapshot, wanted.after)
         self._seen = 0 if wanted.after is None else max(wanted.after.sequence, wanted.after.seen)
@@ -177,12 +232,15 @@ class _Sending:
                     break
                 chosen.add(found[1].id)
                 at = next(iter(found[1].parents), None)
+        return self._with_needed(chosen)
+
+    def _with_needed(self, chosen: set[CommitId]) -> set[CommitId]:
+        """Versions, and what those of them that gave up their weights are made from."""
         waiting = list(chosen)
         while waiting:
             id_ = waiting.pop()
             if availability.dropped(self._context, id_) is not None:
-                commit = commits.get(self._context, id_)
-                more = {*commit.needs, *commit.parents[:1]} - chosen
+                more = {*commits.get(self._context, id_).needs} - chosen
                 chosen |= more
                 waiting += more
         return chosen
@@ -191,35 +249,60 @@ class _Sending:
         id_, mark = commit.id, self._mark(commit.id)
         if mark is None and (id_ not in self._states or id_ in self._without):
             mark = "rule"
-        if mark is not None:
-            return _Version(commit, Absent(bytes(id_), mark))
+        return _Version(commit, self._given_up(id_) if mark is None else Absent(bytes(id_), mark))
+
+    def _given_up(self, id_: CommitId) -> Absent | None:
         gone = availability.dropped(self._context, id_)
-        if gone is None:
-            return _Version(commit)
-        took = round(gone.seconds * 1000)
-        return _Version(commit, Absent(bytes(id_), "dropped", gone.path, took))
+        took = 0 if gone is None else round(gone.seconds * 1000)
+        return None if gone is None else Absent(bytes(id_), "dropped", gone.path, took)
+
+    @property
+    def versions(self) -> Iterator[Commit]:
+        """The versions that travel, in no order."""
+        return (commit for _, commit in self._new.values())
+
+    def lacks(self) -> list[Incomplete]:
+        """The versions that travel without something, in no order."""
+        snapshot = self._snapshot
+        marked = {each.commit for r in snapshot.forgetting() for each in r.entry.forgotten}
+        marked |= {mark.commit for _, mark in snapshot.weights()}
+        found = []
+        for id_ in marked & self._new.keys():
+            version = self._version(self._new[id_][1])
+            if version.lack is not None:
+                needs = (n for n in version.commit.needs if n in self._new)
+                absent = (n for n in needs if not self._version(self._new[n][1]).has_state)
+                found.append(Incomplete(version.commit, version.lack, tuple(absent)))
+        return found
 
     # -- slices --------------------------------------------------------------------------
 
-    def slices(self) -> Iterator[Slice]:
+    def slices(self, most: int) -> Iterator[Slice]:
+        """Raises ConcurrentRewrite once the journal was replaced."""
         waiting = _Gathered()
+        for sent, chosen, place in self._all():
+            if self._snapshot.generation != self._generation:
+                raise ConcurrentRewrite("the journal was replaced while it was read")
+            if waiting.is_full(chosen.size, most):
+                yield self._slice(waiting)
+                waiting = _Gathered()
+            waiting.add(sent, chosen, place)
+        if not self._wanted.again:
+            waiting.place = _place(self._snapshot.position)
+        yield self._slice(waiting)
+
+    def _slice(self, gathered: _Gathered) -> Slice:
+        self.reached = gathered.place
+        self.gone.update(Commit.decode(data).id for sent in gathered.sent for data in sent.commits)
+        return gathered.done(self._features)
+
+    def _all(self) -> Iterator[tuple[Sent, Chosen, Place | None]]:
         for recorded in self._entries():
             sent, chosen = self._sent(recorded)
-            if sent is None:
-                continue
-            if waiting.is_full(chosen.size):
-                yield waiting.done(self._features)
-                waiting = _Gathered()
-            waiting.add(sent, chosen, _place(recorded.after, self._end))
-        if self._wanted.again:
-            for id_ in self._wanted.again:
-                sent, chosen = self._again(id_)
-                if waiting.is_full(chosen.size):
-                    yield waiting.done(self._features)
-                    waiting = _Gathered()
-                waiting.add(sent, chosen, waiting.place)
-        waiting.place = _place(self._snapshot.position) if not self._wanted.again else None
-        yield waiting.done(self._features)
+            if sent is not None:
+                yield sent, chosen, _place(recorded.after, self._end)
+        for recorded, commit in self._wanted_again() if self._wanted.again else ():
+            yield *self._again(recorded, commit), None
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
@@ -252,12 +335,28 @@ class _Sending:
             chosen,
         )
 
-    def _again(self, id_: CommitId) -> tuple[Sent, Chosen]:
+    def _wanted_again(self) -> list[tuple[Recorded, Commit]]:
+        """The versions whose states go later, oldest first, with what they are made from."""
+        for id_ in self._wanted.again:
+            commits.get(self._context, id_)
+            availability.check_kept(self._context, id_)
+        chosen = self._with_needed({*self._wanted.again})
+        found = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
+        return sorted(found, key=lambda each: newest_first(*each), reverse=True)
+
+    def _again(self, recorded: Recorded, commit: Commit) -> tuple[Sent, Chosen]:
         """The state of a version that the receiver has without it."""
-        recorded, commit = commits.placed(self._snapshot, id_)
-        availability.check_kept(self._context, id_)
-        chosen = self._records(recorded, [_Version(commit)])
-        return Sent(size=chosen.size, again=(bytes(id_),), shapes=chosen.shapes), chosen
+        version = _Version(commit, self._given_up(commit.id))
+        chosen = self._records(recorded, [version])
+        return (
+            Sent(
+                size=chosen.size,
+                again=(bytes(commit.id),),
+                absent=() if version.lack is None else (version.lack,),
+                shapes=chosen.shapes,
+            ),
+            chosen,
+        )
 
     def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> Chosen:
         found: set[ManifestId] = set()
@@ -289,16 +388,16 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.place: Place | None = None
-        self._sent: list[Sent] = []
+        self.sent: list[Sent] = []
         self._chosen: list[Chosen] = []
         self._size = self._heads = 0
 
-    def is_full(self, more: int) -> bool:
+    def is_full(self, more: int, most: int) -> bool:
         """Whether it ends before an entry with so many bytes of records."""
-        return bool(self._sent) and (self._size + more > SLICE or self._heads > HEADS)
+        return bool(self.sent) and (self._size + more > most or self._heads > HEADS)
 
     def add(self, sent: Sent, chosen: Chosen, place: Place | None) -> None:
-        self._sent.append(sent)
+        self.sent.append(sent)
         self._chosen.append(chosen)
         self._size += chosen.size
         self._heads += len(encode_entries([sent]))
@@ -306,7 +405,7 @@ class _Gathered:
 
     def done(self, features: frozenset[str]) -> Slice:
         records = (part for chosen in self._chosen for part in chosen.read())
-        head = encode_entries(self._sent)
+        head = encode_entries(self.sent)
         return Slice(head, self._size, records, place=self.place, features=features)
 
 

@@ -24,7 +24,7 @@ from mvc.types import Bytes
 
 SLICE = 64 * MIB
 """Bytes of records in a slice of several entries; one entry may have more."""
-HEADS = MIB
+HEADS = MIB // 4
 """Bytes of a slice's entries, without records, after which it ends."""
 MAX_HEAD = 2 * MAX_ENTRY
 _MAX_RECORDS = 1 << 50

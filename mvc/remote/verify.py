@@ -24,6 +24,7 @@ from mvc.limits import MAX_MANIFEST, MAX_SKELETON, PIECE
 from mvc.model.commit import Commit
 from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
+from mvc.model.names import ATTACHED, RECIPE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits, manifests
@@ -113,7 +114,8 @@ class _Proof:
         self._view = view
         self._graph = Graph(view, Speed(), undo=False)
         self._pool: Executor = context.store.pool
-        self._recovery = Recovery(view, self._graph, self._pool)
+        self._made = context.store.made
+        self._recovery = Recovery(view, self._graph, self._pool, self._made)
         self._stream = ManifestStream(context.store, recovery=self._recovery)
         self._specs: dict[bytes, TensorSpec] = dict(shapes)
         self._known: dict[bytes, TensorSpec] = {}  # proven by versions that were here before
@@ -200,10 +202,15 @@ class _Proof:
             id_ = given.commit.manifest
             if not self._is_there(id_, 0):
                 continue
-            manifest = self._stream.load(id_)
+            manifest = self._load(id_)
             if manifest.root != given.commit.root:
                 raise DamagedData(
                     f"version {given.commit.id.short} has another Merkle root than its files"
+                )
+            if given.given_up and not _is_makeable(given, manifest):
+                raise DamagedData(
+                    f"the weights of version {given.commit.id.short} did not come, and it has no "
+                    "recipe that makes them"
                 )
             for blob, spec in manifests.objects(manifest).items():
                 if self._specs.setdefault(blob, spec) != spec:
@@ -214,12 +221,18 @@ class _Proof:
             found.append((given, manifest))
         return found
 
+    def _load(self, id_: ManifestId) -> Manifest:
+        made = self._made.get(id_)
+        if made is not None and Manifest.id_of(data := bytes(made)) == id_:
+            return Manifest.decode(data)
+        return self._stream.load(id_)
+
     def _first_parent(self, commit: Commit) -> Manifest:
         """The manifest of a version's first parent; an empty one if there is none to read."""
         found = commits.find(self._view, commit.parents[0]) if commit.parents else None
         if found is None or not self._graph.entries_holding(found[1].manifest):
             return manifests.EMPTY
-        return self._stream.load(found[1].manifest)
+        return self._load(found[1].manifest)
 
     def _learn(self, id_: CommitId) -> None:
         """Takes in what a version that was here before holds, if its state was kept."""
@@ -229,7 +242,7 @@ class _Proof:
         manifest_id = placed[1].manifest
         if manifest_id in self._received or not self._graph.entries_holding(manifest_id):
             return
-        manifest = self._stream.load(ManifestId(manifest_id))
+        manifest = self._load(ManifestId(manifest_id))
         self._known.update(manifests.objects(manifest))
         for entry in manifest.all_entries:
             self._views.update(_views_of(entry))
@@ -250,11 +263,16 @@ class _Proof:
         walks = [(step, self._path(step), _room(step.member)) for step in steps]
         shared = [walk for walk in walks if grouped and not _has_transform(walk[1])]
         for step, path, out in shared:
-            if path.origin is not None:
-                out[:] = self._from(path, step.member.start, len(out))
+            origin = self._origin(path, step.member.start)
+            if origin is not None:
+                if len(origin) != len(out):
+                    raise _wrong(step.member.id)
+                out[:] = origin
         walk_together(self._recovery.packs, [(path, out) for _, path, out in shared], self._pool)
         done = {id(walk[2]) for walk in shared}
-        waiting = [self._pool.submit(self._made, *walk, done=id(walk[2]) in done) for walk in walks]
+        waiting = [
+            self._pool.submit(self._coded, *walk, done=id(walk[2]) in done) for walk in walks
+        ]
         for (step, _, out), digest in zip(walks, _all(waiting), strict=True):
             self._note(step.member, out, digest)
 
@@ -266,21 +284,20 @@ class _Proof:
         id_ = self._graph.resolve_prefix(member.base)
         if id_ is None:
             raise _wrong(member.id)
-        under = self._graph.path(id_, member.start, _At(self._held, member.start))
+        under = self._graph.path(id_, member.start, _At(self._held, self._made, member.start))
         return Path((*under.steps, step), 0.0, under.origin)
 
-    def _from(self, path: Path, start: int, size: int) -> memoryview:
-        assert path.origin is not None
-        data = self._held[path.origin, start]
-        if len(data) != size:
-            raise DamagedData("a delta has another length than what it starts from")
-        return data
+    def _origin(self, path: Path, start: int) -> memoryview | None:
+        """The bytes in memory at which a path begins; None if it begins with a record."""
+        if path.origin is None:
+            return None
+        held = self._held.get((path.origin, start))
+        return self._made[path.origin][start : start + PIECE] if held is None else held
 
-    def _made(self, step: PathStep, path: Path, out: memoryview, *, done: bool) -> bytes:
+    def _coded(self, step: PathStep, path: Path, out: memoryview, *, done: bool) -> bytes:
         """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
         if not done:
-            origin = None if path.origin is None else self._held[path.origin, step.member.start]
-            self._recovery.walk(path, out, origin)
+            self._recovery.walk(path, out, self._origin(path, step.member.start))
         return self._hashed(step.member, out)
 
     def _hashed(self, member: Member, out: memoryview) -> bytes:
@@ -375,14 +392,20 @@ class _Proof:
         self._views.update(found)
 
 
-class _At:
+class _At(Struct, frozen=True):
     """The objects of which the piece at ``start`` is in memory."""
 
-    def __init__(self, held: Mapping[tuple[bytes, int], memoryview], start: int) -> None:
-        self._held, self._start = held, start
+    held: Mapping[tuple[bytes, int], memoryview]
+    made: Mapping[bytes, memoryview]
+    start: int
 
     def __contains__(self, id_: object) -> bool:
-        return (id_, self._start) in self._held
+        return (id_, self.start) in self.held or id_ in self.made
+
+
+def _is_makeable(given: Given, manifest: Manifest) -> bool:
+    carried = RECIPE in given.commit.attached and ATTACHED + RECIPE in manifest.attached_by_path
+    return carried and given.given_up <= manifest.by_path.keys()
 
 
 def _has_transform(path: Path) -> bool:

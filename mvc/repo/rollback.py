@@ -94,7 +94,9 @@ class _Past:
                 if availability.forgotten_ns(context, deployed.commit) is None:
                     command = f"mvc rollback {printable(self._target)} --to {deployed.commit.short}"
                     hint = f"'{command}' goes to the version before it that is kept"
-                    raise StateForgotten(error.message, hint=hint) from None
+                    further = StateForgotten(error.message, hint=hint)
+                    further.absent = error.absent
+                    raise further from None
             raise
 
     def newest(self, live: Deployed, commit: CommitId) -> Deployed:

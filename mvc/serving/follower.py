@@ -27,7 +27,6 @@ from mvc.io.files import FileIdentity
 from mvc.model.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at
-from mvc.repo.lookup import availability
 from mvc.repo.opening import opened
 from mvc.serving.output import ServedOutput, TakenOver
 from mvc.store.format import FORMAT
@@ -184,7 +183,7 @@ class Follower:
                 self._output.follow(self.repo, live, self._path)
             if live == self.current:
                 return None
-            availability.check_kept(self.repo.context, live.commit)
+            self.repo.manifest(live.commit)  # its state is here, or an error says what became of it
             if self._model is not None and self._loaded != live.commit:
                 self.repo.load(self._model, live, path=self._path)
                 self._loaded = live.commit

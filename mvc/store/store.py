@@ -238,6 +238,22 @@ class Store:
         self.snapshot.index_tail()
         return recorded
 
+    def publish_all(self, makes: Callable[[], Iterator[Callable[[], Entry]]]) -> list[Recorded]:
+        """As ``publish``, but several entries one after the other, under one lock.
+
+        ``makes`` runs under the lock, too; before it goes on, the snapshot knows the entry.
+        """
+        from mvc.store.publishing.publish import publish_all
+
+        def entries() -> Iterator[Entry]:
+            for make in makes():
+                yield self._made(make)
+                self.snapshot.refresh()
+
+        recorded = publish_all(self.snapshot, entries, stored=self._required)
+        self.snapshot.index_tail()
+        return recorded
+
     def index_anew(self) -> None:
         """Indexes a journal that was just replaced, so that no other process has to."""
         self.snapshot.index_tail(force=True)

@@ -34,6 +34,7 @@ class CallbackOptions(TypedDict, total=False):
     """Keyword arguments that every callback hands to its Recorder, which explains them."""
 
     deploy: str | None
+    push: str | None
     branch: str | None
     pipeline: str | Requirements | None
     when_full: str
@@ -61,6 +62,7 @@ class RecorderOptions(Struct, frozen=True):
     """``RecorderKeywords``, the pipeline as text with its bound, and where the training goes on."""
 
     deploy: str | None = None
+    push: str | None = None
     branch: str | None = None
     pipeline: str | None = None
     max_recovery: float | None = None
@@ -153,7 +155,7 @@ def check_options(options: RecorderOptions) -> None:
         whole("start", options.start, 0)
     if options.queue_bytes is not None:
         whole("queue_bytes", options.queue_bytes, 0)
-    optional = ("branch", "deploy", "author", "pipeline", "run")
+    optional = ("branch", "deploy", "push", "author", "pipeline", "run")
     for name in ("name", "message", *optional):
         value = getattr(options, name)
         if not isinstance(value, str) and (value is not None or name not in optional):

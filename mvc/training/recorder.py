@@ -28,6 +28,7 @@ from mvc.repo.recording import announce
 from mvc.serving.served_version import ServedVersion
 from mvc.training import checks
 from mvc.training.checks import Metrics, Params, RecorderKeywords, RecorderOptions
+from mvc.training.pushing import Pusher, PushReport
 from mvc.training.resume import Resumed, resumed_since
 from mvc.training.staging import Item, Queue, measure
 from mvc.training.state.parts import StateSource, TrainingParts
@@ -45,6 +46,7 @@ class Report(Struct, frozen=True):
     were replaced by a newer one while they waited. ``dropped`` found no room in the queue and are
     not among the taken. ``newest`` is the last durable version, without its state, and
     ``newest_step`` its step. ``waiting_bytes`` are staged now, ``peak_bytes`` were at most.
+    ``push`` says what of it is at the remote, if the Recorder pushes.
     """
 
     steps: int
@@ -58,6 +60,7 @@ class Report(Struct, frozen=True):
     waiting_bytes: int
     peak_bytes: int
     skipped: int = 0
+    push: PushReport | None = None
 
 
 class Recorder:
@@ -70,7 +73,9 @@ class Recorder:
     ``coalesce`` replaces the version that waits, ``drop`` leaves this one out. ``queue_bytes``
     bounds the bytes that are staged (default: two states). Versions go onto ``branch`` (default:
     the current one), wherever HEAD goes meanwhile; if HEAD is detached, they follow it.
-    ``deploy`` is the target on which each version goes live, as of the call. ``metrics`` and
+    ``deploy`` is the target on which each version goes live, as of the call. ``push`` names the
+    remote to which the branch is pushed, behind the commits; one that is away stops nothing, and
+    gets later what it missed. ``metrics`` and
     ``params`` are added to every version: a mapping, or a function that returns one. ``start`` is
     the number of steps done before, or what ``repo.resume`` returned; by default those of the
     version that ``repo.resume`` set the model to, and else 0. After a resume every version names
@@ -146,7 +151,13 @@ class Recorder:
             options = replace(options, branch=tip(context, options.branch).branch)
             self._options = options
             self._notice = failed.enter_context(announce(context, options.branch))
-            self._writer = WriterThread(self._repo, self._queue, source, options)
+            self._pusher: Pusher | None = None
+            if options.push is not None:
+                self._pusher = Pusher(self._repo, options.push, options.branch)
+                failed.callback(self._pusher.finish)
+            self._writer = WriterThread(
+                self._repo, self._queue, source, options, pusher=self._pusher
+            )
             failed.pop_all()
         self._forget = self._repo.before_close(self.close)
         _open.add(self)
@@ -282,21 +293,22 @@ class Recorder:
     @property
     def report(self) -> Report:
         """Counts up to now."""
-        writer, queue = self._writer, self._queue
+        writer, queue, pusher = self._writer, self._queue, self._pusher
         step, newest = writer.newest or (None, None)
         called = self._before + self._steps - self._first
         return Report(
             steps=called, taken=self._taken, durable=writer.durable,
             failed=writer.failed, coalesced=queue.coalesced, dropped=queue.dropped, newest=newest,
             newest_step=step, waiting_bytes=queue.held, peak_bytes=queue.peak,
-            skipped=writer.skipped,
+            skipped=writer.skipped, push=None if pusher is None else pusher.report,
         )  # fmt: skip
 
     def close(self) -> Report:
         """Commits what is queued, frees the buffers and returns the final report.
 
         Raises the error of the first commit that failed, and Busy, naming the steps that are not
-        stored, if a commit does not go on (``recorder.timeout``). A second call only reports.
+        stored, if a commit does not go on (``recorder.timeout``). With ``push`` it pushes what is
+        left, and warns of what could not be pushed. A second call only reports.
         """
         if self._closed or self._pid != os.getpid():
             return self.report
@@ -306,6 +318,8 @@ class Recorder:
         self._queue.finish(self._writer)
         self._notice.release()
         _open.discard(self)
+        if self._pusher is not None:
+            self._pusher.finish()
         self._forget()
         self._close_own_repo()
         if self._writer.first_failure is not None:

@@ -32,6 +32,7 @@ from mvc.serving.served_version import ServedVersion
 from mvc.training.approximator import Approximated, Approximator
 from mvc.training.checks import RecorderOptions
 from mvc.training.production import StateReducer
+from mvc.training.pushing import Pusher
 from mvc.training.staging import Item, Queue, Slot
 from mvc.training.state.parts import PRODUCTION, StateSource, training_path
 
@@ -48,12 +49,19 @@ class WriterThread(threading.Thread):
     """
 
     def __init__(
-        self, repo: Repository, queue: Queue, source: StateSource, options: RecorderOptions
+        self,
+        repo: Repository,
+        queue: Queue,
+        source: StateSource,
+        options: RecorderOptions,
+        *,
+        pusher: Pusher | None = None,
     ) -> None:
         """Raises WrongUsage where options and pipeline do not fit together."""
         super().__init__(name="mvc-recorder", daemon=True)
         self._repo = repo
         self._queue = queue
+        self._pusher = pusher
         if options.pipeline is None:
             options = replace(options, pipeline=approximating(repo.context))
         self._options = options
@@ -99,6 +107,8 @@ class WriterThread(threading.Thread):
                     self._named = item.origin
                     self.newest = item.step, replace(made, state=None)
                     self.durable += 1
+                    if self._pusher is not None:
+                        self._pusher.committed()
                     self._hand_out(item, made)
                     if made.deployment is not None:
                         announce("deploy", made.deployment)

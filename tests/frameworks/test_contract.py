@@ -183,6 +183,17 @@ def test_two_processes_and_one_writer(tmp_path: Path) -> None:
         assert len(list(repo.log())) == 1
 
 
+def test_pushes_behind_the_training(framework: Any, repo: mvc.Repository, tmp_path: Path) -> None:
+    with mvc.Repository.init(tmp_path / "there", bare=True):
+        repo.remotes.add("origin", str(tmp_path / "there"))
+    recording = framework.recorder(repo, push="origin", deploy="prod")
+    framework.train(tmp_path, 2, recording)
+    assert recording.report.push.left == 0
+    with mvc.Repository.open(tmp_path / "there") as there:
+        assert steps(there, "main") == steps(repo)
+        assert there.live("prod").commit == repo.find("main")
+
+
 # -- what goes wrong -------------------------------------------------------------------------
 
 

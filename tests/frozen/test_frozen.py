@@ -19,7 +19,8 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData, RefConflict, UnsupportedFormat, WeightsDropped
-from mvc.recipes.recipe import RECIPE, recipe_of
+from mvc.model.names import RECIPE
+from mvc.recipes.recipe import recipe_of
 from mvc.repo import attached
 from mvc.store import format as store_format
 from tests.counters import count

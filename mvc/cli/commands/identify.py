@@ -86,6 +86,8 @@ def _print(session: Session, version: Identified) -> None:
     when = format_time(commit.time_ns, precise=False)
     id_ = out.paint(version.commit.short, "id")
     out.line(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip())
+    if (way := session.repository.way_to_state(version.commit)) is not None:
+        out.note(way)
     for deployed in version.deployments:
         target = out.paint(printable(deployed.target), "target")
         when = format_time(deployed.time_ns, precise=session.verbose)

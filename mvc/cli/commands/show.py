@@ -129,6 +129,8 @@ def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
             if any(state.commit == entry.id for state in receipt.states):
                 out.line()
                 print_receipt(session, receipt, entry.id)
+        if (way := repository.way_to_state(entry.id)) is not None:
+            out.note(way)
     else:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
@@ -220,8 +222,9 @@ def _parent(session: Session, entry: LogEntry, incomplete: list[DamagedData]) ->
 def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData]) -> str:
     if incomplete:
         return "its parent cannot be read"
-    when = forgotten_on(session.repository.forgotten_ns(entry.commit.parents[0]))
-    return f"the state of its parent was {when}"
+    parent, repository = entry.commit.parents[0], session.repository
+    when, way = forgotten_on(repository.forgotten_ns(parent)), repository.way_to_state(parent)
+    return f"the state of its parent was {when}" + ("" if way is None else f"; {way}")
 
 
 def _print_file(session: Session, file: _Shown, folding: Folding) -> None:

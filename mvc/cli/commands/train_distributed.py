@@ -72,6 +72,7 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
     )
     target: str | None = option("T", "The target of global models; by default global.")
     branch: str | None = option("NAME", "The branch of global models, made if missing.")
+    push: str | None = option("REMOTE", "Push the branch of global models there.")
     worker_models: bool = flag("Also commit and deploy each worker's model, to worker-I.")
     resume: bool = flag("Go on from what is live on the target.")
     restarts: int = option(

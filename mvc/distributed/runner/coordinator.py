@@ -142,6 +142,7 @@ class Service:
                 target=target,
                 branch=self._settings.get("branch"),
                 params={"run": self._job.get("run", ""), "protocol": protocol.name},
+                push=self._settings.get("push"),
             )
             start = self._start(layout)
             self._carried: Carried = start.carried
@@ -168,6 +169,8 @@ class Service:
             while not self._machine.finished:
                 self._handle_next()
             self._conclude()
+            for _ in self._versions.finishing():
+                self._tell("pushes")
 
     # -- connections ---------------------------------------------------------------------------
 

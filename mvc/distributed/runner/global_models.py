@@ -15,6 +15,7 @@ from mvc.errors import Busy, CannotDistribute, NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.model.names import DEFAULT_STATE, check_ref
 from mvc.repo.commit.request import CommitOptions
+from mvc.training.pushing import Pusher
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -71,9 +72,14 @@ class GlobalModels:
         target: str,
         branch: str | None,
         params: Mapping[str, Any],
+        push: str | None = None,
     ) -> None:
+        """``push``: the remote to which the branch is pushed, behind the commits."""
         self._repo, self.target, self._params = repo, target, params
         self._branch = branch
+        self._pusher = None
+        if push is not None:
+            self._pusher = Pusher(repo, push, branch or repo.head().branch)
 
     def commit(self, layout: ModelLayout, done: Round) -> CommitId:
         """Commits and deploys a round; durable on return."""
@@ -99,7 +105,14 @@ class GlobalModels:
             deploy=self.target,
             options=self._options(self._branch),
         )
+        if self._pusher is not None:
+            self._pusher.committed()
         return result.id
+
+    def finishing(self) -> Iterator[None]:
+        """Pushes what is left, in steps of at most a second."""
+        if self._pusher is not None:
+            yield from self._pusher.finishing()
 
     def commit_local(self, state: Mapping[str, torch.Tensor], *, worker: int, number: int) -> None:
         """Commits a worker's model at the end of a round, and deploys it to ``worker-I``."""

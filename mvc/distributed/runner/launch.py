@@ -157,9 +157,9 @@ class _Run:
 
     def _happened(self, event: Mapping[str, Any]) -> None:
         kind = event["event"]
-        if self._failure is None and self._finished is None:
+        if self._failure is None and (self._finished is None or kind == "pushes"):
             self._patience.renew()
-        if kind == "alive":
+        if kind in {"alive", "pushes"}:
             return
         if kind == "failed":
             self._fail(_error(event))

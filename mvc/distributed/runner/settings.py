@@ -41,7 +41,7 @@ _THRESHOLD = ("radius", "relative", "rho", "rate")
 _NUMBERS = (*_THRESHOLD, "barrier", "rebalance", "outer_rate", "outer_momentum", "timeout")
 _WHOLE = ("every", "seed")
 _TEXTS = ("protocol", "safe", "balancing", "summary", "up", "down")
-_RUN = ("repo", "target", "branch", "log")
+_RUN = ("repo", "target", "branch", "push", "log")
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_NUMBERS, (int, float)),
     **dict.fromkeys(_WHOLE, (int,)),

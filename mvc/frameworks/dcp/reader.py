@@ -29,7 +29,6 @@ from mvc.model.names import check_path
 from mvc.repo.checkout.checkout import DEFAULT_STATE
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
-from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
 from mvc.repo.queries import note
 
@@ -69,7 +68,7 @@ class MvcReader(StorageReader):
         """
         repo = self._given.repo
         self._commit = repo.find(self._rev)
-        paths = manifests.of_commit(repo.context, self._commit).by_path
+        paths = repo.manifest(self._commit).by_path
         entry = paths.get(self._path)
         if entry is None or not entry.tensors:
             raise UnknownPath(

@@ -54,8 +54,8 @@ from mvc.repo.commit.commit import commit
 from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.context import Context
-from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
+from mvc.repo.lookup.manifests import EMPTY
 from mvc.repo.lookup.refs import BRANCH, HEAD, head
 from mvc.repo.queries import note
 from mvc.store.store import FOLDER
@@ -152,7 +152,7 @@ class _Place:
 
     @cached_property
     def manifest(self) -> Manifest:
-        return manifests.of_commit(self.context, self.commit)
+        return EMPTY if self.commit is None else self.repo.manifest(self.commit)
 
     @property
     def entry(self) -> FileEntry | None:

@@ -330,12 +330,13 @@ def _paths(entries: Sequence[FileEntry]) -> tuple[str, ...]:
 def _present_version(context: Context, commit: CommitId | None, force: bool) -> Manifest:
     """The manifest the working tree was written from.
 
-    With ``force``, a HEAD that is unreadable or forgotten counts as empty.
+    With ``force``, a HEAD that is unreadable or forgotten counts as empty. So does one whose state
+    never came, as in a clone without states: it has written nothing.
     """
     try:
         return manifests.of_commit(context, commit)
-    except (DamagedData, StateForgotten):
-        if force:
+    except (DamagedData, StateForgotten) as error:
+        if force or (isinstance(error, StateForgotten) and error.absent is not None):
             return manifests.EMPTY
         raise
 

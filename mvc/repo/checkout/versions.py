@@ -46,9 +46,11 @@ def iter_versions(
     path: str | None = None,
     keys: Collection[str] | None = None,
     on_error: str = "raise",
+    absent: Callable[[Context, StateForgotten], None] | None = None,
 ) -> Iterator[tuple[Version, Any]]:
     """Versions with their states, oldest first; ``Repository.iter_versions`` says more.
 
+    ``absent`` brings a state that is not here, or raises its error.
     Times in nanoseconds since 1970, both included. Raises UnknownRevision, UnknownTarget and
     WrongUsage at once.
     """
@@ -65,7 +67,18 @@ def iter_versions(
     else:
         made = deployments.list_deployments(context, target)
         found += [d for d in made if not d.retracted and within(d.time_ns, since, until)]
-    return _ahead(found, _Decoder(context, path, keys).load, on_error)
+    decoder = _Decoder(context, path, keys)
+
+    def load(version: Version) -> Any:
+        try:
+            return decoder.load(version)
+        except StateForgotten as error:
+            if absent is None or error.absent is None:
+                raise
+            absent(context, error)
+            return decoder.load(version)
+
+    return _ahead(found, load, on_error)
 
 
 def _ahead(

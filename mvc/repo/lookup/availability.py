@@ -27,6 +27,9 @@ Availability = Literal["stored", "made", "given up"]
 """Of a file whose version was not forgotten; ``made``: by a recipe, while a block runs."""
 
 
+GONE = "its commit is still shown by 'mvc log'; what it held is gone"
+
+
 class Dropped(Struct, frozen=True):
     """The weights at ``path`` were given up at ``time_ns``; a replay takes about ``seconds``, 0 if
     nobody knows: the training was not recorded while it ran, and no replay has proven the recipe.
@@ -68,13 +71,17 @@ def forgotten_ns(context: Context, id_: CommitId) -> int | None:
 
 def check_kept(context: Context, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version was forgotten."""
-    time_ns = forgotten_ns(context, id_)
-    if time_ns is not None:
-        date = format_time(time_ns, precise=False)
-        raise StateForgotten(
-            f"the state of version {id_.short} was forgotten on {date}",
-            hint="its commit is still shown by 'mvc log'; what it held is gone",
-        )
+    time_ns, mark = forgotten_ns(context, id_), forgotten(context, id_)
+    if time_ns is None:
+        return
+    date = format_time(time_ns, precise=False)
+    error = StateForgotten(
+        f"the state of version {id_.short} was forgotten on {date}",
+        hint=GONE,
+    )
+    if mark is not None and not mark.named:
+        error.absent = id_
+    raise error
 
 
 def dropped_paths(marks: Iterable[Weights]) -> dict[CommitId, str]:

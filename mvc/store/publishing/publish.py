@@ -9,7 +9,7 @@ interrupted write; any other entry that cannot be read is damaged.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
@@ -52,33 +52,56 @@ def publish(
     written, before the flush (a pack's lock). ``stored``: features that its records may need.
     Raises ReadOnly if a feature says that this mvc may not write.
     """
+    (recorded,) = publish_all(snapshot, lambda: [make()], sync=sync, release=release, stored=stored)
+    return recorded
+
+
+def publish_all(
+    snapshot: Snapshot,
+    make: Callable[[], Iterable[Entry]],
+    *,
+    sync: bool = True,
+    release: Callable[[], None] | None = None,
+    stored: frozenset[str] = frozenset(),
+) -> list[Recorded]:
+    """As ``publish``, but several entries, between which nobody else publishes.
+
+    ``make`` yields them one after the other, and refreshes the snapshot after each.
+    """
     path = snapshot.folder / JOURNAL
     snapshot.refresh()  # a replaced journal is read before others have to wait for the lock
+    done: list[Recorded] = []
     with contextlib.ExitStack() as held:
         with snapshot.fs.lock(path):
             file = held.enter_context(snapshot.fs.open_write(path))
             snapshot.refresh()
             snapshot.check_whole()
             heal(snapshot, file)
-            entry = make()
-            _check_limits(entry)
-            data, after = proven_entry(entry, snapshot.position)
-            needed = entry.features | stored if entry.regions else entry.features
-            add_features(snapshot.fs, snapshot.folder, needed)
-            at, generation = snapshot.position, snapshot.generation
-            _append(file, at.offset, data)
+            generation = snapshot.generation
+            for entry in make():
+                if done:
+                    heal(snapshot, file)
+                _check_limits(entry)
+                at = snapshot.position
+                data, after = proven_entry(entry, at)
+                needed = entry.features | stored if entry.regions else entry.features
+                add_features(snapshot.fs, snapshot.folder, needed)
+                _append(file, at.offset, data)
+                done.append(
+                    Recorded(entry, at.offset, at.sequence, after, copies=2, check=after.chain)
+                )
         if release is not None:
             release()
-        if sync:
+        if sync and done:
             file.sync()
+            end = done[-1].after
             if snapshot.generation == generation:
-                snapshot.journal.durable = max(snapshot.journal.durable, after.offset)
-            write_high_water_mark(snapshot.fs, snapshot.folder, snapshot.identity, after)
-    recorded = Recorded(entry, at.offset, at.sequence, after, copies=2, check=after.chain)
-    if sync and snapshot.generation == generation:
+                snapshot.journal.durable = max(snapshot.journal.durable, end.offset)
+            write_high_water_mark(snapshot.fs, snapshot.folder, snapshot.identity, end)
+    for recorded in done if sync and snapshot.generation == generation else ():
         snapshot.note_published(recorded)
     snapshot.refresh()
-    return recorded
+    return done
 
 
 def _check_limits(entry: Entry) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from mvc.remote import slices
 from mvc.remote.door import Move, Place, Received, Slice, Wanted
 from mvc.remote.receiver import by_name, receive
 from mvc.remote.sender import head_refs, send
-from mvc.remote.slices import encode_entries
+from mvc.remote.slices import SLICE, encode_entries
 
 __all__ = ["Carried", "carry", "over_the_wire", "tracked"]
 
@@ -51,33 +51,38 @@ def tracked(source: Repository, target: Repository) -> tuple[Move, ...]:
     return tuple(moves)
 
 
-def carry(source: Repository, target: Repository, wanted: Wanted = Wanted()) -> Carried:  # noqa: B008
-    """Fetches from ``source`` into ``target`` until nothing is missing; then refs move."""
-    took, without = Carried(place=wanted.after), by_name(target.context.fresh())
+def carry(
+    source: Repository,
+    target: Repository,
+    wanted: Wanted = Wanted(),  # noqa: B008
+    *,
+    most: int = SLICE,
+    between: Callable[[int], None] = lambda _: None,
+    took: Carried | None = None,
+) -> Carried:
+    """Fetches from ``source`` into ``target`` until nothing is missing; then refs move.
+
+    ``between`` is called with the number of slices after each one.
+    """
+    took, without = took or Carried(), by_name(target.context.fresh())
+    took.place = wanted.after
     wanted = replace(wanted, without=wanted.without | without)
     for _ in range(4):
         took.tries += 1
-        missing = _once(source, target, wanted, took)
+        missing: tuple[bytes, ...] = ()
+        for given in over_the_wire(send(source.context, wanted, most=most), took):
+            took.last = receive(target.context, given, local=True)
+            missing = took.last.missing
+            if missing:
+                break
+            took.place = given.place or took.place
+            between(took.slices)
         if not missing:
+            moves = tracked(source, target)
+            took.last = receive(target.context, Slice(encode_entries(()), 0, (), moves), local=True)
             return took
         assert took.last is not None
-        wanted = replace(
-            wanted,
-            after=took.place,
-            objects=missing,
-            without=wanted.without | took.last.without,
-        )
+        without = wanted.without | took.last.without
+        objects = (*wanted.objects, *missing)
+        wanted = replace(wanted, after=took.place, objects=objects, without=without)
     raise AssertionError(f"still missing: {took.last}")
-
-
-def _once(
-    source: Repository, target: Repository, wanted: Wanted, took: Carried
-) -> tuple[bytes, ...]:
-    for given in over_the_wire(send(source.context, wanted), took):
-        took.last = receive(target.context, given, local=True)
-        if took.last.missing:
-            return took.last.missing
-        took.place = given.place or took.place
-    moves = tracked(source, target)
-    took.last = receive(target.context, Slice(encode_entries(()), 0, (), moves), local=True)
-    return ()

@@ -1,0 +1,83 @@
+"""States that a rule forgot here, or that were never fetched: another repository may have them.
+
+Every public method goes through here, and no look-up below: a verb that can do without a state,
+as a report, fetches none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import FunctionType
+from typing import Any, TypeVar
+
+from mvc.errors import StateForgotten
+from mvc.ids import CommitId
+from mvc.repo.context import Context
+from mvc.repo.lookup import availability
+
+_Class = TypeVar("_Class", bound=type)
+_OF_REMOTES = frozenset({"fetch", "pull", "push", "close"})
+"""What these lack, no fetch brings."""
+
+
+def fetching(cls: _Class) -> _Class:
+    """The class, whose public methods fetch the states that they need, one version at a time.
+
+    They do from a remote that is ``lazy``. Where there are only others, the error names the way.
+    """
+    for name, member in list(vars(cls).items()):
+        if isinstance(member, FunctionType) and name[0] != "_" and name not in _OF_REMOTES:
+            setattr(cls, name, _fetching(member))
+    return cls
+
+
+def _fetching(function: FunctionType) -> Callable[..., Any]:
+    @wraps(function)
+    def method(self: Any, /, *args: Any, **named: Any) -> Any:
+        fetched = set[bytes]()
+        while True:
+            try:
+                return function(self, *args, **named)
+            except StateForgotten as error:
+                if error.absent is None or error.absent in fetched:
+                    raise
+                fetch_absent(self.context, error)
+                fetched.add(error.absent)
+
+    return method
+
+
+def fetch_absent(context: Context, error: StateForgotten) -> None:
+    """Fetches the state that a method lacked. Raises the error, with the way, where none is lazy.
+
+    Raises also what ``fetch`` does.
+    """
+    from mvc.remote.remotes import remotes  # as below: only where a state is absent
+
+    assert error.absent is not None
+    version = CommitId(error.absent)
+    lazy = [remote for remote in remotes(context).values() if remote.lazy]
+    if lazy:
+        from mvc.remote.fetch import fetch_states
+
+        fetch_states(context, lazy[0], [version])
+        return
+    way = way_to(context, version)
+    others = error.hint if way is None or error.hint != availability.GONE else None
+    raise StateForgotten(error.message, hint="; ".join(filter(None, (way, others))))
+
+
+def way_to(context: Context, version: CommitId) -> str | None:
+    """What brings a state that is not here, as a sentence; None if no remote can have it.
+
+    None also for a state that is here, and for one that was forgotten by name.
+    """
+    mark = availability.forgotten(context, version)
+    if mark is None or mark.named:
+        return None
+    from mvc.remote.remotes import DEFAULT, remotes
+
+    known = remotes(context)
+    name = DEFAULT if DEFAULT in known else next(iter(known), None)
+    return name and f"'mvc fetch {name} {version.short}' brings it, if {name} has it"

@@ -1,0 +1,166 @@
+"""Pushes what a Recorder commits: behind the commits, in a thread of its own.
+
+What a remote lacks is on the branch, and each push sends all of it, in order. So nothing waits in
+memory while a remote is away, and the next push that succeeds brings what was missed.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+import mvc
+from mvc.errors import MvcError, MvcWarning, WrongUsage
+from mvc.io.patience import Patience, warn
+from mvc.remote.remotes import find_remote
+
+if TYPE_CHECKING:
+    from mvc.api.repository import Repository
+
+FIRST_PAUSE = 1.0
+"""Seconds between a push that failed and the next one; each further failure doubles them."""
+_LONGEST = 300.0
+
+
+class NotPushed(MvcWarning):
+    """Versions of a training are committed here, but not at the remote."""
+
+
+class PushReport(Struct, frozen=True):
+    """Of the durable versions ``pushed`` are at ``remote``; ``left`` are not known to be there.
+
+    ``failure``: why the last push failed, None if it did not.
+    """
+
+    remote: str
+    pushed: int
+    left: int
+    failure: str | None = None
+
+
+class Pusher(threading.Thread):
+    """The thread; ``committed`` tells it of versions, ``finish`` ends it."""
+
+    def __init__(self, repo: Repository, remote: str, branch: str | None) -> None:
+        """Raises WrongUsage without a branch, UnknownRevision without such a remote."""
+        super().__init__(name="mvc-pusher", daemon=True)
+        if branch is None:
+            raise WrongUsage(
+                f"HEAD is detached, so there is no branch to push to {remote}",
+                hint="name the branch that gets the versions: branch=...",
+            )
+        find_remote(repo.context, remote)
+        context = repo.context
+        self._remote, self._branch = remote, branch
+        self._limit = float(context.config.get("recorder.push_timeout"))
+        # Its own: a push that hangs must not hold the other one open, nor use it once it is closed.
+        self._repo = mvc.Repository.open(
+            repo.root, discover=False, config=lambda _: context.config,
+            fs=context.store.fs, clock=context.store.clock,
+        )  # fmt: skip
+        self._changed = threading.Condition()
+        self._closing = False
+        self._moves = 0  # signs of life of a push
+        self._durable = 0
+        self._pushed = 0  # of them
+        self._failure: str | None = None  # of the last push
+        self.start()
+
+    @property
+    def report(self) -> PushReport:
+        """Counts up to now."""
+        pushed = self._pushed  # read first: there may be more durable ones since, never fewer
+        return PushReport(self._remote, pushed, self._durable - pushed, self._failure)
+
+    def committed(self) -> None:
+        """One more version of the branch is durable."""
+        with self._changed:
+            self._durable += 1
+            self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Pushes what is left, once, and warns of what is left then.
+
+        Returns at the latest when a push has not gone on for ``recorder.push_timeout``.
+        """
+        for _ in self.finishing():
+            pass
+
+    def finishing(self) -> Iterator[None]:
+        """As ``finish``, in steps of at most a second, for a caller that has to say it is alive."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        patience = Patience(self._limit, lambda s: warn(f"a push to {self._remote}", s))
+        moves = self._moves
+        while self.is_alive():
+            yield
+            self.join(min(1.0, self._limit))
+            if moves != self._moves:
+                moves = self._moves
+                patience.renew()
+            elif self.is_alive() and patience.look():
+                break
+        if left := self.report.left:
+            reason = f"{self._remote} has not answered for {self._limit:g} s"
+            if not self.is_alive():
+                reason = self._failure or "the training has ended"
+            versions = "1 version" if left == 1 else f"{left} versions"
+            self._warn(
+                f"{versions} of {self._branch} not pushed to {self._remote}: {reason}; "
+                f"'mvc push {self._remote} {self._branch}' sends what is missing there"
+            )
+
+    def run(self) -> None:
+        """Pushes whenever there is something new, until it is told to end."""
+        pause = 0.0
+        with self._repo:
+            while self._await_work(pause):
+                last = self._closing
+                pause = 0.0 if self._push() else min(max(2 * pause, FIRST_PAUSE), _LONGEST)
+                if last:
+                    return
+
+    def _await_work(self, pause: float) -> bool:
+        """Waits for a version that is not pushed; ``pause`` seconds if the last push failed.
+
+        False if there is none and none will come.
+        """
+        with self._changed:
+            if pause:
+                self._changed.wait_for(lambda: self._closing, pause)
+            self._changed.wait_for(lambda: self._closing or self._durable > self._pushed)
+            return self._durable > self._pushed
+
+    def _push(self) -> bool:
+        count = self._durable
+        try:
+            self._repo.push(self._remote, [self._branch], progress=self._moved)
+        except Exception as error:  # whatever it is, the training goes on
+            first, self._failure = self._failure is None, _line(error)
+            if first and not self._closing:
+                self._warn(
+                    f"{self._branch} cannot be pushed to {self._remote} now: {self._failure}; "
+                    "the training goes on, and what is missing there is pushed later"
+                )
+            return False
+        with self._changed:
+            self._pushed, self._failure = count, None
+        return True
+
+    def _moved(self, *_: object) -> None:
+        self._moves += 1
+
+    def _warn(self, text: str) -> None:
+        with suppress(NotPushed):  # which the user's filters may make an error
+            warnings.warn(text, NotPushed, stacklevel=2)
+
+
+def _line(error: Exception) -> str:
+    text = error.message if isinstance(error, MvcError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:500]

@@ -1,0 +1,234 @@
+"""States that travel later than their versions, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mvc
+from mvc.api.repository import Repository
+from mvc.errors import (
+    RemoteUnreachable,
+    StateForgotten,
+    WrongUsage,
+)
+from mvc.ids import CommitId
+
+
+def state(value: float) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(7).standard_normal((64, 64)).astype(np.float32)
+    return {"w": random + np.float32(value), "b": np.full(64, value, np.float32)}
+
+
+class Line:
+    """A bare repository ``server`` with seven versions, and folders of its clones."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root, str(root / "server")
+        Repository.init(self.url, bare=True).close()
+        with Repository.init(root / "author") as author:
+            author.remotes.add("origin", self.url)
+            self.ids = [author.commit(state(i), message=f"v{i}").id for i in range(7)]
+            author.deploy(self.ids[2], "prod")
+            author.push()
+        self._open: list[Repository] = []
+
+    def clone(self, name: str, **options: str) -> Repository:
+        """A clone; ``states`` as for clone, the other options are those of its remote."""
+        made = mvc.clone(self.url, self.root / name, states=options.pop("states", "all"))
+        self._open.append(made)
+        if options:
+            known = made.remotes.find("origin")
+            made.remotes.add("origin", known.url, force=True, states=known.states, **options)
+        return made
+
+    def close(self) -> None:
+        for repo in self._open:
+            repo.close()
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    made = Line(tmp_path)
+    yield made
+    made.close()
+
+
+def is_right(repo: Repository, line: Line, number: int) -> bool:
+    read = repo.checkout(line.ids[number], path="model.safetensors")
+    return all(np.array_equal(read[name], value) for name, value in state(number).items())
+
+
+def kept(repo: Repository, line: Line) -> list[int]:
+    """The numbers of the versions whose states are here."""
+    return [i for i, id_ in enumerate(line.ids) if repo.forgotten_ns(id_) is None]
+
+
+def absent(error: pytest.ExceptionInfo[StateForgotten], id_: CommitId, remote: str) -> bool:
+    return f"'mvc fetch {remote} {id_.short}' brings it" in str(error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("states", "here"), [("all", [0, 1, 2, 3, 4, 5, 6]), ("none", []), ("last:2", [5, 6])]
+)
+def test_history_is_whole_and_states_are_those_that_were_asked_for(
+    line: Line, states: str, here: list[int]
+) -> None:
+    repo = line.clone("c", states=states)
+    assert [entry.commit.message for entry in repo.log()] == [f"v{i}" for i in range(6, -1, -1)]
+    assert kept(repo, line) == here
+    assert all(is_right(repo, line, number) for number in here)
+    assert repo.live("prod").commit == line.ids[2]
+    assert repo.storage.fsck(full=True).sound
+    assert (repo.root / "model.safetensors").exists() == (6 in here)
+
+
+def test_a_state_is_fetched_later_and_is_here_again(line: Line) -> None:
+    repo = line.clone("c", states="last:1")
+    with pytest.raises(StateForgotten) as error:
+        repo.checkout(line.ids[3])
+    assert absent(error, line.ids[3], "origin")
+    done = repo.fetch("origin", [line.ids[3], str(line.ids[1]), "main"])
+    assert (done.versions, kept(repo, line)) == (2, [1, 3, 6])
+    assert all(is_right(repo, line, number) for number in (1, 3, 6))
+    before = repo.context.fresh().position
+    assert not repo.fetch("origin", [line.ids[3]]).is_news
+    assert repo.context.fresh().position == before
+    assert repo.storage.fsck(full=True).sound
+    repo.storage.gc(grace="0")
+    assert is_right(repo, line, 3) and repo.storage.fsck(full=True).sound
+
+
+def test_what_a_rule_forgot_comes_back_too(line: Line) -> None:
+    repo = line.clone("c")
+    repo.storage.forget(keep_last=2)
+    repo.storage.gc(grace="0")
+    assert kept(repo, line) == [2, 5, 6]  # 2 is live
+    with pytest.raises(StateForgotten) as error:
+        repo.diff(line.ids[0], line.ids[6])
+    assert absent(error, line.ids[0], "origin")
+    repo.fetch(versions=line.ids)
+    assert kept(repo, line) == list(range(7))
+    assert all(is_right(repo, line, number) for number in range(7))
+    assert repo.storage.fsck(full=True).sound
+
+
+def test_what_was_forgotten_by_name_does_not(line: Line) -> None:
+    repo = line.clone("c")
+    repo.storage.forget(line.ids[4])
+    with pytest.raises(StateForgotten) as error:
+        repo.checkout(line.ids[4])
+    assert "mvc fetch" not in str(error.value.hint)
+    assert repo.way_to_state(line.ids[4]) is None
+    with pytest.raises(StateForgotten, match="forgotten by name"):
+        repo.fetch("origin", [line.ids[4]])
+
+
+def test_a_remote_that_lacks_it_as_well(line: Line) -> None:
+    repo = line.clone("c", states="last:1")
+    with Repository.open(line.url) as server:
+        server.storage.forget(keep_last=1)
+        server.storage.gc(grace="0")
+    said = rf"origin lacks it as well: the state of version {line.ids[3].short} was forgotten"
+    for _ in range(2):
+        with pytest.raises(StateForgotten, match=said):
+            repo.fetch("origin", [line.ids[3]])
+    assert kept(repo, line) == [6]
+
+
+def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Line) -> None:
+    repo = line.clone("c", states="none", lazy="true")
+    assert kept(repo, line) == []
+    assert is_right(repo, line, 2)
+    assert kept(repo, line) == [2]
+    assert repo.diff(line.ids[0], line.ids[1]).files
+    assert kept(repo, line) == [0, 1, 2]
+    repo.log(relations=True, limit=7)
+    repo.report()
+    assert kept(repo, line) == [0, 1, 2]  # what can do without a state fetches none
+    repo.switch("side", create=True, start=line.ids[4])
+    assert kept(repo, line) == [0, 1, 2, 4]
+    assert np.array_equal(repo.checkout(target="prod")["w"], state(2)["w"])
+    repo.deploy(line.ids[5], "prod")
+    assert kept(repo, line) == [0, 1, 2, 4, 5]
+    assert [commit.id for commit, _ in repo.iter_versions()] == line.ids[:5]
+    assert kept(repo, line) == [0, 1, 2, 3, 4, 5]
+    assert repo.storage.fsck(full=True).sound
+
+
+def test_a_lazy_remote_that_is_away(line: Line) -> None:
+    repo = line.clone("c", states="none", lazy="true")
+    (line.root / "server").rename(line.root / "away")
+    with pytest.raises(RemoteUnreachable):
+        repo.checkout(line.ids[2])
+    assert list(repo.log(limit=1))
+    (line.root / "away").rename(line.root / "server")
+    assert is_right(repo, line, 2)
+
+
+def test_a_commit_onto_a_version_that_is_not_here(line: Line) -> None:
+    repo = line.clone("c", states="none")
+    with pytest.raises(StateForgotten) as error:
+        repo.commit(state(9))
+    assert absent(error, line.ids[6], "origin")
+    lazy = line.clone("lazy", states="none", lazy="true")
+    made = lazy.commit(state(9)).id
+    assert lazy.version(made).parents == (line.ids[6],)
+    assert kept(lazy, line) == [6]
+    lazy.push()
+    with Repository.open(line.url) as server:
+        assert np.array_equal(server.checkout(made)["w"], state(9)["w"])
+        assert server.storage.fsck(full=True).sound
+
+
+def test_states_are_pushed_to_who_lacks_them(line: Line) -> None:
+    repo = line.clone("c")
+    with Repository.open(line.url) as server:
+        server.storage.forget(keep_last=1)
+        server.storage.gc(grace="0")
+        assert kept(server, line) == [2, 6]
+        assert not repo.push().versions
+        repo.push(states=[line.ids[0], line.ids[5], line.ids[6]])
+        assert kept(server, line) == [0, 2, 5, 6]
+        assert all(is_right(server, line, number) for number in (0, 2, 5, 6))
+        assert server.storage.fsck(full=True).sound
+        before = server.context.fresh().position
+        repo.push(states=[line.ids[5]])
+        assert server.context.fresh().position == before
+
+
+def test_a_version_that_neither_side_has_whole_is_refused(line: Line) -> None:
+    repo, other = line.clone("c", states="last:3"), line.root / "backup"
+    backup = Repository.init(other, bare=True)
+    repo.remotes.add("backup", str(other))
+    said = "is neither here nor at backup"
+    for _ in range(2):
+        with pytest.raises(StateForgotten, match=said) as error:
+            repo.push("backup")
+        assert "--partial" in str(error.value.hint)
+    with pytest.raises(StateForgotten, match=said):
+        repo.push("backup", dry_run=True)
+    assert not backup.branches()
+    repo.push("backup", partial=True)
+    assert kept(backup, line) == [4, 5, 6]
+    assert backup.storage.fsck(full=True).sound
+    repo.fetch("origin", line.ids[:2])
+    repo.push("backup", states=line.ids[:2])
+    assert kept(backup, line) == [0, 1, 4, 5, 6]
+    assert is_right(backup, line, 1)
+    with pytest.raises(StateForgotten):
+        repo.push("backup", states=[line.ids[3]])
+    backup.close()
+
+
+def test_arguments(line: Line) -> None:
+    repo = line.clone("c")
+    with pytest.raises(WrongUsage, match="states are all, none or last:N"):
+        repo.fetch(states="some")
+    with pytest.raises(WrongUsage, match="by themselves"):
+        repo.fetch("origin", ["main"], states="all")
+    with pytest.raises(WrongUsage, match="by themselves"):
+        repo.push("origin", ["main"], states=["main"])
