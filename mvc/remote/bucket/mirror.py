@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _SEEN, _KNOWN = "seen", "packs"
 _SEEN_VERSION = b"mvcmir1\n"
 _CHECK = 16
+_WAIT = 3.0  # seconds for another door to let go of the mirror
 _ROW = 8 + 32 + 8 + 8
 _MAX_VERSION = 1024
 _AT_ONCE = 16  # requests
@@ -92,7 +93,7 @@ class Mirror:
         config: Config,
         own: Store | None = None,
     ) -> None:
-        """``place``: its folder, which need not be there; nobody else may use it meanwhile.
+        """``place``: its folder, which need not be there. Busy if it is used by others.
 
         ``own``: the repository whose remote it is; records that it has are read there.
         """
@@ -110,7 +111,7 @@ class Mirror:
         """Packs of entries behind the head, which were written to the bucket."""
         self._written = 0  # rows of packs in their file
         try:
-            self._lock = FileSystem().lock(self._locked())
+            self._lock = FileSystem().lock(self._locked(), timeout=_WAIT)
             self._load()
         except BaseException:
             self.pool.shutdown()
