@@ -63,6 +63,13 @@ class Seen(Struct, frozen=True):
     data: bytes
 
 
+class Change(Struct, frozen=True):
+    """New packs of the bucket; or, where the journal is ``anew``, all that it names."""
+
+    packs: dict[int, PackObject]
+    anew: bool = False
+
+
 class MirrorStore(Store):
     """The store of a mirror. ``lingering``: the bucket holds packs that nothing names any more."""
 
@@ -107,8 +114,8 @@ class Mirror:
         self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, records)
         self._context: Context | None = None
         self.seen: Seen | None = None
-        self.pending: dict[int, PackObject] = {}
-        """Packs of entries behind the head, which were written to the bucket."""
+        self.pending: Change | None = None
+        """What a swap did of which the answer was lost, if it happened."""
         self._written = 0  # rows of packs in their file
         try:
             self._lock = FileSystem().lock(self._locked(), timeout=_WAIT)
@@ -183,26 +190,26 @@ class Mirror:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""
         parse_format(format_line(seen.head.features))
         local, pending = self._local_end(), self.pending
-        self.pending = {}
+        self.pending = None
         places = [local] if self.seen is None else [local, self.seen.head.end]
         for at in places:
             if at is None:
                 continue
             with suppress(DamagedData):  # then it is read anew
-                if self._extend(seen, at):
-                    if at == local:  # what was published got there, whatever was answered
-                        self.fs.known.update(pending)
+                # Where the local end is known, what was published got there.
+                if self._extend(seen, at, pending if at == local else None):
                     self.remember(seen)
                     return
         self._rebuild(seen)
 
-    def _extend(self, seen: Seen, at: Position) -> bool:
+    def _extend(self, seen: Seen, at: Position, pending: Change | None) -> bool:
         """Goes on after ``at``, if the head's journal has that place."""
         if not self.has(at):
             return False
         head = seen.head
         if at == head.end:
             self._cut(at)
+            self._apply(pending)
             self._write_format(head)
             return True
         packs: dict[int, PackObject] = {}
@@ -218,6 +225,7 @@ class Mirror:
         if end != head.end:
             raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
         self._cut(at)
+        self._apply(pending)
         self._note_packs(packs)
         with self.fs.open_write(self._folder / JOURNAL) as file:
             file.write(written)
@@ -331,13 +339,18 @@ class Mirror:
         self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
         self.remember(seen)
 
-    def settle(self, seen: Seen, packs: dict[int, PackObject], *, anew: bool = False) -> None:
-        """Notes what was swapped in; ``packs`` are new in the bucket, or ``anew`` all it names."""
-        if anew:
+    def settle(self, seen: Seen, change: Change | None = None) -> None:
+        """Notes what was swapped in."""
+        self._apply(change)
+        self.remember(seen)
+
+    def _apply(self, change: Change | None) -> None:
+        if change is None:
+            return
+        if change.anew:
             self.fs.forget()
             self._written = 0
-        self.fs.known.update(packs)
-        self.remember(seen)
+        self.fs.known.update(change.packs)
 
     def reset(self) -> None:
         """Deletes the mirror; the next ``refresh`` makes it again."""

@@ -67,7 +67,7 @@ def rebuild(bucket: Path, root: Path) -> None:
         data = (bucket / "journal" / hash_.hex()).read_bytes()
         assert blake3(data).digest() == hash_
         assert (len(data), data[:8]) == (size, b"mvcjrn1\n")
-        cursor = Cursor(data[8:])
+        cursor = Cursor(data[8 + 16 :])
         known |= packs(cursor)
         frames += cursor.raw(length)
     frames += head.frames
@@ -99,6 +99,7 @@ def check_headers(data: bytes, size: int) -> None:
         assert data[at : at + 16 + header] == prefix + cursor.raw(header)
         at += 16 + header + int.from_bytes(prefix[8:16], "little")
     assert at <= size
+    assert cursor.at + 16 == len(cursor.data)
 
 
 def test_a_bucket_is_a_repository_in_pieces(folder_team: Team, tmp_path: Path) -> None:

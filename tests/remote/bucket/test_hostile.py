@@ -109,12 +109,14 @@ def test_headers_must_fit_into_their_pack() -> None:
     )
     header = encode_header([member], group=False, body_size=10)
     size = 8 + len(header) + 10
-    data = encode_headers({8: header})
+    data = encode_headers({8: header}) + bytes(16)
     pack = PackObject(1, bytes(32), size, len(data))
     assert list(decode_headers(data, pack, URL)) == [(8, header)]
-    assert list(decode_headers(encode_headers({11: header}), replace(pack, size=size + 3), URL))
+    assert list(
+        decode_headers(encode_headers({11: header}) + bytes(16), replace(pack, size=size + 3), URL)
+    )
     for wrong in (
-        encode_headers({9: header}),  # ends behind the pack
+        encode_headers({9: header}) + bytes(16),  # ends behind the pack
         data[:-1], data + b"\0", b"\xff\xff\x03" + data[1:], b"", b"\x05" + data[1:],
     ):  # fmt: skip
         with pytest.raises(DamagedData):
