@@ -19,8 +19,7 @@ from mvc.errors import Busy, DamagedData, IoFailed
 from mvc.io.clock import Clock
 from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.remote.bucket.mirror import Mirror
-from mvc.remote.bucket.objects import FolderObjects, Objects
-from mvc.remote.bucket.probe import check_conditions
+from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
 from mvc.remote.bucket.publishing import Publisher
 from mvc.remote.bucket.sweeping import sweep
 from mvc.remote.door import Head, Received, Slice, Wanted
