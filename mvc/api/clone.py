@@ -20,15 +20,16 @@ def clone(
     states: str = "all",
     bare: bool = False,
     progress: Progress | None = None,
+    **options: str | bool,
 ) -> Repository:
     """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
 
     ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
     default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
-    ``bare``: without working files. What a killed process leaves is gone on with by the same call.
+    ``bare``: without working files. ``options``: fields of ``Remote``, such as ``lazy``. What a killed process leaves is gone on with by the same call.
     Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
     """
-    options = CloneOptions(branch=branch, states=states, bare=bare)
+    options = CloneOptions(branch=branch, states=states, bare=bare, options=options)
     done = clone_into(url, folder, options, progress=progress)
     return Repository.open(done.folder, discover=False)
 
