@@ -7,7 +7,7 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
-from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA_SET, REMOTE, printable
+from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, printable
 from mvc.remote.door import Door, Head, Move, Place, Received, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import Change, RefUpdate, nearest_kept
@@ -118,6 +118,7 @@ def push(
         tips = [update.new for update in updates if update.new is not None]
         wanted = work.wanted([*tips, *plan.standing(refs)])
         work.plan(wanted, partial=chosen.partial)
+        updates += plan.data_sets(updates, work.needed(wanted))
         moves = [
             Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced") for u in updates
         ]
@@ -285,6 +286,20 @@ class _Plan:
         self.passed_over = tuple(others)
         return found
 
+    def data_sets(
+        self, updates: Sequence[RefUpdate], needed: Collection[CommitId]
+    ) -> list[RefUpdate]:
+        """The tags of data sets that go along because a version needs them."""
+        named, found = {update.name for update in updates}, list[RefUpdate]()
+        for ref in tags(self._context):
+            name = TAG + ref.name
+            if ref.commit not in needed or name in named or not ref.name.startswith(DATA):
+                continue
+            update = self._update(name, ref.commit)
+            if update.change in {"new", "forward"} and update.old != ref.commit:
+                found.append(update)
+        return found
+
     def _tracking(self, name: str) -> str:
         """The ref here that says where it is there: for a tag the tag itself."""
         short = name.removeprefix(BRANCH).removeprefix(TAG)
@@ -364,6 +379,13 @@ class _Push:
             if each.absent.why == "dropped" and any(map(self._is_reference, each.commit.needs)):
                 outside.append(id_)
         self.outside = tuple(sorted(outside))
+
+    def needed(self, wanted: Wanted) -> set[CommitId]:
+        """The versions that travel because others need them."""
+        if not wanted.versions or not any(t.name.startswith(DATA) for t in tags(self._context)):
+            return set()
+        sending = Sending(self._context, wanted, self._without)
+        return {needed for commit in sending.versions for needed in commit.needs}
 
     @property
     def _shown(self) -> str:
