@@ -16,7 +16,7 @@ from mvc.errors import MvcError
 
 if TYPE_CHECKING:
     from mvc.adapters.hashing import root_of
-    from mvc.api.clone import clone
+    from mvc.api.clone import clone, visit
     from mvc.api.repository import Repository
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
@@ -56,6 +56,7 @@ __all__ = [
     "made",
     "probe",
     "root_of",
+    "visit",
 ]
 __version__ = "0.1.0"
 
@@ -80,6 +81,7 @@ _LAZY = {
     "made": "mvc.recipes.making",
     "probe": "mvc.probing.probe",
     "root_of": "mvc.adapters.hashing",
+    "visit": "mvc.api.clone",
 }
 
 

@@ -6,7 +6,8 @@ as a report, fetches none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from types import FunctionType
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from mvc.repo.context import Context
 from mvc.repo.lookup import availability
 
 _Class = TypeVar("_Class", bound=type)
+_T = TypeVar("_T")
 _OF_REMOTES = frozenset({"fetch", "pull", "push", "close"})
 """What these lack, no fetch brings."""
 
@@ -35,17 +37,29 @@ def fetching(cls: _Class) -> _Class:
 def _fetching(function: FunctionType) -> Callable[..., Any]:
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
-        fetched = set[bytes]()
-        while True:
-            try:
-                return function(self, *args, **named)
-            except StateForgotten as error:
-                if error.absent is None or error.absent in fetched:
-                    raise
-                fetch_absent(self.context, error)
-                fetched.add(error.absent)
+        return _retried(lambda: function(self, *args, **named), self.context)
 
     return method
+
+
+@contextmanager
+def entered(context: Context, make: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
+    """What ``make`` returns, entered; its beginning is tried as a public method is."""
+    with ExitStack() as stack:
+        yield _retried(lambda: stack.enter_context(make()), context)
+
+
+def _retried(act: Callable[[], _T], context: Context) -> _T:
+    """Acts again once a state that was lacking was fetched."""
+    fetched = set[bytes]()
+    while True:
+        try:
+            return act()
+        except StateForgotten as error:
+            if error.absent is None or error.absent in fetched:
+                raise
+            fetch_absent(context, error)
+            fetched.add(error.absent)
 
 
 def fetch_absent(context: Context, error: StateForgotten) -> None:

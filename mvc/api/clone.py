@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import fspath
 from pathlib import Path
 
 from mvc.api.repository import Repository
+from mvc.io.files import FileSystem
 from mvc.remote.clone import Cloned, CloneOptions
 from mvc.remote.clone import clone as clone_repository
 from mvc.repo.opening import Configure
@@ -20,17 +23,37 @@ def clone(
     states: str = "all",
     bare: bool = False,
     progress: Progress | None = None,
+    **options: str | bool,
 ) -> Repository:
     """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
 
     ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
     default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
-    ``bare``: without working files. What a killed process leaves is gone on with by the same call.
-    Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
+    ``bare``: without working files. ``options``: fields of ``Remote``; with ``lazy`` what did not
+    come along is fetched when a method asks for it, a version at a time. What a killed process
+    leaves is gone on with by the same call. Raises WouldOverwrite for a folder that is not empty,
+    RemoteUnreachable, RemoteRefused.
     """
-    options = CloneOptions(branch=branch, states=states, bare=bare)
-    done = clone_into(url, folder, options, progress=progress)
+    chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
+    done = clone_into(url, folder, chosen, progress=progress)
     return Repository.open(done.folder, discover=False)
+
+
+@contextmanager
+def visit(
+    url: str, *, config: Configure | None = None, progress: Progress | None = None
+) -> Iterator[Repository]:
+    """The repository at a URL, to be read without one here: ``with mvc.visit(URL) as repo``.
+
+    A private copy of its history in a temporary folder, which is deleted at the end. States come
+    when a method asks for them, a version at a time, and are proven as by a fetch. Raises what
+    ``clone`` does.
+    """
+    with FileSystem().temporary_folder() as folder:
+        options = CloneOptions(states="none", bare=True, options={"lazy": True})
+        done = clone_into(url, folder / "visited", options, config=config, progress=progress)
+        with Repository.open(done.folder, discover=False, config=config) as repo:
+            yield repo
 
 
 def clone_into(

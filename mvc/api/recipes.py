@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from mvc.api.absent import fetching
+from mvc.api.absent import entered, fetching
 from mvc.api.namespace import Namespace
 from mvc.errors import UnknownPath
 from mvc.ids import CommitId
@@ -152,7 +152,7 @@ class Recipes(Namespace):
         options = replay_options(
             self._repo, trust, [commit], anyway=anyway, timeout=timeout, progress=progress
         )
-        return readable(self.context, commit, options)
+        return entered(self.context, lambda: readable(self.context, commit, options))
 
     def calls(self, rev: Rev = "HEAD") -> list[Call]:
         """What ``retrain`` would call by a version's recipe, in order; runs nothing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from os import fspath
 from pathlib import Path
@@ -66,20 +66,15 @@ class Remotes(Namespace):
         return remotes.find_remote(self.context, name)
 
     def add(
-        self,
-        name: str,
-        url: PathName,
-        *,
-        force: bool = False,
-        options: Mapping[str, str] | None = None,
+        self, name: str, url: PathName, *, force: bool = False, **options: str | bool
     ) -> Remote:
         """Names a repository elsewhere; nothing is fetched yet. With ``force`` one is changed.
 
-        ``options``: fields of ``Remote``, as texts. Of a bucket it is tried out whether it keeps
-        what pushes at once rely on. Raises InvalidName, WrongUsage, RefConflict, and for a bucket
-        RemoteRefused, RemoteUnreachable.
+        ``options``: fields of ``Remote``, such as ``lazy``. Of a bucket it is tried out whether it
+        keeps what pushes at once rely on. Raises InvalidName, WrongUsage, RefConflict, and for a
+        bucket RemoteRefused, RemoteUnreachable, NotInstalled.
         """
-        made = remotes.remote_of(name, fspath(url), options or {})
+        made = remotes.remote_of(name, fspath(url), options)
         if made.is_bucket:
             made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
             door_module(made).check_bucket(made)

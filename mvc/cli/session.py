@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,6 +60,20 @@ class Session:
         repository = Repository.open(".", config=load)
         self._warn_of_interrupted(repository.context)
         return repository
+
+    @contextmanager
+    def visiting(self, url: str) -> Iterator[None]:
+        """While the block runs, ``repository`` is a private copy of the one at a URL."""
+        from mvc.api.clone import visit
+
+        with self.progress("receiving") as progress, ExitStack() as stack:
+            self.repository = stack.enter_context(visit(url, config=load, progress=progress))
+            kept = stack.pop_all()
+        with kept:
+            try:
+                yield
+            finally:
+                del self.repository
 
     def _warn_of_interrupted(self, opened: Context) -> None:
         """Says which checkouts of processes that were killed the opening has ended, and how."""

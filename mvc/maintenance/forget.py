@@ -171,6 +171,8 @@ def check_forgettable(context: Context, going: Sequence[Commit]) -> list[Weights
 
 
 def _refuse_head(context: Context, going: Iterable[Commit]) -> None:
+    if context.bare:
+        return
     at = refs.head(context)
     if at.commit is not None and any(commit.id == at.commit for commit in going):
         raise RefConflict(

@@ -23,7 +23,7 @@ from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.hashing import pieces, verify_pieces
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.remote.slices import Shape
+from mvc.remote.slices import SentShape
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -58,15 +58,15 @@ class Needed(Struct, frozen=True):
         return id_ in self.blobs or id_ in self.manifests
 
 
-class Chosen(Struct, frozen=True):
+class ChosenRecords(Struct, frozen=True):
     """Records of ``size`` bytes, read when they are asked for."""
 
     size: int
-    shapes: tuple[Shape, ...]
+    shapes: tuple[SentShape, ...]
     read: Callable[[], Iterator[Bytes]]
 
 
-NOTHING = Chosen(0, (), lambda: iter(()))
+NOTHING = ChosenRecords(0, (), lambda: iter(()))
 
 _Place = tuple[int, int]
 _Own = Mapping[bytes, Sequence[PathStep]]
@@ -98,6 +98,7 @@ class Closure:
         self._left: set[bytes] = set()  # objects of these that were not
         self._extra: set[bytes] = set()  # objects that were sent with others' entries
         self._homes: dict[int, bool] = {}
+        self._first: dict[bytes, int | None] = {}
         self._found: dict[bytes, TensorSpec | None] = {}
 
     def _meant(self, id_: bytes) -> bytes:
@@ -107,7 +108,7 @@ class Closure:
         """A manifest; raises DamagedData."""
         return self._stream.load(id_)
 
-    def choose(self, recorded: Recorded, needed: Needed) -> Chosen:
+    def choose(self, recorded: Recorded, needed: Needed) -> ChosenRecords:
         """The records that an entry's versions need and that were not sent yet."""
         work = _Choice(self, recorded.offset, needed)
         work.run()
@@ -121,10 +122,19 @@ class Closure:
 
     def has(self, id_: bytes) -> bool:
         """Whether the receiver has an object, or was sent it."""
-        homes = self._graph.entries_holding(id_)
-        if id_ in self._extra or (homes and homes[0] in self._done):
+        home = self._home(id_)
+        if id_ in self._extra or home in self._done:
             return id_ not in self._left
-        return bool(homes) and id_ not in self._lacking and self._held_at(homes[0])
+        return home is not None and id_ not in self._lacking and self._held_at(home)
+
+    def _home(self, id_: bytes) -> int | None:
+        """Where the entry stands that published an object first."""
+        if id_ not in self._first:
+            if len(self._first) > _RESOLVED:
+                self._first.clear()
+            homes = self._graph.entries_holding(id_)
+            self._first[id_] = homes[0] if homes else None
+        return self._first[id_]
 
     def lacks(self, id_: bytes) -> bool:
         """Whether the receiver said that nothing leads to an object there."""
@@ -199,7 +209,7 @@ class Closure:
 
     def is_home(self, id_: bytes, offset: int) -> bool:
         """Whether the entry at this byte of the journal published an object first."""
-        return self._graph.entries_holding(id_)[:1] == [offset]
+        return self._home(id_) == offset
 
     def base_of(self, member: Member) -> bytes | None:
         return self._graph.resolve_prefix(member.base)
@@ -215,9 +225,11 @@ class Closure:
         self._lacking.update(base for step in steps if (base := self.base_of(step.member)))
         return steps
 
-    def encoded(self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]) -> Spool:
+    def encoded(
+        self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]
+    ) -> RecordSpool:
         """Objects in full, each encoded anew from verified bytes."""
-        store, spool = self._context.store, Spool()
+        store, spool = self._context.store, RecordSpool()
         policy = Policy(encoding_policy(self._context.config).pipeline, reset=True)
         with closing(store.object_writer(spool, policy)) as writer:
             room = Arena(2 * PIECE)
@@ -261,7 +273,7 @@ class Closure:
             yield self._packs.payload(*place, header, header.members[i])
 
 
-class Spool:
+class RecordSpool:
     """Records that were encoded anew, in a temporary file."""
 
     def __init__(self) -> None:
@@ -404,7 +416,7 @@ class _Choice:
         """Objects in the entry's records that did not go."""
         return self._own.keys() - self._taken - self._needed.manifests
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenRecords:
         closure = self._closure
         parts: list[Callable[[], Iterator[Bytes]]] = []
         size = 0
@@ -424,11 +436,13 @@ class _Choice:
                 some = sorted(members)
                 parts.append(partial(closure.part, place, header, some))
                 size += len(_cut(header, some)) + sum(header.members[i].stored for i in some)
+        going = (header.members[i] for header, some in self._records.values() for i in some)
+        sent = {member.id for member in going if member.kind == BLOB} | self._anew.keys()
         shapes = tuple(
-            Shape(id_, self._specs[id_].dtype, self._specs[id_].shape)
-            for id_ in sorted(self._taken - self._needed.blobs.keys())
+            SentShape(id_, self._specs[id_].dtype, self._specs[id_].shape)
+            for id_ in sorted(sent - self._needed.blobs.keys())
         )
-        return Chosen(size, shapes, partial(_one_after_another, parts))
+        return ChosenRecords(size, shapes, partial(_one_after_another, parts))
 
 
 def _one_after_another(parts: Sequence[Callable[[], Iterator[Bytes]]]) -> Iterator[Bytes]:

@@ -33,11 +33,11 @@ class FolderDoor:
         store, snapshot = self.context.store, self.context.fresh()
         refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
         return Head(
-            snapshot.identity,
-            place_of(snapshot),
-            read_features(store.fs, store.folder),
-            refs,
-            store.now_ns(),
+            identity=snapshot.identity,
+            place=place_of(snapshot),
+            features=read_features(store.fs, store.folder),
+            refs=refs,
+            time_ns=store.now_ns(),
             bare=self.context.bare,
             scopes=self._scopes,
             unnamed=_unnamed(snapshot),

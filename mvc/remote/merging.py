@@ -9,14 +9,16 @@ is said of versions that are not here is passed over as well; who sends these la
 from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mvc.errors import HistoryMissing, RefConflict, RemoteRefused, StateForgotten
+from mvc.errors import DamagedData, HistoryMissing, RefConflict, RemoteRefused, StateForgotten
 from mvc.ids import CommitId, DeploymentId, Root
-from mvc.limits import MAX_NAME_BYTES, MAX_REASON
+from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
 from mvc.maintenance.forget import check_forgettable
 from mvc.model.canonical import decode_text, encode_text
 from mvc.model.names import check_ref
@@ -38,6 +40,9 @@ from mvc.store.journal.entries import (
 from mvc.store.journal.frames import Recorded
 from mvc.store.journal.stamps import NODE, LateStamp, Stamp, deployment_id
 from mvc.store.snapshot import Snapshot
+
+HELD = "held"
+"""The file in ``.mvc`` of what others forgot by name and is kept for now."""
 
 AHEAD_NS = 24 * 3600 * 10**9
 """What is dated further ahead of the receiver's clock is refused."""
@@ -280,10 +285,14 @@ class Merger:
         self._all_stamped = False
 
     def prepare(self, truths: Iterable[Truths]) -> None:
-        """Stamps what is here, if deployments are to come. Not under the journal's lock."""
-        if not self._all_stamped and any(each.deployments for each in truths):
+        """Stamps what is here, if deployments or retractions, which name stamps, are to come.
+
+        Not under the journal's lock.
+        """
+        if not self._all_stamped and any(each.targets for each in truths):
             self._context.fresh()
             stamping.stamp_all(self._context.store)
+        bury(self._context)
 
     def merge(self, truths: Truths, own: Collection[CommitId] = ()) -> Merged:
         """What is new here; call it under the journal's lock, after ``prepare``.
@@ -294,8 +303,10 @@ class Merger:
         """
         context, now_ns = self._context, self._context.store.now_ns()
         check_clock(truths.time_ns, now_ns, "an operation")
-        late = self._late() if truths.deployments else ()
-        forgotten, weights, held = _forgotten(context, truths.tombstones)
+        late = self._late() if truths.targets else ()
+        forgotten, weights, held = _forgotten(context, truths)
+        if held:
+            _hold(context, truths, held)
         return Merged(
             decode_text(truths.author),
             decode_text(truths.reason),
@@ -381,52 +392,49 @@ def _number(snapshot: Snapshot, target: str, name: tuple[bytes, int] | None) -> 
 
 
 def _retractions(snapshot: Snapshot, truths: Truths) -> Iterator[Retraction]:
-    who = decode_text(truths.author), decode_text(truths.reason)
     for sent in truths.retractions:
         target = check_ref("deployment target", sent.target)
         number = _number(snapshot, target, (sent.id, sent.hybrid_ns))
-        if number is None:
-            continue
-        known = [each.entry for each in snapshot.retractions(target, number)]
-        same = ((e.done_ns, e.done_by, e.reason) == (truths.time_ns, *who) for e in known)
-        if not any(same):
+        if number is not None and not any(
+            _is_of(each.entry, truths) for each in snapshot.retractions(target, number)
+        ):
             yield Retraction(target, number)
 
 
 def _evidence(context: Context, truths: Truths, own: Collection[CommitId]) -> Iterator[Evidence]:
     if not truths.annotations:
         return
-    author = decode_text(truths.author)
     for each in read_evidence(truths.annotations, "an annotation that was received"):
         if each.commit not in own and not context.store.has_commit(each.commit):
             continue
         check_values(each.metrics, each.params)
         said = evidence_bytes([each])
         known = context.store.snapshot.evidence(each.commit)
-        same = (
-            (r.entry.done_ns, r.entry.done_by) == (truths.time_ns, author)
-            and evidence_bytes([e]) == said
-            for r, e in known
-        )
-        if not any(same):
+        if not any(_is_of(r.entry, truths) and evidence_bytes([e]) == said for r, e in known):
             yield each
 
 
+def _is_of(entry: Entry, truths: Truths) -> bool:
+    """Whether an entry says what one person did at one time, as the truths do."""
+    who = decode_text(truths.author), decode_text(truths.reason)
+    return (entry.done_ns, entry.done_by, entry.reason) == (truths.time_ns, *who)
+
+
 def _forgotten(
-    context: Context, tombstones: Sequence[Tombstone]
+    context: Context, truths: Truths
 ) -> tuple[tuple[Forgotten, ...], tuple[Weights, ...], tuple[CommitId, ...]]:
     """Marks of what is to be forgotten here as well, and what is kept for now."""
     marks: list[Forgotten] = []
     again: list[Weights] = []
     held: list[CommitId] = []
-    for sent in tombstones:
+    for sent in truths.tombstones:
         id_ = CommitId(sent.commit)
-        mark = availability.forgotten(context, id_)
-        if mark is not None and mark.named:
+        known = context.store.snapshot.forgetting(id_)
+        if any(_is_of(r.entry, truths) and _buries(r.entry, id_) for r in known):
             continue
         commit = commits.find(context.store.snapshot, id_)
         try:
-            if commit is not None:
+            if commit is not None and not any(_buries(r.entry, id_) for r in known):
                 again += check_forgettable(context, [commit[1]])
         except RefConflict:
             held.append(id_)
@@ -434,3 +442,85 @@ def _forgotten(
         root = sent.root if commit is None else commit[1].root
         marks.append(Forgotten(id_, True, None if root is None else Root(root)))
     return tuple(marks), tuple(again), tuple(held)
+
+
+def _buries(entry: Entry, id_: CommitId) -> bool:
+    """Whether an entry forgets a version's state by name."""
+    return any(each.named and each.commit == id_ for each in entry.forgotten)
+
+
+# -- what is forgotten elsewhere, and kept here for now ----------------------------------------
+
+
+def held_back(context: Context) -> frozenset[CommitId]:
+    """Versions that another repository forgot by name, and that stay here for now.
+
+    Their states are given to nobody.
+    """
+    return frozenset(CommitId(s.commit) for each in _held(context) for s in each.tombstones)
+
+
+def bury(context: Context) -> tuple[CommitId, ...]:
+    """Forgets what is held back, where nothing stands in the way any more; durable on return."""
+    if not (waiting := _held(context)):
+        return ()
+    store, done = context.store, list[CommitId]()
+    for truths in waiting:
+
+        def make(truths: Truths = truths) -> Entry:
+            marks, weights, held = _forgotten(context, truths)
+            if not marks:  # what was published before is durable by now
+                _write_held(context, [each for each in _held(context) if each != truths])
+                if held:
+                    _hold(context, truths, held)
+                raise _NothingToBury
+            merged = Merged(
+                decode_text(truths.author),
+                decode_text(truths.reason),
+                truths.time_ns,
+                forgotten=marks,
+                weights=weights,
+            )
+            return merged.into(Entry("forget", store.now_ns(), "by name"))
+
+        with suppress(_NothingToBury):
+            while True:
+                done += (each.commit for each in store.publish(make).entry.forgotten)
+    return tuple(done)
+
+
+class _NothingToBury(Exception):
+    """It is forgotten already, or still in use."""
+
+
+def _hold(context: Context, truths: Truths, held: Collection[CommitId]) -> None:
+    """Remembers tombstones that are not in force yet; under the journal's lock."""
+    stones = tuple(each for each in truths.tombstones if each.commit in held)
+    kept = Truths(truths.time_ns, truths.author, truths.reason, tombstones=stones)
+    if kept not in (waiting := _held(context)):
+        _write_held(context, [*waiting, kept])
+
+
+def _held(context: Context) -> list[Truths]:
+    store = context.store
+    if store.fs.stat(store.folder / HELD) is None:
+        return []
+    data = store.fs.read_bytes(store.folder / HELD, MAX_ENTRY)
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise DamagedData(
+            f"the file {HELD} is damaged, which lists versions that others have forgotten",
+            hint=f"delete .mvc/{HELD}, and .mvc/remotes: then a fetch asks for all of it again",
+        ) from error
+
+
+def _write_held(context: Context, waiting: Sequence[Truths]) -> None:
+    store = context.store
+    if waiting:
+        store.fs.write_atomic(store.folder / HELD, msgspec.msgpack.encode(waiting))
+    else:
+        store.fs.unlink(store.folder / HELD, missing_ok=True)
+
+
+_decoder = msgspec.msgpack.Decoder(list[Truths])

@@ -9,6 +9,7 @@ from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import DATA, REMOTE, check_ref, printable
 from mvc.remote.door import Move
+from mvc.remote.remotes import check_name
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
@@ -81,7 +82,11 @@ def _check_name(name: str, local: bool) -> None:
     kinds = {BRANCH: "branch", TAG: "tag"} | ({REMOTE: "remote's ref"} if local else {})
     for prefix, kind in kinds.items():
         if name.startswith(prefix):
-            check_ref(kind, name.removeprefix(prefix))
+            name = name.removeprefix(prefix)
+            if prefix == REMOTE:
+                remote, _, name = name.partition("/")
+                check_name(remote)
+            check_ref(kind, name)
             return
     raise InvalidName(f"no ref that a transfer may move: {printable(name[:100])}")
 

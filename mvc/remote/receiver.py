@@ -7,7 +7,7 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -24,12 +24,13 @@ from mvc.remote.merging import Merger, check_clock, here_again
 from mvc.remote.moves import ref_changes
 from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
-from mvc.remote.verify import Given, Missing, Proven, opened_ahead, prove
+from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
-from mvc.store.journal.entries import Entry, Forgotten, RefChange, Region, Weights
+from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
+from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
@@ -50,7 +51,7 @@ _HEADER = 8 * MIB
 _BODY = 8 * PIECE
 
 
-class _Draft(Struct):
+class _ReceivedEntry(Struct):
     """An entry that was sent, which of its versions are new here, and where its records lie.
 
     ``again``: versions that were here without their states, which have come.
@@ -69,6 +70,11 @@ class _Draft(Struct):
         return bool(self.fresh or self.again)
 
     @property
+    def own(self) -> set[CommitId]:
+        """The versions that it publishes here."""
+        return {commit.id for commit in self.fresh}
+
+    @property
     def given(self) -> list[Given]:
         """The versions whose states came along."""
         found = []
@@ -77,6 +83,12 @@ class _Draft(Struct):
             if lack is None or lack.why == "dropped":
                 found.append(Given(commit, frozenset(() if lack is None else (lack.path,))))
         return found
+
+    @property
+    def delivered(self) -> Delivered:
+        """What is to be proven of it."""
+        shapes = {each.id: each.spec for each in self.sent.shapes}
+        return Delivered(self.records, self.given, shapes)
 
     def entry(self, operation: str, now_ns: int) -> Entry:
         """What is recorded here, but for truths and refs."""
@@ -89,7 +101,7 @@ class _Draft(Struct):
             commits=self.fresh,
             marks=self.marks,
             forgotten=tuple(
-                Forgotten(commit.id, lack.why == "name", commit.root)
+                Forgotten(commit.id, False, commit.root)  # by name, once its tombstone comes
                 for commit, lack in lacks
                 if lack.why != "dropped"
             ),
@@ -133,9 +145,14 @@ def receive(
             for _ in range(_TRIES):
                 context.fresh()
                 with suppress(ConcurrentRewrite):
-                    moved = work.run(packs)
-                    place = place_of(store.snapshot)
-                    return Received(place, moved=moved, held=tuple(work.held))
+                    done = work.run(packs)
+                    end = done[-1].after if done else store.snapshot.position
+                    return Received(
+                        Place(end.sequence, end.chain),
+                        moved=tuple(change.name for each in done for change in each.entry.refs),
+                        held=tuple(work.held),
+                        begun=done[0].sequence if done else 0,
+                    )
     except Missing as missing:
         return Received(place_of(store.snapshot), missing.ids, without=by_name(store.snapshot))
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
@@ -155,7 +172,7 @@ def place_of(snapshot: Snapshot) -> Place:
 # -- what was sent ---------------------------------------------------------------------------
 
 
-def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
+def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_ReceivedEntry]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
         raise DamagedData("the entries of a slice have other records than it brings")
@@ -182,12 +199,12 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Draft]:
         here_again(context, whole)  # refuses one that was forgotten by name
         again = here_again(context, map(CommitId, each.again))
         known = tuple(commits.get(context, id_) for id_ in again)
-        drafts.append(_Draft(each, tuple(fresh), known, absent))
+        drafts.append(_ReceivedEntry(each, tuple(fresh), known, absent))
     _check_made_from(context, drafts)
-    return drafts or [_Draft(Sent())]
+    return drafts or [_ReceivedEntry(Sent())]
 
 
-def _check_made_from(context: Context, drafts: Sequence[_Draft]) -> None:
+def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry]) -> None:
     """Raises WeightsDropped for a version without weights if what makes them again is not here."""
     coming = {given.commit.id for draft in drafts for given in draft.given}
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
@@ -204,7 +221,7 @@ def _check_made_from(context: Context, drafts: Sequence[_Draft]) -> None:
 
 
 def _take_records(
-    graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_Draft]
+    graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
     """Appends the records of every entry, but those of which all objects are here already."""
     source = _Source(parts)
@@ -276,7 +293,7 @@ class _Publication:
     def __init__(
         self,
         context: Context,
-        drafts: Sequence[_Draft],
+        drafts: Sequence[_ReceivedEntry],
         moves: Sequence[Move],
         *,
         local: bool,
@@ -289,8 +306,8 @@ class _Publication:
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
 
-    def run(self, packs: PackWriter) -> tuple[str, ...]:
-        """Returns the refs that moved. Raises Missing, DamagedData.
+    def run(self, packs: PackWriter) -> list[Recorded]:
+        """Returns what was published. Raises Missing, DamagedData.
 
         Raises ConcurrentRewrite if maintenance took away meanwhile what the slice builds on.
         """
@@ -305,54 +322,51 @@ class _Publication:
         def makes() -> Iterator[Callable[[], Entry]]:
             if store.graph.generation != generation:
                 _check_used(store.graph, proven.used)
-            self._changes()  # what it refuses is refused before anything is published
+            for draft in self._drafts:  # what is refused is refused before anything is published
+                self._entry(draft, self._commits)
             for draft in self._drafts:
-                if self._entry(draft) is not None:
+                if self._entry(draft, draft.own) is not None:
                     yield partial(self._made, draft)
 
-        done = store.publish_all(makes)
-        return tuple(change.name for each in done for change in each.entry.refs)
+        return store.publish_all(makes)
 
-    def _proven(self) -> Proven:
+    def _proven(self) -> ProvenSlice:
         store = self._context.store
         fresh = [draft for draft in self._drafts if draft.is_new]
         if not fresh:
-            return Proven()
-        records = [record for draft in fresh for record in draft.records]
-        shapes = {each.id: each.spec for draft in fresh for each in draft.sent.shapes}
+            return ProvenSlice()
         entries = [draft.entry(self._operation, store.now_ns()) for draft in fresh]
         with opened_ahead(self._context, entries) as view:
-            given = [version for draft in fresh for version in draft.given]
-            proven = prove(self._context, view, records, given, shapes)
+            proven = prove(self._context, view, [draft.delivered for draft in fresh])
         for draft in fresh:
             marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
             draft.marks = tuple(sorted(marks))
+        records = (record for draft in fresh for record in draft.records)
         members = (member for _, _, header in records for member in header.members)
         return replace(proven, features=proven.features | coding_features(members))
 
-    def _changes(self) -> tuple[RefChange, ...]:
-        changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
-        return tuple(changes)
-
-    def _made(self, draft: _Draft) -> Entry:
-        entry = self._entry(draft)
+    def _made(self, draft: _ReceivedEntry) -> Entry:
+        entry = self._entry(draft, draft.own)
         assert entry is not None
         return entry
 
-    def _entry(self, draft: _Draft) -> Entry | None:
-        """What is recorded of a draft, under the journal's lock; None if nothing of it is new."""
+    def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
+        """What is recorded of a draft, under the journal's lock; None if nothing of it is new.
+
+        ``own``: versions that are there by then. Raises what the receiver refuses.
+        """
         entry = draft.entry(self._operation, self._context.store.now_ns())
         news = draft.is_new
         if draft.sent.truths is not None:
-            merged = self._merger.merge(draft.sent.truths, {commit.id for commit in draft.fresh})
+            merged = self._merger.merge(draft.sent.truths, own)
             targets = {d.target for d in merged.deployments}
             targets |= {r.target for r in merged.retractions}
             check_news(self._scopes, targets, forgets=bool(merged.forgotten))
             entry, news = merged.into(entry), news or merged.is_news
             self.held.update(dict.fromkeys(merged.held))
         if draft is self._drafts[-1]:
-            changes = self._changes()
-            entry, news = replace(entry, refs=changes), news or bool(changes)
+            changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
+            entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
         return entry if news else None
 
 

@@ -12,9 +12,9 @@ from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
-from mvc.remote.closure import NOTHING, Chosen, Closure, Needed
+from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
-from mvc.remote.merging import TruthReader
+from mvc.remote.merging import TruthReader, held_back
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
@@ -115,6 +115,7 @@ class Sending:
         self, context: Context, wanted: Wanted, without: Container[CommitId] = frozenset()
     ) -> None:
         self._context, self._wanted, self._without = context, wanted, without
+        self._buried = wanted.without | held_back(context)
         self.reached: Place | None = None
         self.gone: set[CommitId] = set()
         self._snapshot = context.fresh()
@@ -172,8 +173,11 @@ class Sending:
                 )
         return known
 
-    def _unheld(self) -> dict[CommitId, tuple[Recorded, Commit]]:
-        """The versions that the receiver lacks: those that wanted ones come from or need."""
+    def _unheld(self) -> dict[CommitId, int]:
+        """The versions that the receiver lacks: those that wanted ones come from or need.
+
+        By id the byte of the journal at which the entry stands that published it.
+        """
         walk = _Walk(self._snapshot, self._start.offset)
         for id_ in self._have:
             walk.push(id_, _HELD)
@@ -214,7 +218,7 @@ class Sending:
     def _mark(self, id_: CommitId) -> Lack | None:
         """Why the state of a version is not here, or must not go; None if it is and may."""
         mark = availability.forgotten(self._context, id_)
-        if id_ in self._wanted.without or (mark is not None and mark.named):
+        if id_ in self._buried or (mark is not None and mark.named):
             return "name"
         return None if mark is None else "rule"
 
@@ -259,7 +263,7 @@ class Sending:
     @property
     def versions(self) -> Iterator[Commit]:
         """The versions that travel, in no order."""
-        return (commit for _, commit in self._new.values())
+        return (commits.get(self._context, id_) for id_ in self._new)
 
     def lacks(self) -> list[Incomplete]:
         """The versions that travel without something, in no order."""
@@ -268,10 +272,11 @@ class Sending:
         marked |= {mark.commit for _, mark in snapshot.weights()}
         found = []
         for id_ in marked & self._new.keys():
-            version = self._version(self._new[id_][1])
+            version = self._version(commits.get(self._context, id_))
             if version.lack is not None:
                 needs = (n for n in version.commit.needs if n in self._new)
-                absent = (n for n in needs if not self._version(self._new[n][1]).has_state)
+                known = (commits.get(self._context, n) for n in needs)
+                absent = (commit.id for commit in known if not self._version(commit).has_state)
                 found.append(Incomplete(version.commit, version.lack, tuple(absent)))
         return found
 
@@ -296,7 +301,7 @@ class Sending:
         self.gone.update(Commit.decode(data).id for sent in gathered.sent for data in sent.commits)
         return gathered.done(self._features)
 
-    def _all(self) -> Iterator[tuple[Sent, Chosen, Place | None]]:
+    def _all(self) -> Iterator[tuple[Sent, ChosenRecords, Place | None]]:
         for recorded in self._entries():
             sent, chosen = self._sent(recorded)
             if sent is not None:
@@ -306,18 +311,18 @@ class Sending:
 
     def _entries(self) -> Iterator[Recorded]:
         """The entries that may travel, in the order of the journal."""
-        offsets = {recorded.offset for recorded, _ in self._new.values()}
+        offsets = set(self._new.values())
         offsets.update(self._truths.about(self._new.keys()) if self._start != GENESIS else ())
         offsets.update(self._truths.about(self._wanted.due))
         offsets.update(() if self._wanted.again else self._since)
         for offset in sorted(offsets):
             yield self._snapshot.entry(offset)
 
-    def _sent(self, recorded: Recorded) -> tuple[Sent | None, Chosen]:
+    def _sent(self, recorded: Recorded) -> tuple[Sent | None, ChosenRecords]:
         versions = [
             self._version(commit)
             for commit in recorded.entry.commits
-            if commit.id in self._new and self._new[commit.id][0].offset == recorded.offset
+            if self._new.get(commit.id) == recorded.offset
         ]
         among = None if not self._wanted.versions else _Known(self._new, self._held)
         truths = self._truths.of(recorded, among)
@@ -344,7 +349,7 @@ class Sending:
         found = [commits.placed(self._snapshot, id_) for id_ in chosen if self._mark(id_) is None]
         return sorted(found, key=lambda each: newest_first(*each), reverse=True)
 
-    def _again(self, recorded: Recorded, commit: Commit) -> tuple[Sent, Chosen]:
+    def _again(self, recorded: Recorded, commit: Commit) -> tuple[Sent, ChosenRecords]:
         """The state of a version that the receiver has without it."""
         version = _Version(commit, self._given_up(commit.id))
         chosen = self._records(recorded, [version])
@@ -358,7 +363,7 @@ class Sending:
             chosen,
         )
 
-    def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> Chosen:
+    def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> ChosenRecords:
         found: set[ManifestId] = set()
         blobs: dict[bytes, TensorSpec] = {}
         for version in versions:
@@ -389,14 +394,14 @@ class _Gathered:
     def __init__(self) -> None:
         self.place: Place | None = None
         self.sent: list[Sent] = []
-        self._chosen: list[Chosen] = []
+        self._chosen: list[ChosenRecords] = []
         self._size = self._heads = 0
 
     def is_full(self, more: int, most: int) -> bool:
         """Whether it ends before an entry with so many bytes of records."""
         return bool(self.sent) and (self._size + more > most or self._heads > HEADS)
 
-    def add(self, sent: Sent, chosen: Chosen, place: Place | None) -> None:
+    def add(self, sent: Sent, chosen: ChosenRecords, place: Place | None) -> None:
         self.sent.append(sent)
         self._chosen.append(chosen)
         self._size += chosen.size
@@ -454,9 +459,9 @@ class _Walk:
             self._open -= mark == _HELD
             self._marks[id_] = mark
 
-    def run(self) -> dict[CommitId, tuple[Recorded, Commit]]:
-        """The versions that are not held."""
-        found: dict[CommitId, tuple[Recorded, Commit]] = {}
+    def run(self) -> dict[CommitId, int]:
+        """The versions that are not held, and where their entries stand."""
+        found: dict[CommitId, int] = {}
         while self._open:
             _, id_, recorded, commit = heappop(self._heap)
             mark = self._marks[id_]
@@ -464,7 +469,7 @@ class _Walk:
             if mark == _TOLD and recorded.offset < self._before:
                 mark = _HELD
             if mark != _HELD:
-                found[id_] = recorded, commit
+                found[id_] = recorded.offset
             for behind in (*commit.parents, *commit.needs):
                 self.push(behind, mark)
         return found

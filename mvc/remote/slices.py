@@ -48,7 +48,7 @@ class Absent(Struct, frozen=True, array_like=True):
     milliseconds: int = 0
 
 
-class Shape(Struct, frozen=True, array_like=True):
+class SentShape(Struct, frozen=True, array_like=True):
     """Dtype and shape of an object that no version of the slice names."""
 
     id: bytes
@@ -72,7 +72,7 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     size: int = 0
     absent: tuple[Absent, ...] = ()
     again: tuple[bytes, ...] = ()
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[SentShape, ...] = ()
     truths: Truths | None = None
 
 
@@ -164,7 +164,8 @@ def read(source: Callable[[int], Bytes]) -> Slice | None:
     hasher = blake3(start)
     hasher.update(head)
     hasher.update(tail)
-    return Slice(head, size, _records(source, size, hasher), moves, place, said.features)
+    records = _records(source, size, hasher)
+    return Slice(head, size, records, moves, place=place, features=said.features)
 
 
 def _move(name: str, old: bytes | None, new: bytes | None, force: bool) -> Move:

@@ -27,7 +27,7 @@ from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.names import ATTACHED, RECIPE
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits, manifests
+from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.graph.search import Graph, Path, PathStep, Speed
 from mvc.store.journal.entries import Entry
@@ -40,6 +40,7 @@ from mvc.store.snapshot import Snapshot
 
 _HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
 _AT_ONCE = 32 << 20  # bytes of pieces that are made together
+_LOADED = 8  # manifests
 _MOST_MISSING = 100_000
 
 
@@ -74,7 +75,15 @@ class Given(Struct, frozen=True):
     given_up: frozenset[str] = frozenset()
 
 
-class Proven(Struct, frozen=True):
+class Delivered(Struct, frozen=True):
+    """What came of one entry: records, versions with states, specs of objects of no version."""
+
+    records: Sequence[Placed]
+    versions: Sequence[Given]
+    shapes: Mapping[bytes, TensorSpec]
+
+
+class ProvenSlice(Struct, frozen=True):
     """``used``: sizes of the objects that the repository had before, as far as known, else 1.
 
     ``marks``: what finds the files that are new in a version; ``features``: of the manifests.
@@ -85,18 +94,13 @@ class Proven(Struct, frozen=True):
     features: frozenset[str] = frozenset()
 
 
-def prove(
-    context: Context,
-    view: Snapshot,
-    records: Sequence[Placed],
-    versions: Sequence[Given],
-    shapes: Mapping[bytes, TensorSpec],
-) -> Proven:
+def prove(context: Context, view: Snapshot, parts: Sequence[Delivered]) -> ProvenSlice:
     """Raises DamagedData or Missing unless every record and version is right.
 
-    ``view``: from ``opened_ahead``. ``shapes``: of objects that no version names.
+    ``view``: from ``opened_ahead``; ``parts``: what came of each of its entries. Memory is that of
+    one version's names, whatever comes.
     """
-    return _Proof(context, view, shapes).run(records, versions)
+    return _Proof(context, view).run(parts)
 
 
 class _Object(Struct):
@@ -108,54 +112,49 @@ class _Object(Struct):
 
 
 class _Proof:
-    def __init__(
-        self, context: Context, view: Snapshot, shapes: Mapping[bytes, TensorSpec]
-    ) -> None:
+    def __init__(self, context: Context, view: Snapshot) -> None:
         self._view = view
         self._graph = Graph(view, Speed(), undo=False)
         self._pool: Executor = context.store.pool
         self._made = context.store.made
         self._recovery = Recovery(view, self._graph, self._pool, self._made)
         self._stream = ManifestStream(context.store, recovery=self._recovery)
-        self._specs: dict[bytes, TensorSpec] = dict(shapes)
-        self._known: dict[bytes, TensorSpec] = {}  # proven by versions that were here before
+        self._specs: dict[bytes, TensorSpec] = {}  # of the entry that is looked at
+        self._known: dict[bytes, TensorSpec] = {}  # of its versions' parents, which are proven
         self._views: dict[bytes, tuple[bytes, View]] = {}
         self._missing: dict[bytes, None] = {}
         self._received: set[bytes] = set()
         self._proven: set[bytes] = set()
-        self._used: set[bytes] = set()
+        self._used: dict[bytes, int] = {}
         self._large: dict[bytes, _Object] = {}
+        self._loaded: OrderedDict[bytes, Manifest] = OrderedDict()
         self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._held_bytes = 0
 
-    def run(self, records: Sequence[Placed], versions: Sequence[Given]) -> Proven:
-        for _, _, header in records:
-            self._received.update(header.by_id)
-        self._look_for_bases(records)
-        found = self._manifests(versions)
+    def run(self, parts: Sequence[Delivered]) -> ProvenSlice:
+        marks: dict[CommitId, tuple[bytes, ...]] = {}
+        features = frozenset[str]()
+        for part in parts:
+            for _, _, header in part.records:
+                self._received.update(header.by_id)
+        for part in parts:
+            self._look_for_bases(part.records)
+            for given in part.versions:
+                self._look_for_version(given)
         if self._missing:
             raise Missing(self._missing)
-        for record in records:
-            self._record(record)
-        for given, manifest in found:
-            self._version(given, manifest)
-        used = {id_: self._specs[id_].nbytes if id_ in self._specs else 1 for id_ in self._used}
-        features = frozenset[str]().union(*(manifest.features for _, manifest in found))
-        return Proven(used, self._marks(found), features)
-
-    def _marks(self, found: Iterable[tuple[Given, Manifest]]) -> dict[CommitId, tuple[bytes, ...]]:
-        """The first bytes of the state of each file that the version's first parent has not."""
-        marks = {}
-        for given, manifest in found:
-            old = self._first_parent(given.commit).by_path
-            new = (
-                entry
-                for path, entry in manifest.by_path.items()
-                if path not in old or old[path].content_id != entry.content_id
-            )
-            ids = {bytes(entry.state_id)[:8] for entry in new} - {bytes(manifest.root)[:8]}
-            marks[given.commit.id] = tuple(sorted(ids))
-        return marks
+        for part in parts:
+            self._learn(part)
+            for record in part.records:
+                self._record(record)
+            for id_ in self._large.keys() - self._proven:  # pieces that came in another order
+                self._whole(id_, self._specs[id_])
+            self._large.clear()
+            for given in part.versions:
+                manifest = self._version(given)
+                features |= manifest.features
+                marks[given.commit.id] = self._marks(given.commit, manifest)
+        return ProvenSlice(self._used, marks, features)
 
     # -- what is there -------------------------------------------------------------------
 
@@ -171,7 +170,7 @@ class _Proof:
             self._miss(id_)
             return False
         if id_ not in self._received:
-            self._used.add(id_)
+            self._used.setdefault(id_, 1)
         return True
 
     def _look_for_bases(self, records: Sequence[Placed]) -> None:
@@ -181,32 +180,37 @@ class _Proof:
             for member in header.members:
                 if member.base and (member.base, member.start) not in asked:
                     asked.add((member.base, member.start))
-                    self._look_for(member.base, member.start)
+                    id_ = self._graph.resolve_prefix(member.base)
+                    if id_ is None:
+                        self._miss(member.base)
+                    elif id_ not in self._received:
+                        self._is_there(id_, member.start)
 
-    def _look_for(self, base: bytes, start: int) -> None:
-        id_ = self._graph.resolve_prefix(base)
-        if id_ is None:
-            self._miss(base)
+    def _look_for_version(self, given: Given) -> None:
+        """Notes what a version holds and nothing leads to; its parents' states are whole."""
+        if not self._is_there(given.commit.manifest, 0):
             return
-        self._is_there(id_, start)
+        known: dict[bytes, TensorSpec] = {}
+        for parent in given.commit.parents:
+            known |= self._objects_of(parent)
+        manifest = self._load(given.commit.manifest)
+        for id_, spec in manifests.objects(manifest, given.given_up).items():
+            if id_ in self._received:
+                continue
+            if known.get(id_) != spec:
+                all(self._is_there(id_, start) for start, _ in pieces(spec))
+            self._used[id_] = spec.nbytes
 
-    def _manifests(self, versions: Sequence[Given]) -> list[tuple[Given, Manifest]]:
-        """The manifests of the versions, and the specs of all that they name.
+    # -- what is known -------------------------------------------------------------------
+
+    def _learn(self, part: Delivered) -> None:
+        """Takes in the specs of what came with an entry, and what its versions' parents hold.
 
         A blob's dtype and shape are part of its hash: so two specs of one id are a lie.
         """
-        found = []
-        for given in versions:
-            for parent in given.commit.parents:
-                self._learn(parent)
-            id_ = given.commit.manifest
-            if not self._is_there(id_, 0):
-                continue
-            manifest = self._load(id_)
-            if manifest.root != given.commit.root:
-                raise DamagedData(
-                    f"version {given.commit.id.short} has another Merkle root than its files"
-                )
+        self._specs, self._known, self._views = dict(part.shapes), {}, {}
+        for given in part.versions:
+            manifest = self._load(given.commit.manifest)
             if given.given_up and not _is_makeable(given, manifest):
                 raise DamagedData(
                     f"the weights of version {given.commit.id.short} did not come, and it has no "
@@ -215,37 +219,50 @@ class _Proof:
             for blob, spec in manifests.objects(manifest).items():
                 if self._specs.setdefault(blob, spec) != spec:
                     raise _wrong(blob)
-            for blob, spec in manifests.objects(manifest, given.given_up).items():
-                if blob not in self._received:
-                    all(self._is_there(blob, start) for start, _ in pieces(spec))
-            found.append((given, manifest))
-        return found
+            for parent in given.commit.parents:
+                self._known |= self._objects_of(parent)
+                old = self._kept(parent)
+                for entry in () if old is None else old.all_entries:
+                    self._views.update(_views_of(entry))
 
-    def _load(self, id_: ManifestId) -> Manifest:
-        made = self._made.get(id_)
-        if made is not None and Manifest.id_of(data := bytes(made)) == id_:
-            return Manifest.decode(data)
-        return self._stream.load(id_)
-
-    def _first_parent(self, commit: Commit) -> Manifest:
-        """The manifest of a version's first parent; an empty one if there is none to read."""
-        found = commits.find(self._view, commit.parents[0]) if commit.parents else None
-        if found is None or not self._graph.entries_holding(found[1].manifest):
-            return manifests.EMPTY
-        return self._load(found[1].manifest)
-
-    def _learn(self, id_: CommitId) -> None:
-        """Takes in what a version that was here before holds, if its state was kept."""
+    def _kept(self, id_: CommitId) -> Manifest | None:
+        """The manifest of a version whose state was kept and is whole; None if there is none."""
         placed = commits.find(self._view, id_)
         if placed is None or self._view.forgotten(id_) is not None:
-            return
-        manifest_id = placed[1].manifest
-        if manifest_id in self._received or not self._graph.entries_holding(manifest_id):
-            return
-        manifest = self._load(ManifestId(manifest_id))
-        self._known.update(manifests.objects(manifest))
-        for entry in manifest.all_entries:
-            self._views.update(_views_of(entry))
+            return None
+        return self._load(placed[1].manifest)
+
+    def _objects_of(self, id_: CommitId) -> dict[bytes, TensorSpec]:
+        """The objects that a version has, which are here; none if its state is not."""
+        manifest = self._kept(id_)
+        marks = (mark for _, mark in self._view.weights(id_))
+        gone = set(availability.dropped_paths(marks).values())
+        return {} if manifest is None else manifests.objects(manifest, gone)
+
+    def _marks(self, commit: Commit, manifest: Manifest) -> tuple[bytes, ...]:
+        """The first bytes of the state of each file that the version's first parent has not."""
+        parent = self._kept(commit.parents[0]) if commit.parents else None
+        old = (parent or manifests.EMPTY).by_path
+        new = (
+            entry
+            for path, entry in manifest.by_path.items()
+            if path not in old or old[path].content_id != entry.content_id
+        )
+        ids = {bytes(entry.state_id)[:8] for entry in new} - {bytes(manifest.root)[:8]}
+        return tuple(sorted(ids))
+
+    def _load(self, id_: ManifestId) -> Manifest:
+        """A manifest; the last few stay, because each version is compared with its parent."""
+        found = self._loaded.pop(id_, None)
+        if found is None:
+            made = self._made.get(id_)
+            data = b"" if made is None else bytes(made)
+            sound = made is not None and Manifest.id_of(data) == id_
+            found = Manifest.decode(data) if sound else self._stream.load(id_)
+        self._loaded[id_] = found
+        if len(self._loaded) > _LOADED:
+            self._loaded.popitem(last=False)
+        return found
 
     # -- codings -------------------------------------------------------------------------
 
@@ -345,8 +362,13 @@ class _Proof:
 
     # -- versions ------------------------------------------------------------------------
 
-    def _version(self, given: Given, manifest: Manifest) -> None:
+    def _version(self, given: Given) -> Manifest:
         """Every object of a version is proven, or was when it came here, or is proven now."""
+        manifest = self._load(given.commit.manifest)
+        if manifest.root != given.commit.root:
+            raise DamagedData(
+                f"version {given.commit.id.short} has another Merkle root than its files"
+            )
         for id_, spec in manifests.objects(manifest, given.given_up).items():
             old = id_ not in self._received and self._known.get(id_) == spec
             if id_ not in self._proven and not old:
@@ -354,8 +376,7 @@ class _Proof:
         for entry in manifest.all_entries:
             if entry.path not in given.given_up:
                 self._check_views(entry)
-        for id_ in self._large.keys() - self._proven:  # pieces that came in another order
-            self._whole(id_, self._specs[id_])
+        return manifest
 
     def _whole(self, id_: bytes, spec: TensorSpec) -> None:
         """Recovers an object piece by piece, and compares it with its hash."""

@@ -52,6 +52,7 @@ class _Head(Struct, array_like=True):
     time_ns: int
     bare: bool
     scopes: tuple[str, ...]
+    unnamed: tuple[CommitId, ...]
 
 
 class Problem(Struct, array_like=True):
@@ -90,7 +91,7 @@ def encode_head(head: Head) -> bytes:
     return _encode(
         _Head(
             head.identity, head.place, head.features, refs,
-            time_ns=head.time_ns, bare=head.bare, scopes=head.scopes,
+            time_ns=head.time_ns, bare=head.bare, scopes=head.scopes, unnamed=head.unnamed,
         )
     )  # fmt: skip
 
@@ -104,7 +105,7 @@ def decode_head(data: bytes) -> Head:
         raise RemoteRefused("the other end names what is no version") from error
     return Head(
         said.identity, said.place, said.features, refs,
-        time_ns=said.time_ns, bare=said.bare, scopes=said.scopes,
+        time_ns=said.time_ns, bare=said.bare, scopes=said.scopes, unnamed=said.unnamed,
     )  # fmt: skip
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.clock import Clock
@@ -32,7 +32,6 @@ from mvc.remote.door import Head, Wanted
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
-from mvc.types import Bytes
 
 PROOFS = 4
 """Slices that are proven and published at once; more are asked to come later."""
@@ -114,23 +113,23 @@ class Application:
             except Exception as error:  # a bug; its text may hold what was asked
                 self._say(_bug(error))
                 response = _problem(MvcError("internal error"), 500)
-            self._note(request, name, caller, response, begun)
+            host = printable(request.client.host) if request.client else ""
+            verb = printable(request.url.path.rpartition("/")[2])[:20]
+            asked = f"{request.method} {printable(name)[:200] or '.'} {verb}"
+            who = f"{host or '-'} {caller.name if caller else '-'}"
+
+            def note() -> None:
+                outcome = f" {response.outcome}" if isinstance(response, _Frames) else ""
+                time_ms = (time.monotonic() - begun) * 1000
+                self._say(f"{who} {asked} {response.status_code}{outcome} {time_ms:.0f}ms")
+
+            if isinstance(response, _Frames):
+                response.ended.append(note)
+            else:
+                note()
             return response
 
         return answer
-
-    def _note(
-        self, request: Request, name: str, caller: Caller | None, response: Response, begun: float
-    ) -> None:
-        if self._log is None:
-            return
-        host = request.client.host if request.client else "-"
-        verb = request.url.path.rpartition("/")[2]
-        self._say(
-            f"{printable(host) or '-'} {caller.name if caller else '-'} {request.method} "
-            f"{printable(name)[:200] or '.'} {printable(verb)[:20]} {response.status_code} "
-            f"{(time.monotonic() - begun) * 1000:.0f}ms"
-        )
 
     def _say(self, text: str) -> None:
         if self._log is not None:
@@ -208,26 +207,32 @@ class Application:
         given = _given(served, wanted, skip, check)
         return _Frames(self._slices(given), partial(self._ends_sending, given))
 
-    async def _slices(self, given: Iterator[bytes]) -> AsyncIterator[bytes]:
+    async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
         while True:
-            async for part in self._working(partial(next, given, b"")):
-                if not part:
-                    yield wire.frame(wire.END)
-                    return
-                yield part
+            async with aclosing(self._working(partial(next, given, b""))) as parts:
+                async for part in parts:
+                    if not part:
+                        yield wire.frame(wire.END)
+                        return
+                    yield part
 
     async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
         self._sends -= 1
-        with suppress(ValueError):  # it still runs, and ends by itself
-            await self._run(given.close)
+        await self._run(given.close)
 
-    async def _working(self, function: Callable[[], bytes]) -> AsyncIterator[bytes]:
-        """What a function returns that runs in a thread; before it, frames that say 'at work'."""
+    async def _working(self, function: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
+        """What a function returns that runs in a thread; before it, frames that say 'at work'.
+
+        Whatever becomes of the answer, the function has ended when this has.
+        """
         running = asyncio.get_running_loop().run_in_executor(self._long, function)
-        while not (await asyncio.wait({running}, timeout=wire.ALIVE))[0]:
-            yield wire.frame(wire.DATA)
-        yield await running
+        try:
+            while not (await asyncio.wait({running}, timeout=wire.ALIVE))[0]:
+                yield wire.frame(wire.DATA)
+            yield await running
+        finally:
+            await asyncio.wait({running})
 
     # -- receive -------------------------------------------------------------------------
 
@@ -320,12 +325,18 @@ class _Watch:
 
 
 class _Frames(Response):
-    """A row of frames; whatever becomes of it, each function in ``ended`` is called at its end."""
+    """A row of frames; whatever becomes of it, each function in ``ended`` is called at its end.
 
-    def __init__(self, rows: AsyncIterator[bytes], *ended: Callable[[], object]) -> None:
+    ``outcome``: what became of it, for the log.
+    """
+
+    def __init__(
+        self, rows: AsyncGenerator[bytes, None], *ended: Callable[[], Awaitable[None] | None]
+    ) -> None:
         super().__init__(media_type=wire.CONTENT)
         del self.headers["Content-Length"]
         self.ended = list(ended)
+        self.outcome = "cut"
         self._rows = rows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
@@ -333,30 +344,42 @@ class _Frames(Response):
         try:
             start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(start)
-            try:
-                async for row in self._rows:
-                    if gone.done():
-                        return
-                    await _sent(send, row)
-            except MvcError as error:
-                await _sent(send, wire.frame(wire.ERROR, wire.encode_error(error)))
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            return  # nobody takes it
+            with suppress(TimeoutError):  # nobody takes it
+                self.outcome = await self._sent(send, gone)
         finally:
             gone.cancel()
+            await self._rows.aclose()
             for each in self.ended:
                 result = each()
-                if asyncio.iscoroutine(result):
+                if result is not None:
                     await result
 
+    async def _sent(self, send: Send, gone: asyncio.Future[Message]) -> str:
+        """How it ended."""
+        outcome = "done"
+        try:
+            async for row in self._rows:
+                if gone.done():
+                    return "cut"
+                await _send(send, row)
+        except MvcError as error:
+            outcome = error.kind
+            await _send(send, wire.frame(wire.ERROR, wire.encode_error(error)))
+        except TimeoutError:
+            raise
+        except Exception as error:  # a bug; its text may hold what was asked
+            outcome = _bug(error)
+            await _send(send, wire.frame(wire.ERROR, wire.encode_error(MvcError("internal error"))))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        return outcome
 
-async def _sent(send: Send, row: bytes) -> None:
+
+async def _send(send: Send, row: bytes) -> None:
     async with asyncio.timeout(_STALLED):
         await send({"type": "http.response.body", "body": row, "more_body": True})
 
 
-async def _row(row: bytes) -> AsyncIterator[bytes]:
+async def _row(row: bytes) -> AsyncGenerator[bytes, None]:
     yield row
 
 
@@ -425,7 +448,7 @@ def _given(served: Served, wanted: Wanted, skip: int, check: str) -> Generator[b
     """Frames of the slices, without their first ``skip`` bytes, whose BLAKE3 must be ``check``."""
     hasher, left = blake3(), skip
     for given in served.door().send(wanted):
-        row, size = list[Bytes](), 0
+        row = bytearray()
         for part in slices.write(given):
             view = memoryview(part).cast("B")
             if left:
@@ -434,13 +457,13 @@ def _given(served: Served, wanted: Wanted, skip: int, check: str) -> Generator[b
                 left -= len(passed)
                 if not left and hasher.hexdigest() != check:
                     raise _changed()
-            row.append(view)
-            size += len(view)
-            if size >= MIB:
-                yield wire.frame(wire.DATA, b"".join(row))
-                row, size = [], 0
-        if size:
-            yield wire.frame(wire.DATA, b"".join(row))
+            for at in range(0, len(view), MIB):
+                row += view[at : at + MIB]
+                if len(row) >= MIB:
+                    yield wire.frame(wire.DATA, row)
+                    row.clear()
+        if row:
+            yield wire.frame(wire.DATA, row)
     if left:
         raise _changed()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import os
@@ -17,6 +18,7 @@ from pathlib import Path
 import uvicorn
 from msgspec import Struct
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mvc.errors import IoFailed, WrongUsage
 from mvc.io.files import FileSystem
@@ -29,6 +31,11 @@ from mvc.server.tokens import Tokens
 ADDRESS = "127.0.0.1:7433"
 _UNIX = "unix:"
 _CONNECTIONS = 5000
+BEGINS = 30.0
+"""Seconds after which the first request of a connection has begun, head and all."""
+_KEEP_ALIVE = 120
+_FILES = 2 * _CONNECTIONS
+_M_ARENA_MAX, _ARENAS = -8, 2
 _GRACE = 30  # seconds for requests that run when the server is ended
 _BACKLOG = 1024
 _HOST = re.compile(r"(.*):([0-9]{1,5})")
@@ -54,6 +61,7 @@ def serve(how: Listening, *, log: Log, ready: Callable[[str], None]) -> None:
     if found is None or not found.is_dir:
         raise WrongUsage(f"{printable(str(how.folder))} is no folder", hint="mvc serve FOLDER")
     _check_secure(how)
+    _prepare_process()
     tokens = Tokens(fs, how.folder)
     tokens.all()
     repositories = Repositories(fs, how.folder, how.quota)
@@ -76,22 +84,41 @@ def serve(how: Listening, *, log: Log, ready: Callable[[str], None]) -> None:
                     os.unlink(place.removeprefix(_UNIX))  # noqa: PTH108
 
 
+class _Connection(H11Protocol):
+    """A connection that is ended where no request begins on it."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(BEGINS, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
 def server_of(
-    asgi: Starlette, certificate: Path | None = None, key: Path | None = None
+    asgi: Starlette,
+    certificate: Path | None = None,
+    key: Path | None = None,
+    *,
+    keep_alive: int = _KEEP_ALIVE,
 ) -> uvicorn.Server:
-    """A server that logs nothing by itself. Raises WrongUsage for a certificate it cannot use."""
+    """A server that logs nothing by itself. Raises WrongUsage for a certificate it cannot use.
+
+    ``keep_alive``: seconds for which a connection may be idle between two requests.
+    """
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
         logging.getLogger(name).disabled = True
     config = uvicorn.Config(
         asgi,
-        http="h11",
+        http=_Connection,
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=120,
+        timeout_keep_alive=keep_alive,
         timeout_graceful_shutdown=_GRACE,
         limit_concurrency=_CONNECTIONS,
         h11_max_incomplete_event_size=LONGEST_HEAD,
@@ -120,6 +147,21 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
     finally:
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
+
+
+def _prepare_process() -> None:
+    """As many connections as the system allows; and threads share what memory was freed.
+
+    glibc gives threads arenas of their own, which keep what large slices had needed.
+    """
+    import ctypes
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def _check_secure(how: Listening) -> None:

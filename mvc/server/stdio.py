@@ -10,6 +10,7 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mvc.io.files import FileSystem
@@ -20,6 +21,7 @@ from mvc.server.listening import run, server_of
 from mvc.server.repositories import Repositories
 
 _PART = 1 << 18
+_KEEP_ALIVE = 86_400  # another ssh would ask for passwords again
 
 
 def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None) -> None:
@@ -31,7 +33,7 @@ def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None
     fs = FileSystem()
     gate = Account(parse_scopes(scopes) if scopes else ())
     application = Application(Repositories(fs, path.expanduser(), quota), gate)
-    server = server_of(application.asgi)
+    server = server_of(application.asgi, keep_alive=_KEEP_ALIVE)
     with fs.temporary_folder() as private, socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(private / "socket"))
         listening.listen(1)
@@ -39,16 +41,16 @@ def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None
         ours.connect(str(private / "socket"))
 
         def upward() -> None:
-            while data := _read(0):
-                ours.sendall(data)
-            ours.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # the server has ended
+                while data := os.read(0, _PART):
+                    ours.sendall(data)
+            with suppress(OSError):
+                ours.shutdown(socket.SHUT_WR)
 
         def downward() -> None:
-            try:
+            with suppress(OSError):  # the other end is gone
                 while data := ours.recv(_PART):
                     _write(1, data)
-            except OSError:
-                pass  # the other end is gone
             server.should_exit = True
 
         threads = [threading.Thread(target=each, daemon=True) for each in (upward, downward)]
@@ -59,13 +61,6 @@ def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None
         finally:
             ours.close()
             application.close()
-
-
-def _read(descriptor: int) -> bytes:
-    try:
-        return os.read(descriptor, _PART)
-    except OSError:
-        return b""
 
 
 def _write(descriptor: int, data: bytes) -> None:

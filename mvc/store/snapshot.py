@@ -526,11 +526,14 @@ class Snapshot:
 
         return self.retry_on_rewrite(look)
 
-    def forgetting(self) -> list[Recorded]:
-        """Every entry that forgot states, or says of which no byte is left, oldest first."""
+    def forgetting(self, commit: bytes = b"") -> list[Recorded]:
+        """Every entry that forgot states, has them again or says of which no byte is left.
+
+        Oldest first; of ``commit``, those that may be about it.
+        """
 
         def look() -> list[Recorded]:
-            offsets = {keys.offset_of(key) for key in self.under(keys.FORGOTTEN)}
+            offsets = {keys.offset_of(key) for key in self.under(keys.FORGOTTEN + commit[:8])}
             return [self.entry(offset) for offset in sorted(offsets)]
 
         return self.retry_on_rewrite(look)

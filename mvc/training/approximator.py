@@ -10,14 +10,15 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mvc.adapters.hashing import hash_finally
-from mvc.adapters.python.state import from_state, to_state
+from mvc.adapters.python.state import from_state
+from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import MvcError
 from mvc.ids import BlobId
 from mvc.lossy.reducer import Reducer
 from mvc.maintenance.repack.super_steps import STEP, join
 from mvc.model.manifest import FileEntry
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.reduced_file import ReducedFile, reduced
+from mvc.repo.commit.reduced_file import reduced
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
 
@@ -28,33 +29,6 @@ if TYPE_CHECKING:
 DUE = 64
 _SHARE = 8
 """Joining steps reads the whole history, so an eighth of it is new each time."""
-
-
-class Approximated:
-    """An approximated state: ``made`` for a commit, ``entry`` with ids and Merkle root."""
-
-    def __init__(self, made: ReducedFile, path: str) -> None:
-        self.made = made
-        self.entry: FileEntry = hash_finally(made, path)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing was approximated: there was no earlier version."""
-        return not self.made.steps
-
-    def contents(self) -> dict[BlobId, memoryview]:
-        """The approximated contents by id."""
-        assert self.made.ids is not None
-        return {self.made.ids[i]: self.made.copied(i) for i in self.made.steps or {}}
-
-    def copy(self) -> Any:
-        """The state as it will be checked out, in memory of its own."""
-        made = self.made
-
-        def content(i: int) -> memoryview:
-            return memoryview(bytearray(made.copied(i)))
-
-        return to_state(self.entry, made.skeleton(), content)
 
 
 class Approximator:
@@ -95,16 +69,17 @@ class Approximator:
 
     def approximated(
         self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()
-    ) -> Approximated:
-        """``state`` against the newest version of ``path``; ``exact`` names what stays as it is.
+    ) -> tuple[ReplacedFile, FileEntry]:
+        """``state`` against the newest version of ``path``, and its entry with ids and root.
 
-        The result borrows exact tensors from ``state``.
+        ``exact`` names what stays as it is. Without an earlier version nothing is approximated,
+        and the file has no steps. It borrows exact tensors from ``state``.
         """
         at = tip(self._context, self._branch, new=True).commit
         entry = manifests.of_commit(self._context, at).by_path.get(path)
         parsed, held = from_state(state), self._held.pop(path, None)
         reducer = Reducer(self._pipeline, exact)
         made = reduced(self._context, reducer, parsed, entry, held=held)
-        done = Approximated(made, path)
-        self._held[path] = done.contents()
-        return done
+        done = hash_finally(made, path)
+        self._held[path] = {done.contents[i].id: made.copied(i) for i in made.steps or {}}
+        return made, done

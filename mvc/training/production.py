@@ -16,6 +16,7 @@ from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.python.arrays import array_bytes
 from mvc.adapters.python.state import from_state
+from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import InvalidName, MvcError, UnsupportedTensor, WrongUsage
 from mvc.ids import BlobId, CommitId
 from mvc.io.process import memory_bytes
@@ -23,7 +24,7 @@ from mvc.lossy.decisions import Evaluate, Monitor
 from mvc.lossy.production import Production
 from mvc.lossy.reducer import Arrays
 from mvc.pipelines.pipeline import Pipeline
-from mvc.repo.commit.reduced_file import FileArrays, ReducedFile, arrays_before
+from mvc.repo.commit.reduced_file import FileArrays, arrays_before
 from mvc.repo.content.contents import skeleton_of
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
@@ -52,7 +53,7 @@ class _Form:
         """The state, which borrows the memory of the arrays."""
         contents = self.weights.contents
         made = {i: array_bytes(arrays[name]) for name, i in contents.items() if name in arrays}
-        nested: dict[str, Any] = ReducedFile(self._parsed, made, {}).nested(self._entry)
+        nested: dict[str, Any] = ReplacedFile(self._parsed, made, {}).nested(self._entry)
         return nested
 
 

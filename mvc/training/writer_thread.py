@@ -16,8 +16,10 @@ from mvc.adapters.files.detect import opaque
 from mvc.adapters.hashing import hash_finally
 from mvc.adapters.parsed import MemorySource, ParsedFile
 from mvc.adapters.python.state import from_state
+from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import WrongUsage
 from mvc.ids import CommitId
+from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path
 from mvc.repo.commit.commit import code_now, commit
 from mvc.repo.commit.inputs import of_states, refuse_empty
@@ -29,7 +31,7 @@ from mvc.repo.lookup import commits, manifests
 from mvc.repo.lookup.refs import tip
 from mvc.repo.worktree.git_code import GitCode
 from mvc.serving.served_version import ServedVersion
-from mvc.training.approximator import Approximated, Approximator
+from mvc.training.approximator import Approximator
 from mvc.training.checks import RecorderOptions
 from mvc.training.production import StateReducer
 from mvc.training.pushing import Pusher
@@ -73,7 +75,8 @@ class WriterThread(threading.Thread):
             buffers = getattr(source, "exact", tuple)
             self._exact = frozenset({*buffers(), *(options.exact or ())})
             self._approximator = Approximator(repo, options.stages, options.branch)
-        self._stored: Approximated | None = None  # the model of the last version
+        # The model of the last version, if it was approximated.
+        self._stored: tuple[ReplacedFile, FileEntry] | None = None
         self._code: GitCode | None = None  # that was there when the training began
         self._files = _parsed(options)
         self._named: CommitId | None = None  # the origin that a version names
@@ -159,7 +162,7 @@ class WriterThread(threading.Thread):
             states[options.name] = self._hashed(model, training)
         states[path] = training
         if self._approximator is not None:
-            states[path] = self._approximator.approximated(path, training).made
+            states[path], _ = self._approximator.approximated(path, training)
         # What is made here was not live when the step was called.
         made_here = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not made_here
@@ -196,9 +199,9 @@ class WriterThread(threading.Thread):
             parsed = from_state(model)
             entry = hash_finally(parsed, options.name)
         else:
-            stored = self._approximator.approximated(options.name, model, self._exact)
-            self._stored, parsed, entry = stored, stored.made, stored.entry
-            if not stored.is_exact:
+            parsed, entry = self._approximator.approximated(options.name, model, self._exact)
+            self._stored = parsed, entry
+            if parsed.steps:
                 training["approximated"] = options.pipeline
         training["root"] = entry.state.root.hex()
         return parsed
@@ -238,9 +241,12 @@ class WriterThread(threading.Thread):
         if not self._weights or (self.reducer is None and act is None and not item.awaited):
             return
         if self._stored is not None:
-            state = self._stored.copy()
+            stored, entry = self._stored
+            state = _copy(stored.nested(entry))
+        elif self.reducer is not None:
+            state = self.reducer.live_state()
         else:
-            state = self.reducer.live_state() if self.reducer else _copy(item.slot.state["model"])
+            state = _copy(item.slot.state["model"])
         moment = made.commit.time_ns if made.deployment is None else made.deployment.time_ns
         self.production = ServedVersion(state, made.id, moment)
         if act is not None:

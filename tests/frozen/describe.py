@@ -67,6 +67,21 @@ def _told(repo: Repository, entries: list[Entry], commits: list[Commit]) -> dict
         "forgotten": [[str(f.commit), f.named, _hex(f.root)] for e in entries for f in e.forgotten],
         "gone": [str(id_) for entry in entries for id_ in entry.gone],
         "unknown": [[tag, data.hex()] for e in (*entries, *commits) for tag, data in e.unknown],
+        **_told_elsewhere(repo, entries),
+    }
+
+
+def _told_elsewhere(repo: Repository, entries: list[Entry]) -> dict[str, Any]:
+    """What has a name in every repository, and what came from others; nothing without any."""
+    if not any(entry.stamps or entry.origin_ns for entry in entries):
+        return {}
+    return {
+        "stamps": [[str(d.id), d.hybrid_ns, d.recorded_ns] for d in repo.deployments()],
+        "retracted": [d.retracted_ns for d in repo.deployments()],
+        "origins": [entry.origin_ns for entry in entries],
+        "here again": [str(id_) for entry in entries for id_ in entry.here_again],
+        "receipts": [[r.time_ns, r.author, r.reason] for r in repo.storage.receipts()],
+        "remotes": [[ref.name, str(ref.commit)] for ref in repo.remote_refs()],
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import mvc
 from mvc.api.repository import Repository
@@ -22,7 +23,10 @@ from mvc.errors import DamagedData, RefConflict, UnsupportedFormat, WeightsDropp
 from mvc.model.names import RECIPE
 from mvc.recipes.recipe import recipe_of
 from mvc.repo import attached
+from mvc.repo.live import live_now
+from mvc.repo.lookup.stamping import stamp_all
 from mvc.store import format as store_format
+from mvc.store.journal.entries import ENTRY_TAGS
 from tests.counters import count
 from tests.frozen.describe import describe
 from tests.oracle import reader
@@ -45,6 +49,7 @@ READ = {
     "params",
     "recipes",
     "tails",
+    "remotes",
 }
 
 
@@ -61,8 +66,8 @@ def expected(name: str) -> dict[str, Any]:
 
 def test_all_of_them_are_here() -> None:
     assert {path.stem for path in HERE.glob("*.json")} == set(NAMES)
-    assert len(NAMES) == 22 and set(NAMES) >= READ
-    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 460_000
+    assert len(NAMES) == 23 and set(NAMES) >= READ
+    assert sum(path.stat().st_size for path in HERE.glob("*.*")) < 490_000
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "both-copies"])
@@ -177,7 +182,7 @@ def test_an_older_program_refuses_tails(
         Repository.open(root)
 
 
-@pytest.mark.parametrize("name", sorted(READ - {"tails"}))
+@pytest.mark.parametrize("name", sorted(READ - {"tails", "remotes"}))
 def test_only_a_write_that_needs_it_upgrades_a_repository(name: str, tmp_path: Path) -> None:
     root = unpacked(name, tmp_path / "repo")
     file = root / ".mvc/format"
@@ -217,6 +222,43 @@ def test_what_the_frozen_tails_say(tmp_path: Path) -> None:
     for id_, found in then["annotations"].items():
         read = oracle.annotations(bytes.fromhex(id_))
         assert [each.note for each in read] == [each[5] for each in found]
+
+
+@pytest.mark.parametrize("name", sorted(READ - {"remotes"}))
+def test_stamps_change_no_answer_about_deployments(name: str, tmp_path: Path) -> None:
+    """What was live when, now and in every stretch of time, what a rollback goes back to."""
+    root = unpacked(name, tmp_path / "repo")
+    then = expected(name)["live"]
+
+    def answers() -> list[object]:
+        with Repository.open(root) as repo:
+            found: list[object] = [describe(root)["live"] == then]
+            for target in repo.targets():
+                every = [replace(d, id=None, hybrid_ns=None) for d in repo.deployments(target)]
+                found.append(every)
+                spans = repo.live_between(0, 1 << 62, target)
+                found.append([(span.commit, span.since_ns, span.until_ns) for span in spans])
+            found.append(
+                {commit: sorted(names) for commit, names in live_now(repo.context).items()}
+            )
+            return found
+
+    before = answers()
+    assert before[0]
+    with Repository.open(root) as repo:
+        stamp_all(repo.context.store)
+        assert all(each.id is not None for each in repo.deployments())
+    assert answers() == before
+
+
+@pytest.mark.parametrize("tag", [30, 34, 38])
+def test_an_older_program_refuses_what_remotes_add(
+    tag: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = unpacked("remotes", tmp_path / "repo")
+    monkeypatch.delitem(ENTRY_TAGS, tag)
+    with pytest.raises(UnsupportedFormat, match=f"entry-tag-{tag}"):
+        Repository.open(root)
 
 
 def test_what_the_frozen_recipes_say(tmp_path: Path) -> None:

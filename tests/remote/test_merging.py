@@ -7,12 +7,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from mvc.errors import MvcError, NoDeployment
+from mvc.errors import (
+    DamagedData,
+    HistoryMissing,
+    InvalidName,
+    InvalidTime,
+    MvcError,
+    NoDeployment,
+    RemoteRefused,
+)
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import fsck
+from mvc.remote.merging import AHEAD_NS, Merger, SentDeployment, TruthReader, Truths
 from mvc.repo.annotations import Annotations, annotate
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed, deploy, list_deployments, of_commit, retract
@@ -20,12 +30,15 @@ from mvc.repo.live import live_at, live_between, succession
 from mvc.repo.lookup import stamping
 from mvc.repo.oplog.undo import undo
 from mvc.repo.rollback import rollback
+from mvc.store.journal.entries import Deployment, Entry, read_evidence
+from mvc.store.journal.stamps import LateStamp, Stamp
 from mvc.testing import FixedClock
 from tests.oracle import reader
 from tests.remote.syncing import duplicate, sync
 from tests.repo.publishing import SECOND, START, advance, commit, repository
 
 TARGETS = "prod", "edge"
+ELSEWHERE = CommitId(b"e" * 32)
 
 
 def shown(context: Context, deployed: Deployed) -> tuple[object, ...]:
@@ -213,3 +226,161 @@ def _live(context: Context, target: str) -> object:
         return live_at(context, None, target).sequence
     except MvcError as error:
         return type(error)
+
+
+# -- what is refused, or passed over -----------------------------------------------------------
+
+
+def sent(context: Context, **other: object) -> Truths:
+    """A deployment of another repository, with one field replaced."""
+    id_ = commit(context)
+    now = context.store.clock.now_ns()
+    made = SentDeployment("prod", now, bytes(id_), b"n" * 16, recorded_ns=now, hybrid_ns=now)
+    return Truths(now, b"eve", deployments=(replace(made, **other),))
+
+
+def merged(context: Context, truths: Truths) -> Entry:
+    """What comes of it here."""
+    merger = Merger(context)
+    merger.prepare([truths])
+    make = Entry("fetch", context.store.now_ns())
+    return context.store.publish(lambda: merger.merge(truths).into(make)).entry
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("recorded_ns", START + AHEAD_NS + 1, RemoteRefused),
+        ("hybrid_ns", START + AHEAD_NS + 1, RemoteRefused),
+        ("target", "../prod", InvalidName),
+        ("target", "a" * 201, InvalidName),
+        ("time_ns", 1 << 63, InvalidTime),
+        ("commit", b"c" * 32, HistoryMissing),
+    ],
+)
+def test_a_deployment_that_cannot_be_is_refused(
+    tmp_path: Path, field: str, value: object, kind: type[MvcError]
+) -> None:
+    context = repository(tmp_path / "r")
+    truths = sent(context, **{field: value})
+    number = deploy(context, "main", "prod").sequence
+    with pytest.raises(kind):
+        merged(context, truths)
+    (there,) = list_deployments(context)
+    assert (there.sequence, live_at(context, None, "prod").sequence) == (number, number)
+    assert deploy(context, "main", "prod").hybrid_ns == START + 1, "no clock has moved"
+
+
+def test_an_operation_a_day_ahead_is_refused_and_one_less_is_not(tmp_path: Path) -> None:
+    context = repository(tmp_path / "r")
+    ahead = replace(sent(context), time_ns=START + AHEAD_NS + 1)
+    with pytest.raises(RemoteRefused, match="more than a day ahead of the clock here"):
+        merged(context, ahead)
+    late = sent(context, recorded_ns=START + AHEAD_NS, hybrid_ns=START + AHEAD_NS)
+    assert merged(context, late).deployments
+    here = deploy(context, "main", "prod")
+    assert (here.hybrid_ns, here.recorded_ns) == (START + AHEAD_NS + 1, START)
+    assert here.clock_back, "what came from there was recorded later"
+    assert live_at(context, None, "prod").id == here.id
+
+
+def test_two_deployments_on_one_target_in_one_operation_are_refused(tmp_path: Path) -> None:
+    context = repository(tmp_path / "r")
+    truths = sent(context)
+    (made,) = truths.deployments
+    twice = replace(truths, deployments=(made, replace(made, node=b"m" * 16)))
+    with pytest.raises(RemoteRefused, match="deploys twice on prod"):
+        merged(context, twice)
+
+
+def test_of_versions_that_are_not_here_nothing_is_said(tmp_path: Path) -> None:
+    """Their retractions and annotations come when the versions do."""
+    there, here = repository(tmp_path / "a"), repository(tmp_path / "b")
+    known, other = commit(there), commit(there, branch="side")
+    made = deploy(there, other, "prod")
+    retract(there, other, "prod")
+    annotate(there, other, metrics={}, params={}, note="theirs")
+    reader_ = TruthReader(there.fresh())
+    entries = {r.entry.operation: r for r in there.fresh().entries()}
+    assert all(reader_.of(entries[kind], {known}) is None for kind in ("deploy", "annotate"))
+    for kind in ("retract", "annotate"):
+        truths = reader_.of(entries[kind])
+        assert truths is not None
+        assert not Merger(here).merge(truths).is_news
+    offsets = reader_.about({other})
+    assert [there.fresh().entry(at).entry.operation for at in offsets] == [
+        "deploy", "retract", "annotate",
+    ]  # fmt: skip
+    sync(there, here)
+    assert [(d.commit, d.retracted) for d in list_deployments(here)] == [(made.commit, True)]
+
+
+def test_a_message_that_says_otherwise_is_no_message() -> None:
+    good = msgspec.msgpack.encode(Truths(1))
+    assert msgspec.msgpack.decode(good, type=Truths) == Truths(1)
+    bad = [
+        [-1], [1 << 63], [1, b"a" * 1025], [1, b"", b"", [["prod", 1, b"short", b"n" * 16, 1, 1]]],
+        [1, b"", b"", [], [["prod", b"i" * 15, 1]]], [1, b"", b"", [], [], [[b"c" * 31]]],
+    ]  # fmt: skip
+    for each in bad:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.msgpack.decode(msgspec.msgpack.encode(each), type=Truths)
+    hostile = Truths(1, annotations=b"\xff\xff\x03")
+    with pytest.raises(DamagedData):
+        read_evidence(hostile.annotations, "an annotation")
+
+
+def test_many_deployments_are_stamped_in_parts_and_go_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = repository(tmp_path / "r")
+    id_ = commit(context)
+    for n in range(600):
+        deploy(context, id_, TARGETS[n % 2])
+    before = replaced(context)
+    real, left = context.store.publish, [1]
+
+    def publish(*args: object, **options: object) -> object:
+        if not left:
+            raise KeyboardInterrupt
+        left.pop()
+        return real(*args, **options)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(context.store, "publish", publish)
+        stamping.stamp_all(context.store)
+    assert replaced(context) == before
+    assert {each.id for each in list_deployments(context, "prod")} == {None}
+    deploy(context, id_, "prod")
+    stamping.stamp_all(context.store)
+    every = list_deployments(context)
+    assert len({each.id for each in every}) == len(every) == 601
+    sizes = [len(r.entry.stamps) for r in context.fresh().entries() if r.entry.stamps]
+    assert (max(sizes), sum(sizes)) == (256, 601)
+    assert not [p for p in fsck(context).problems if p.kind in {"journal", "reference"}]
+
+
+def test_fsck_finds_stamps_that_cannot_be(tmp_path: Path) -> None:
+    context = repository(tmp_path / "r")
+    id_ = commit(context)
+    number = deploy(context, id_, "prod").sequence
+    stamp = Stamp(b"n" * 16, START, START)
+    bad = [
+        LateStamp("prod", number, stamp), LateStamp("edge", number, stamp),
+    ]  # fmt: skip
+    store = context.store
+    store.publish(lambda: Entry("stamp", START, stamps=tuple(bad)))
+    twice = Deployment("prod", START, id_, number, stamp=stamp)
+    store.publish(lambda: Entry("deploy", START, deployments=(twice,)))
+    bare = Deployment("prod", START, id_, number + 2)
+    store.publish(lambda: Entry("deploy", START, deployments=(bare,)))
+    last = Deployment("prod", START, id_, number + 3, stamp=replace(stamp, hybrid_ns=START + 9))
+    store.publish(lambda: Entry("deploy", START, deployments=(last,), here_again=(ELSEWHERE,)))
+    found = [p.message for p in fsck(context).problems if p.kind == "reference"]
+    for words in (
+        "a deployment on edge is stamped that is not recorded without one",
+        "is recorded twice",
+        "has no stamp, but the newest one has",
+        f"commit {ELSEWHERE.short} is not in the repository",
+    ):
+        assert any(words in each for each in found), words

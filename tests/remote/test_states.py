@@ -232,3 +232,20 @@ def test_arguments(line: Line) -> None:
         repo.fetch("origin", ["main"], states="all")
     with pytest.raises(WrongUsage, match="by themselves"):
         repo.push("origin", ["main"], states=["main"])
+
+
+def test_a_repository_is_read_without_one_here(line: Line, tmp_path: Path) -> None:
+    with mvc.visit(line.url) as repo:
+        folder = repo.root
+        assert [entry.commit.message for entry in repo.log(limit=2)] == ["v6", "v5"]
+        assert kept(repo, line) == []
+        assert np.array_equal(repo.checkout("main~3")["w"], state(3)["w"])
+        repo.checkout(target="prod", to=tmp_path / "live.safetensors")
+        assert kept(repo, line) == [2, 3]
+    assert not folder.exists() and not folder.parent.exists()
+    with mvc.visit(line.url) as repo:
+        assert repo.identify(tmp_path / "live.safetensors")[0].commit == line.ids[2]
+    with Repository.open(line.url) as server:
+        assert {each.entry.operation for each in server.oplog()} == {"init", "receive"}
+    with pytest.raises(RemoteUnreachable), mvc.visit(str(tmp_path / "nowhere")):
+        pass

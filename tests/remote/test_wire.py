@@ -4,6 +4,8 @@ import io
 from collections.abc import Callable
 
 import pytest
+from msgspec import NODEFAULT
+from msgspec.structs import FieldInfo, fields
 
 from mvc.errors import MvcError, RemoteRefused, UnknownRevision
 from mvc.ids import CommitId
@@ -14,15 +16,45 @@ from mvc.remote.wire import Broken
 ID = CommitId(bytes(range(32)))
 
 
+PLACE = Place(3, b"c" * 16, 9)
+MESSAGES = {
+    Head: {
+        "identity": b"i" * 16, "place": PLACE, "features": frozenset({"entry-5"}),
+        "refs": {"heads/main": ID, "HEAD": "heads/main", "heads/new": None}, "time_ns": 7,
+        "bare": True, "scopes": ("read",), "unnamed": (ID,),
+    },
+    Wanted: {
+        "after": PLACE, "versions": (ID,), "have": frozenset({ID}), "states": 3,
+        "objects": (b"o" * 32, b"o" * 8), "again": (ID,), "without": frozenset({ID}),
+    },
+    Received: {
+        "place": PLACE, "missing": (b"o" * 32,), "moved": ("heads/main",),
+        "without": frozenset({ID}), "held": (ID,),
+    },
+}  # fmt: skip
+
+
+_SOME = {int: 5, bool: True, str: "text", tuple: (ID,), frozenset: frozenset({ID})}
+
+
+def _default(field: FieldInfo) -> object:
+    return field.default if field.default is not NODEFAULT else field.default_factory()
+
+
 def test_messages_come_back_as_they_were() -> None:
-    refs = {"heads/main": ID, "HEAD": "heads/main", "heads/new": None}
-    head = Head(b"i" * 16, Place(3, b"c" * 16), frozenset({"entry-5"}), refs, 7, scopes=("read",))
-    assert wire.decode_head(wire.encode_head(head)) == head
-    wanted = Wanted(Place(1, b"a" * 16), (ID,), frozenset({ID}), 3, objects=(b"o" * 32,))
-    assert wire.decode_wanted(wire.encode_wanted(wanted)) == wanted
+    codecs = {
+        Head: (wire.encode_head, wire.decode_head),
+        Wanted: (wire.encode_wanted, wire.decode_wanted),
+        Received: (wire.encode_received, wire.decode_received),
+    }
+    for kind, values in MESSAGES.items():
+        encode, decode = codecs[kind]
+        later = {f.name: _SOME[type(_default(f))] for f in fields(kind) if f.name not in values}
+        message = kind(**values, **later)
+        back = decode(encode(message))
+        assert back == message
+        assert type(back) is kind
     assert wire.decode_wanted(wire.encode_wanted(Wanted(states="none"))).states == "none"
-    received = Received(Place(2, b"b" * 16), (b"o" * 32,), ("heads/main",))
-    assert wire.decode_received(wire.encode_received(received)) == received
 
 
 @pytest.mark.parametrize("decode", [wire.decode_head, wire.decode_wanted, wire.decode_received])

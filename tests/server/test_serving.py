@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+import resource
 import socket
 import threading
 import time
@@ -14,7 +17,13 @@ import trustme
 
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.io.files import FileSystem
 from mvc.remote.door import Move
+from mvc.server import listening
+from mvc.server.app import Application
+from mvc.server.authority import Holders
+from mvc.server.repositories import Repositories
+from mvc.server.tokens import Tokens
 from tests.remote.kit.serving import Serving, door, serving, token
 from tests.server.moving import content, move, record, served_folder
 
@@ -222,6 +231,9 @@ class TestTokens:
         raw(server, "GET /a%0Afake%1B[2J%20line/v1/head HTTP/1.1", text)
         log = server.log
         assert "secret GET models head 200" in log
+        assert re.search(
+            r"^\S+Z 127.0.0.1 lab POST models receive 200 remote-refused \d+ms$", log, re.M
+        )
         assert text not in log and "\x1b" not in log and "\nfake" not in log
         assert "mvc_" not in log
 
@@ -327,3 +339,67 @@ def test_a_connection_that_says_nothing_keeps_nobody_away(folder: Path) -> None:
         assert door(f"{server.url}/models", text).head()
         for each in idle:
             each.close()
+
+
+def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:
+    text = token(folder, *SCOPES)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    waiting: list[socket.socket] = []
+    try:
+        with serving(folder) as server:
+            opened = door(f"{server.url}/models", text)
+            chain = opened.head().place.chain.hex()
+            lines = [f"GET /models/v1/head?after={chain}&wait=60 HTTP/1.1", "Host: x"]
+            request = "\r\n".join([*lines, f"Authorization: Bearer {text}", "", ""]).encode()
+            for _ in range(1000):
+                waiting.append(socket.create_connection(("127.0.0.1", server.port)))
+                waiting[-1].sendall(request)
+            assert move(source, opened, "heads/main") == ("heads/main",)
+            for each in waiting:
+                assert each.recv(12) == b"HTTP/1.1 200"
+            assert server.memory < 200 << 20
+    finally:
+        for each in waiting:
+            each.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_token_is_in_no_list_of_processes_log_or_file(
+    folder: Path, source: Repository, tmp_path: Path
+) -> None:
+    text = token(folder, *SCOPES)
+    with serving(folder) as server:
+        opened = door(f"{server.url}/models", text)
+        move(source, opened, "heads/main")
+        with pytest.raises(RemoteRefused) as caught:
+            move(source, opened, "tags/v1")
+        assert text not in f"{caught.value!r}{caught.value.__notes__}{opened!r}{vars(opened)!r}"
+        for line in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                assert text.encode() not in line.read_bytes()
+        assert text not in server.log
+    for path in (p for p in tmp_path.rglob("*") if p.is_file()):
+        assert text.encode() not in path.read_bytes(), path
+
+
+def test_a_connection_on_which_no_request_begins_is_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "BEGINS", 0.1)
+    text = token(folder, *SCOPES)
+    files = FileSystem()
+    gate = Holders(Tokens(files, folder))
+    application = Application(Repositories(files, folder), gate)
+    server = listening.server_of(application.asgi)
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        thread = threading.Thread(target=server.run, args=([listens],))
+        thread.start()
+        address = ("127.0.0.1", listens.getsockname()[1])
+        with socket.create_connection(address) as silent, socket.create_connection(address) as slow:
+            slow.sendall(b"GET /models/v1/head HTTP/1.1\r\nX: ")
+            assert silent.recv(1) == slow.recv(1) == b""
+        assert door(f"http://127.0.0.1:{address[1]}/models", text).head()
+        server.should_exit = True
+        thread.join()
+    application.close()

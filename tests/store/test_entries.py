@@ -20,12 +20,19 @@ from mvc.store.journal.entries import (
     Retraction,
     Weights,
 )
+from mvc.store.journal.stamps import LateStamp, Stamp
 
 IDS = st.binary(min_size=32, max_size=32).map(CommitId)
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 VALUES = st.one_of(st.none(), IDS, NAMES)
 SIZES = st.integers(0, 1 << 62)
 UNKNOWN = st.integers(100, 9000).map(lambda number: 4 * number + number % 2)
+STAMPS = st.builds(
+    Stamp,
+    st.binary(min_size=16, max_size=16),
+    st.integers(-(1 << 62), 1 << 62),
+    st.integers(0, 1 << 63),
+)
 KINDS, NOTHING = st.sampled_from(["proven", "dropped", "restored"]), st.just("")
 
 
@@ -66,8 +73,10 @@ def entries(draw: st.DrawFn) -> Entry:
                         deployed,
                         st.one_of(st.none(), st.integers(0, 1 << 40)),
                         st.one_of(st.none(), st.integers(0, 1 << 40)),
+                        st.none() | STAMPS,
                     ),
                     max_size=2,
+                    unique_by=lambda deployment: deployment.target,
                 )
             )
         ),
@@ -101,6 +110,11 @@ def entries(draw: st.DrawFn) -> Entry:
                 st.lists(st.builds(Weights, IDS, KINDS, NAMES, SIZES, NAMES | NOTHING), max_size=2)
             )
         ),
+        stamps=tuple(
+            draw(st.lists(st.builds(LateStamp, NAMES, st.integers(0, 1 << 40), STAMPS), max_size=2))
+        ),
+        here_again=tuple(draw(st.lists(IDS, max_size=2))),
+        origin_ns=draw(st.none() | st.integers(0, 1 << 63)),
         author=draw(NAMES | NOTHING),
         reason=draw(NAMES | NOTHING),
         unknown=tuple(
@@ -187,6 +201,13 @@ def test_a_tail_is_there_only_where_a_field_needs_it() -> None:
         b"\1\x14\x20" + b"r" * 32,  # the root of no forgotten version
         b"\1\x18\0",  # no version is gone
         b"\1\x18\x21" + b"g" * 33,  # an id and a byte
+        b"\1\x1e\1\0",  # no stamp
+        b"\1\x1e\x15\1\1p\0" + b"n" * 16 + b"\2\1",  # a stamp of no deployment
+        b"\1\x1e\x15\1\1p\1" + b"n" * 16 + b"\2",  # one that is cut off
+        b"\1\x22\0",  # no state is here again
+        b"\1\x26\0",  # no name is long
+        b"\1\x28\0",  # an origin without a time
+        b"\1\x28\2\x80\0",  # a time of redundant bytes
         b"\1\4\x7fa",  # cut off
         b"\1\4" + b"\x81\x08" + b"a" * 1025,  # longer than a name may be
         b"\x81\x02" + b"".join(bytes([0xE4, 0x80 | n, 1, 0]) for n in range(128)) * 3,  # too many
@@ -219,6 +240,26 @@ def test_a_field_that_must_be_known_is_refused() -> None:
         assert unknown.features == {"entry-5", f"entry-tag-{tag}"}
         with pytest.raises(UnsupportedFormat, match=f"the field {tag}"):
             Entry.decode(unknown.encoded, "here")
+
+
+def test_what_an_entry_says_of_other_repositories() -> None:
+    """A reader that does not know stamps, or what is here again, must not read on."""
+    id_, stamp = CommitId(b"i" * 32), Stamp(b"n" * 16, -5, 7)
+    own = Entry("deploy", 1, deployments=(Deployment("prod", 1, id_, 3, None, stamp),))
+    late = Entry("stamp", 1, stamps=(LateStamp("prod", 3, stamp), LateStamp("prod", 9, stamp)))
+    again = Entry("fetch", 1, here_again=(id_,))
+    long = Entry("fetch", 1, refs=(RefChange("remotes/o/" + "b" * 238, None, id_),))
+    for entry, tag in ((own, 30), (late, 30), (again, 34), (long, 38)):
+        assert Entry.decode(entry.encoded, "here") == entry
+        assert entry.features == {"entry-5", f"entry-tag-{tag}"}
+    short = replace(long, refs=(RefChange("remotes/o/" + "b" * 190, None, id_),))
+    assert (short.encoded[0], short.features) == (1, frozenset())
+    later = Entry("fetch", 9, origin_ns=4)
+    assert (later.features, later.done_ns, Entry("x", 9).done_ns) == ({"entry-5"}, 4, 9)
+    for name in ("remotes/" + "b" * 241, "heads/" + "b" * 195):
+        entry = replace(long, refs=(RefChange(name, None, id_),))
+        with pytest.raises(DamagedData):
+            Entry.decode(entry.encoded, "here")
 
 
 def test_entries_like_a_known_one_keep_their_tail() -> None:

@@ -39,6 +39,7 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
     words: tuple[str, ...] = argument("[REV] [PATH]...", shell_complete=complete_checkout)
     at: str | None = AT
     target: str | None = TARGET
+    remote: str | None = option("URL", "Of the repository at URL, without one here; needs -o.")
     output: str | None = option(
         "FILE|DIR", "Write there, leave HEAD and files alone; - is stdout.", "-o"
     )
@@ -52,11 +53,21 @@ class _CheckoutOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb('mvc checkout --at "2026-11-20 10:00" --target prod -o live.safetensors', _CheckoutOptions)
 def command(session: Session, args: _CheckoutOptions) -> None:
+    if args.remote is None:
+        _checkout(session, args)
+        return
+    if args.output is None:
+        raise click.UsageError("--remote writes elsewhere: say where with -o")
+    with session.visiting(args.remote):
+        _checkout(session, args)
+
+
+def _checkout(session: Session, args: _CheckoutOptions) -> None:
     repository, out = session.repository, session.out
     rev, paths = moment_or_rev(session, args.words, args.at, args.target)
     if rev is None:
         raise click.UsageError("name a REV, or a moment with --at TIME")
-    names = session.names(paths)
+    names = session.names(paths) if args.remote is None else list(paths)
     if args.whole:
         if names or args.everything or args.atomic_dir or args.delete or args.output == "-":
             raise click.UsageError("--model writes a whole version into -o DIR, and nothing else")

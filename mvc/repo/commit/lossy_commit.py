@@ -16,6 +16,7 @@ from typing import Any, Self
 from msgspec import Struct, field
 
 from mvc.adapters.parsed import ParsedFile
+from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import (
     IoFailed,
     MvcError,
@@ -32,7 +33,7 @@ from mvc.model.manifest import FileEntry
 from mvc.model.names import printable
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.checkout.outputs import refuse_store
-from mvc.repo.commit.reduced_file import ReducedFile, reduced
+from mvc.repo.commit.reduced_file import reduced
 from mvc.repo.commit.request import Change, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.content.contents import write_file
@@ -59,7 +60,7 @@ class LossyCommit(Struct):
     _unknown: set[str] = field(default_factory=set)
     _unseen: set[str] = field(default_factory=set)
     _given_back: bool = False
-    _made: dict[str, ReducedFile] = field(default_factory=dict)
+    _made: dict[str, ReplacedFile] = field(default_factory=dict)
     _read: dict[str, FileIdentity | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -134,7 +135,7 @@ class LossyCommit(Struct):
                 self._made[path] = made
             yield made
 
-    def _produced(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> ReducedFile:
+    def _produced(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> ReplacedFile:
         self._unknown -= {tensor.key for tensor in parsed.tensors}
         self._unseen.discard(path)
         if self._unknown and not self._unseen:

@@ -1,4 +1,4 @@
-"""Files and Python states whose weights a ``Reducer`` has replaced.
+"""Reduces the weights of files and Python states, as a ``Reducer`` says.
 
 The input is a parsed file or state; the result has the same tensors with other contents. It is
 then stored so that the stored version equals the deployed one.
@@ -7,14 +7,13 @@ then stored so that the stored version equals the deployed one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from mvc.adapters.parsed import ParsedFile, StepFrom
 from mvc.adapters.python.arrays import array_bytes, has_dtype, make_array
-from mvc.adapters.python.state import to_state
+from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.lossy.reducer import Array, Reducer
@@ -105,7 +104,7 @@ def reduced(
     *,
     held: Mapping[BlobId, memoryview] | None = None,
     loss: float | None = None,
-) -> ReducedFile:
+) -> ReplacedFile:
     """A file as ``reducer`` makes it after the stored version ``entry``.
 
     What is approximated has steps from that version; all is stored exactly if it cannot be
@@ -124,7 +123,7 @@ def reduced(
     made = reducer.reduce(before or None, training, loss=loss, dtypes=given.dtypes)
     ids = {tensor.key: tensor.id for tensor in entry.tensors} if entry else {}
     coding = reducer.pipeline.text
-    return ReducedFile(
+    return ReplacedFile(
         parsed,
         {
             given.contents[name]: array_bytes(array)
@@ -136,50 +135,3 @@ def reduced(
             for name, step in made.steps.items()
         },
     )
-
-
-class ReducedFile(ParsedFile):
-    """A file with some contents replaced; ``made`` has the new ones by position.
-
-    ``steps``: as of ``ParsedFile``.
-    """
-
-    def __init__(
-        self, parsed: ParsedFile, made: Mapping[int, memoryview], steps: Mapping[int, StepFrom]
-    ) -> None:
-        self._parsed = parsed
-        self._made = made
-        self.steps = steps
-        self.format = parsed.format
-        self.size = parsed.size
-        self.contents = parsed.contents
-        self.checks = parsed.checks
-        self.tensors = parsed.tensors
-
-    def borrow(self, content: int) -> memoryview | None:
-        """The replaced content, or the file's own."""
-        made = self._made.get(content)
-        return self._parsed.borrow(content) if made is None else made
-
-    def read(self, content: int, start: int, out: memoryview) -> None:
-        made = self._made.get(content)
-        if made is None:
-            self._parsed.read(content, start, out)
-        else:
-            out[:] = made[start : start + len(out)]
-
-    def skeleton(self) -> bytes:
-        """The file's own skeleton: names, shapes and all bytes outside contents."""
-        return self._parsed.skeleton()
-
-    def nested(self, entry: FileEntry) -> Any:
-        """A Python state, nested as it was given; ``entry`` describes this file."""
-        return to_state(entry, self.skeleton(), self.copied)
-
-    def copied(self, content: int) -> memoryview:
-        """A content in memory that the caller may modify."""
-        if content in self._made:
-            return self._made[content]
-        out = np.empty(self.contents[content].spec.nbytes, np.uint8).data
-        self._parsed.read(content, 0, out)
-        return out

@@ -70,16 +70,15 @@ def forgotten_ns(context: Context, id_: CommitId) -> int | None:
 
 
 def check_kept(context: Context, id_: CommitId) -> None:
-    """Raises StateForgotten if the state of a version was forgotten."""
-    time_ns, mark = forgotten_ns(context, id_), forgotten(context, id_)
-    if time_ns is None:
+    """Raises StateForgotten if the state of a version was forgotten, or never came here."""
+    recorded, mark = context.store.snapshot.forgotten(id_), forgotten(context, id_)
+    if recorded is None or mark is None:
         return
-    date = format_time(time_ns, precise=False)
-    error = StateForgotten(
-        f"the state of version {id_.short} was forgotten on {date}",
-        hint=GONE,
-    )
-    if mark is not None and not mark.named:
+    date = format_time(recorded.entry.time_ns, precise=False)
+    came = all(commit.id != id_ for commit in recorded.entry.commits)
+    what = f"was forgotten on {date}" if came else f"is not here: it did not come along on {date}"
+    error = StateForgotten(f"the state of version {id_.short} {what}", hint=GONE)
+    if not mark.named:
         error.absent = id_
     raise error
 

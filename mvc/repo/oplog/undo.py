@@ -193,8 +193,8 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
     if before is not None:
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
-    name = entry.operation
-    what = _NOT_UNDONE.get(name, "moved no branch, no tag and not HEAD: there is nothing to undo")
+    name, what = entry.operation, "moved no branch, no tag and not HEAD: there is nothing to undo"
+    what = _NOT_UNDONE.get(name, what)
     return RefConflict(
         f"operation {recorded.sequence} ({printable(name)}) {what}", hint="; ".join(ways) or None
     )

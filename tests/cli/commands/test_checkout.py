@@ -102,3 +102,42 @@ def test_a_whole_model(mvc) -> None:
     for more in (("net.safetensors",), ("--all",), ("--delete", "-o", "y"), ("-o", "-")):
         mvc("checkout", "--model", "HEAD", *more, code=2)
     assert not (mvc.folder / "y").exists()
+
+
+# -- without a repository ------------------------------------------------------------------
+
+
+@pytest.fixture
+def elsewhere(versions, tmp_path, monkeypatch):
+    """In a folder without a repository; the versions are in ``../work``."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return versions
+
+
+def test_a_version_of_a_remote_is_written_without_a_repository(elsewhere, tmp_path) -> None:
+    result = elsewhere("checkout", "--remote", "../work", "main~1", "-o", "x.safetensors")
+    assert "x.safetensors written" in result.err
+    assert load_file("x.safetensors")["layer.weight"][0, 0] == 2
+    at = ("--at", "2026-11-01T12:00Z", "--target", "prod")
+    elsewhere("checkout", "--remote", "../work", *at, "-o", "y.safetensors")
+    assert load_file("y.safetensors")["layer.weight"][0, 0] == 1
+    found = elsewhere(
+        "checkout", "--remote", "../work", "--json", "HEAD", "model.safetensors", "-o", "out"
+    ).json
+    assert found["written"] == ["out/model.safetensors"]
+    names = ["out", "x.safetensors", "y.safetensors"]
+    assert sorted(p.name for p in (tmp_path / "elsewhere").iterdir()) == names
+
+
+def test_what_cannot_be_written_of_a_remote(elsewhere) -> None:
+    said = elsewhere("checkout", "--remote", "../work", "main", code=2).err
+    assert "say where with -o" in said
+    said = elsewhere("checkout", "--remote", "../nowhere", "main", "-o", "x", code=3).err
+    assert "there is no folder" in said
+    said = elsewhere("checkout", "--remote", "../work", "nope", "-o", "x", code=3).err
+    assert "there is no version, branch or tag nope" in said
+    said = elsewhere("checkout", "--remote", "../work", "main", "gone", "-o", "x", code=3).err
+    assert "gone" in said
+    elsewhere("checkout", "--remote", "../work", "main", "-o", "x.safetensors")

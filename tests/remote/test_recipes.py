@@ -1,0 +1,255 @@
+"""Recipes, data sets and weights that were given up, in a transfer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import mvc
+from mvc.api.repository import Repository
+from mvc.errors import (
+    CannotRetrain,
+    NotTrusted,
+    StateForgotten,
+    WeightsDropped,
+)
+from mvc.ids import CommitId
+from mvc.recipes import weights
+from mvc.remote.door import Wanted
+from mvc.remote.receiver import receive
+from mvc.remote.sender import send
+from mvc.repo.lookup import availability
+from mvc.repo.lookup.availability import Dropped
+from tests.recipes.by_hand import drop
+from tests.recipes.trainings import Conv, make_images, train_images
+
+pytestmark = pytest.mark.usefixtures("prepared", "one_thread")
+
+
+class Story:
+    """An author with a base and a version that was trained from it, and a bare ``server``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root, str(root / "server")
+        self.server = Repository.init(self.url, bare=True)
+        self.author = Repository.init(root / "author")
+        self.author.remotes.add("origin", self.url)
+        self.images = make_images(root / "images", 512)
+        (self.images / "more").write_bytes(random.Random(1).randbytes(1_000_000))
+        self._open = [self.server, self.author]
+        torch.manual_seed(1)
+        self.model = mvc.made(Conv, 64, dropout=0.5)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.base = self.author.commit(self.model.state_dict(), message="base").id
+        self.trained = self.train()
+        self.state = {n: v.clone() for n, v in self.model.state_dict().items()}
+
+    def train(self) -> CommitId:
+        record = self.author.recipes.record(
+            self.model, self.optimizer, data=self.images, service=train_images, verify=False
+        )
+        with record as run:
+            run.train(batch=256)
+        assert run.result is not None
+        return run.result.id
+
+    @property
+    def data(self) -> CommitId:
+        return self.author.recipes.data_set("images").version
+
+    def keep_data_at_home(self) -> None:
+        self.author.remotes.add("origin", self.url, force=True, data="false")
+
+    def clone(self, name: str, states: str = "all") -> Repository:
+        made = mvc.clone(self.url, self.root / name, states=states)
+        self._open.append(made)
+        return made
+
+    def is_right(self, state: dict[str, torch.Tensor]) -> bool:
+        return all(torch.equal(state[name], value) for name, value in self.state.items())
+
+    def close(self) -> None:
+        for repo in self._open:
+            repo.close()
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    made = Story(tmp_path)
+    yield made
+    made.close()
+
+
+def dropped(repo: Repository, id_: CommitId) -> Dropped | None:
+    repo.context.fresh()
+    return availability.dropped(repo.context, id_)
+
+
+def sound(repo: Repository) -> bool:
+    return repo.storage.fsck(full=True).sound
+
+
+def test_a_recipe_alone_reaches_a_third_repository_and_is_trained_again_there(
+    story: Story,
+) -> None:
+    drop(story.author.context, story.trained)
+    story.author.storage.gc(grace="0")
+    pushed = story.author.push()
+    weights_bytes = sum(v.numel() * v.element_size() for v in story.state.values())
+    size = sum(file.stat().st_size for file in story.images.iterdir())
+    assert pushed.bytes < size + 1.5 * weights_bytes
+    assert (pushed.outside, pushed.at_home) == ((), ())
+    third = story.clone("third")
+    for repo in (story.server, third):
+        gone = dropped(repo, story.trained)
+        assert gone is not None and gone.proven_ns is None and not gone.stored
+        assert "not proven" in str(gone)
+        with pytest.raises(WeightsDropped, match="were given up"):
+            repo.checkout(story.trained)
+        assert sound(repo)
+    assert set(third.recipes.code(story.trained)) == set(story.author.recipes.code(story.trained))
+    with pytest.raises(NotTrusted):
+        third.recipes.retrain(story.trained)
+    done = third.recipes.retrain(story.trained, trust=True)
+    assert story.is_right(done.state)
+    third.storage.repack(add=[story.trained], trust=True)
+    assert story.is_right(third.checkout(story.trained))
+    assert sound(third)
+
+
+def test_proofs_do_not_travel(story: Story) -> None:
+    story.author.recipes.retrain(story.trained, trust=True)
+    story.author.push()
+    third = story.clone("third")
+    assert story.is_right(third.checkout(story.trained))
+    with pytest.raises(CannotRetrain, match="is not proven"):
+        third.storage.repack(drop_weights=[story.trained])
+    third.storage.repack(drop_weights=[story.trained], trust=True)
+    third.storage.gc(grace="0")
+    assert dropped(third, story.trained) is not None and sound(third)
+
+
+def test_who_has_the_weights_keeps_them(story: Story) -> None:
+    story.author.push()
+    bob = story.clone("bob")
+    drop(story.author.context, story.trained)
+    story.author.storage.gc(grace="0")
+    second = story.train()
+    story.author.push()
+    bob.fetch()
+    for repo in (story.server, bob):
+        assert dropped(repo, story.trained) is None
+        assert story.is_right(repo.checkout(story.trained))
+        assert repo.checkout(second) and sound(repo)
+
+
+def test_a_clone_with_few_states_takes_along_what_makes_the_weights(story: Story) -> None:
+    drop(story.author.context, story.trained)
+    story.author.push()
+    few = story.clone("few", states="last:1")
+    assert few.forgotten_ns(story.base) is None and few.forgotten_ns(story.data) is None
+    assert story.is_right(few.recipes.retrain(story.trained, trust=True).state)
+    none = story.clone("none", states="none")
+    assert none.forgotten_ns(story.base) is not None
+    none.fetch(versions=[story.trained])
+    assert none.forgotten_ns(story.base) is None and dropped(none, story.trained) is not None
+    assert story.is_right(none.recipes.retrain(story.trained, trust=True).state)
+    assert sound(few) and sound(none)
+
+
+def test_data_that_stay_at_home(story: Story) -> None:
+    """The weights go; training again is refused where the data are not, and asked for at home."""
+    story.keep_data_at_home()
+    pushed = story.author.push()
+    assert pushed.at_home == (story.data,)
+    third = story.clone("third")
+    assert story.is_right(third.checkout(story.trained))
+    for repo in (story.server, third):
+        assert repo.forgotten_ns(story.data) is not None and sound(repo)
+        with pytest.raises(StateForgotten, match=story.data.short):
+            repo.recipes.retrain(story.trained, trust=True)
+        with pytest.raises(StateForgotten, match=story.data.short):
+            repo.storage.repack(drop_weights=[story.trained], trust=True)
+    assert story.is_right(story.author.recipes.retrain(story.trained, trust=True).state)
+    story.author.push(states=[story.data])  # once it is named, it goes
+    third.fetch(versions=[story.data])
+    assert story.is_right(third.recipes.retrain(story.trained, trust=True).state)
+
+
+def test_weights_that_need_data_from_home_must_be_stored(story: Story) -> None:
+    story.keep_data_at_home()
+    drop(story.author.context, story.trained)
+    for _ in range(2):
+        with pytest.raises(WeightsDropped, match=story.trained.short) as error:
+            story.author.push()
+        assert story.data.short in str(error.value)
+        assert f"mvc repack --add {story.trained.short}" in str(error.value.hint)
+    assert not story.server.branches()
+    story.author.storage.repack(add=[story.trained], trust=True)
+    story.author.push()
+    assert story.is_right(story.server.checkout(story.trained))
+
+
+@pytest.mark.parametrize("lacking", ["base", "data"])
+def test_a_receiver_refuses_weights_that_nothing_makes_again(story: Story, lacking: str) -> None:
+    drop(story.author.context, story.trained)
+    home = {getattr(story, lacking)}
+    story.author.context.fresh()
+    wanted = Wanted(versions=(story.trained,))
+    with pytest.raises(WeightsDropped, match=getattr(story, lacking).short):
+        for each in send(story.author.context, wanted, without=home):
+            receive(story.server.context, each)
+    assert not list(story.server.context.fresh().weights())
+
+
+def test_a_base_that_did_not_come_along(story: Story) -> None:
+    story.author.push()
+    few = story.clone("few", states="last:1")
+    assert story.is_right(few.checkout(story.trained))
+    with pytest.raises(StateForgotten, match=story.base.short) as error:
+        few.recipes.retrain(story.trained, trust=True)
+    assert f"'mvc fetch origin {story.base.short}' brings it" in str(error.value.hint)
+    assert few.forgotten_ns(story.data) is None  # the newest of its tag
+    few.fetch(versions=[story.base])
+    assert story.is_right(few.recipes.retrain(story.trained, trust=True).state)
+
+
+def test_a_data_set_by_reference(story: Story) -> None:
+    """Only the reference goes; a push names what can be trained only where the data lie."""
+    author = story.author
+    folder = make_images(story.root / "outside", 16, seed=3)
+    author.recipes.add_data(folder, name="outside", reference=True)
+    story.images = folder
+    second = story.train()
+    state = {n: v.clone() for n, v in story.model.state_dict().items()}
+    assert author.push().outside == ()
+    third = story.train()
+    drop_outside(author, third)
+    pushed = author.push()
+    assert pushed.outside == (third,)
+    elsewhere = story.clone("elsewhere")
+    assert all(torch.equal(elsewhere.checkout(second)[n], v) for n, v in state.items())
+    assert elsewhere.recipes.data_set("outside").source == str(folder)
+    folder.rename(story.root / "gone")
+    with pytest.raises(CannotRetrain, match="data set outside is gone"):
+        elsewhere.recipes.retrain(third, trust=True)
+    (story.root / "gone").rename(folder)
+    assert elsewhere.recipes.retrain(third, trust=True).state
+
+
+def drop_outside(repo: Repository, id_: CommitId) -> None:
+    repo.recipes.retrain(id_, trust=True)
+    weights.drop(repo.context, [id_], outside_data=True)
+
+
+def test_a_data_set_travels_once(story: Story) -> None:
+    first = story.author.push().bytes
+    story.train()
+    again = story.author.push().bytes
+    size = sum(file.stat().st_size for file in story.images.iterdir())
+    assert first > size > again
+    assert story.server.recipes.data_set("images").version == story.data

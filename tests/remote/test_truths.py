@@ -1,0 +1,226 @@
+"""What repositories know of each other: where branches were, states that come back or never do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mvc
+from mvc.api.repository import Repository
+from mvc.cli.operations import moves
+from mvc.errors import DamagedData, RefConflict, StateForgotten, UnknownRevision, WrongUsage
+from mvc.limits import MAX_REF_BYTES
+from mvc.store.journal.entries import Entry, RefChange
+from tests.oracle import reader
+from tests.oracle.holding import held_against
+
+
+class Pair:
+    """A bare repository ``server``, and ``ada`` who works with a clone of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.url = root, str(root / "server")
+        self.server = Repository.init(self.url, bare=True)
+        self.ada = Repository.init(root / "ada")
+        self.ada.remotes.add("origin", self.url)
+        self.ids = [self.ada.commit(state(n), message=f"v{n}").id for n in range(4)]
+        self.ada.push()
+        self.open: list[Repository] = [self.server, self.ada]
+
+    def clone(self, name: str, states: str = "all") -> Repository:
+        made = mvc.clone(self.url, self.root / name, states=states)
+        self.open.append(made)
+        return made
+
+    def clone_of(self, name: str) -> Repository:
+        made = mvc.clone(str(self.root / name), self.root / f"{name}-clone")
+        self.open.append(made)
+        return made
+
+
+def state(n: int) -> dict[str, np.ndarray]:
+    return {"w": np.random.default_rng(n).standard_normal((40, 40)).astype(np.float32)}
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(tmp_path)
+    yield made
+    for repo in made.open:
+        repo.close()
+
+
+def can_read(repo: Repository, rev: object) -> bool:
+    with contextlib.suppress(StateForgotten):
+        return bool(repo.checkout(str(rev)))
+    return False
+
+
+# -- where the branches of a remote were -------------------------------------------------------
+
+
+def test_a_remotes_branches_are_read_shown_and_keep_versions(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    assert [(r.name, r.commit) for r in bob.remote_refs()] == [("origin/main", pair.ids[3])]
+    for name in ("origin/main", "remotes/origin/main"):
+        assert bob.find(name) == bob.find("HEAD")
+    assert bob.find("origin/main~2") == pair.ids[1]
+    assert bob.log(limit=1)[0].refs == ("HEAD", "main", "origin/main")
+    with pytest.raises(UnknownRevision, match="did you mean"):
+        bob.find("origin/mian")
+    bob.branch("origin/main", pair.ids[0])
+    assert bob.find("origin/main") == pair.ids[0], "a branch of one's own comes first"
+    bob.delete_branch("origin/main", force=True)
+    bob.branch("mine")
+    bob.delete_branch("mine")  # the remote's branch leads to it, too
+
+
+def test_what_only_a_remotes_branch_leads_to_is_kept(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    newest = pair.ada.commit(state(9)).id
+    pair.ada.push()
+    bob.fetch()
+    assert bob.log(every=True)[0].refs == ("origin/main",)
+    bob.storage.gc(grace="0")
+    assert can_read(bob, newest)
+    oracle = held_against(pair.root / "bob")
+    assert oracle.refs["remotes/origin/main"] == newest
+    assert bob.storage.fsck(full=True).sound
+    bob.remotes.remove("origin")
+    bob.storage.gc(grace="0")
+    with pytest.raises(UnknownRevision):
+        bob.find(str(newest))
+
+
+def test_an_undo_passes_over_a_fetch(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    made = bob.commit(state(8)).id
+    pair.ada.annotate("HEAD", note="theirs")
+    pair.ada.commit(state(9))
+    pair.ada.push()
+    bob.fetch()
+    fetched = next(o.number for o in bob.oplog() if o.entry.operation == "fetch")
+    with pytest.raises(RefConflict, match="took over what a remote has, which stays"):
+        bob.undo(fetched)
+    assert bob.undo().before.commit == made
+    assert bob.head().commit == pair.ids[3]
+    assert [a.note for a in bob.annotations(pair.ids[3])] == ["theirs"]
+
+
+def test_the_longest_name_of_a_branch_is_followed(pair: Pair) -> None:
+    name, remote = "b" * (MAX_REF_BYTES - len("heads/")), "r" * 32
+    pair.ada.branch(name)
+    pair.ada.push(refs=[name])
+    pair.ada.remotes.add(remote, pair.url)
+    pair.ada.fetch(remote)
+    assert pair.ada.find(f"{remote}/{name}") == pair.ids[3]
+    features = (pair.root / "ada/.mvc/format").read_text().split("features=")[1]
+    assert "entry-tag-38" in features
+    assert reader.Repository(pair.root / "ada/.mvc").refs[f"remotes/{remote}/{name}"]
+    assert pair.ada.storage.fsck().sound
+    store, head = pair.ada.context.store, pair.ids[3]
+    change = RefChange("tags/" + "t" * 200, None, head)
+    with pytest.raises(WrongUsage, match="longer than 200 bytes"):
+        store.publish(lambda: Entry("tag", store.now_ns(), refs=(change,)))
+
+
+# -- states that come back, or never do --------------------------------------------------------
+
+
+def test_a_state_that_never_came_comes_later(pair: Pair) -> None:
+    bob = pair.clone("bob", states="last:1")
+    assert [can_read(bob, id_) for id_ in pair.ids] == [False, False, False, True]
+    assert bob.storage.receipts() == []
+    assert bob.storage.fsck(full=True).forgotten == 3
+    bob.storage.gc(grace="0")
+    bob.fetch("origin", pair.ids[:2])
+    assert [can_read(bob, id_) for id_ in pair.ids] == [True, True, False, True]
+    report = bob.storage.fsck(full=True)
+    assert (report.sound, report.forgotten) == (True, 1)
+    assert held_against(pair.root / "bob").forgotten() == {pair.ids[2]}
+
+
+def test_what_was_forgotten_by_rule_is_here_again(pair: Pair) -> None:
+    first, root = pair.ids[0], pair.ada.version(pair.ids[0]).root
+    pair.ada.storage.forget(keep_last=1, reason="space")
+    assert not can_read(pair.ada, first)
+    store = pair.ada.context.store
+    store.publish(lambda: Entry("fetch", store.now_ns(), here_again=(first,)))
+    assert can_read(pair.ada, first)
+    oracle = held_against(pair.root / "ada")
+    assert oracle.forgotten() == set(pair.ids[1:3])
+    (receipt,) = pair.ada.storage.receipts()
+    (state_,) = (each for each in receipt.states if each.commit == first)
+    assert (state_.root, state_.gone_ns, state_.again_ns is None) == (root, None, False)
+    pair.ada.storage.gc(grace="0")
+    assert can_read(pair.ada, first)
+    report = pair.ada.storage.fsck(full=True)
+    assert (report.sound, report.forgotten) == (True, 2)
+    again = next(o.entry for o in pair.ada.oplog() if o.entry.here_again)
+    assert moves(again) == "1 state here again"
+    pair.ada.storage.forget(first, reason="asked for")
+    store.publish(lambda: Entry("fetch", store.now_ns(), here_again=(first,)))
+    assert not can_read(pair.ada, first), "by name is final"
+    assert first in reader.Repository(pair.root / "ada/.mvc").forgotten()
+
+
+def test_what_was_forgotten_by_name_goes_everywhere(pair: Pair) -> None:
+    bob, eve = pair.clone("bob"), pair.clone("eve")
+    first = pair.ids[0]
+    pair.ada.storage.forget(first, reason="asked for")
+    pair.ada.push()
+    assert not can_read(pair.server, first)
+    bob.fetch()
+    assert not can_read(bob, first)
+    for repo in (pair.server, bob):
+        (ours,), (theirs,) = repo.storage.receipts(), pair.ada.storage.receipts()
+        assert (ours.author, ours.reason, ours.time_ns) == (
+            theirs.author, theirs.reason, theirs.time_ns
+        )  # fmt: skip
+        repo.storage.gc(grace="0")
+        assert repo.storage.receipts()[0].states[0].gone_ns is not None
+        assert repo.storage.fsck(full=True).sound
+    eve.commit(state(11))
+    eve.branch("more")
+    eve.push(refs=["more"])  # from a clone that has it still
+    assert not can_read(pair.server, first)
+    dan = pair.clone("dan")
+    assert not can_read(dan, first)
+    assert dan.storage.receipts()[0].reason == "asked for"
+
+
+def test_a_tombstone_for_the_present_version_waits(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    pair.ada.commit(state(20))
+    pair.ada.storage.forget(pair.ids[3], reason="asked for")
+    pair.ada.push()
+    assert not can_read(pair.server, pair.ids[3]), "a bare repository has no working files"
+    bob.fetch()
+    assert can_read(bob, "HEAD")
+    assert (bob.head().commit, bob.storage.receipts()) == (pair.ids[3], [])
+    bob.remotes.add("other", str(Repository.init(pair.root / "other", bare=True).context.root))
+    bob.push("other")
+    assert not can_read(pair.clone_of("other"), pair.ids[3]), "nobody gets it"
+    bob.storage.gc(grace="0")
+    assert can_read(bob, "HEAD")
+    bob.pull()
+    bob.storage.gc(grace="0")
+    assert not can_read(bob, pair.ids[3])
+    (receipt,) = bob.storage.receipts()
+    assert (receipt.reason, receipt.author) == ("asked for", pair.ada.context.author)
+    assert receipt.states[0].gone_ns is not None
+    assert not (pair.root / "bob/.mvc/held").exists()
+    assert bob.storage.fsck(full=True).sound
+
+
+def test_a_damaged_list_of_what_is_held_back_is_named(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    (pair.root / "bob/.mvc/held").write_bytes(b"\x91\x91\xc0")
+    with pytest.raises(DamagedData, match="the file held is damaged"):
+        bob.storage.gc()
+    (pair.root / "bob/.mvc/held").unlink()
+    bob.storage.gc()

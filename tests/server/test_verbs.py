@@ -1,0 +1,95 @@
+"""clone, fetch, pull and push over https and through ssh, as users call them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import mvc
+from mvc.api.repository import Repository
+from mvc.errors import RefConflict, RemoteRefused
+from tests.remote.kit import ssh
+from tests.remote.kit.proxy import Proxy
+from tests.remote.kit.serving import serving, token
+from tests.server.moving import content, record, served_folder
+
+
+@pytest.fixture(params=["http", "unix", "ssh"])
+def url(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The URL of an empty bare repository."""
+    folder = served_folder(tmp_path / "served")
+    if request.param == "ssh":
+        for name, value in ssh.install(tmp_path / "bin").items():
+            monkeypatch.setenv(name, value)
+        yield f"ssh://lab{folder}/models"
+        return
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read", "push:heads/*", "deploy:lab"))
+    address = f"unix:{tmp_path}/mvc.sock" if request.param == "unix" else "127.0.0.1:0"
+    with serving(folder, address=address) as server:
+        yield f"{server.url}/models"
+
+
+def test_a_repository_is_shared(url: str, tmp_path: Path) -> None:
+    with Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", url)
+        record(ada, 1)
+        ada.push()
+        with mvc.clone(url, tmp_path / "bob") as bob:
+            assert content(bob) == content(ada)
+            record(bob, 2)
+            bob.deploy("HEAD", "lab")
+            bob.push()
+            record(ada, 3)
+            with pytest.raises(RefConflict):
+                ada.push()
+            assert ada.fetch().versions == 1
+            assert ada.find("origin/main") == bob.find("HEAD")
+            assert not ada.fetch().is_news
+
+
+def test_an_idle_fetch_is_one_trip_and_a_push_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = served_folder(tmp_path / "served")
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read", "push:heads/*"))
+    with serving(folder) as server, Proxy(("127.0.0.1", server.port)) as proxy:
+        url = f"http://127.0.0.1:{proxy.port}/models"
+
+        def trips(act: Callable[[], object]) -> int:
+            proxy.again()
+            act()
+            return proxy.trips
+
+        with Repository.init(tmp_path / "ada") as ada:
+            ada.remotes.add("origin", url)
+            record(ada, 1)
+            assert trips(ada.push) <= 3
+            assert trips(ada.push) == 1
+            assert trips(ada.fetch) <= 2  # what it pushed itself
+            assert trips(ada.fetch) == 1
+            with mvc.clone(url, tmp_path / "bob") as bob:
+                record(ada, 2)
+                assert trips(ada.push) <= 3
+                assert trips(bob.fetch) == 2
+                assert trips(bob.fetch) == 1
+
+
+def test_a_push_that_a_scope_forbids_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = served_folder(tmp_path / "served")
+    with serving(folder) as server, Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", f"{server.url}/models")
+        record(ada, 1)
+        with pytest.raises(RemoteRefused, match="a token is needed"):
+            ada.push()
+        monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:heads/x/*"))
+        with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):
+            ada.push()
+        monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:heads/*", name="wider"))
+        ada.push()
+    assert len(content(folder / "models")) == 1
