@@ -29,6 +29,7 @@ ARGUMENTS = {
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
     "identify": ["model.safetensors"], "clone": ["..", "../../copy"], "serve": ["--stdio", ".."],
 }  # fmt: skip
+ARGUMENTS["serve"] = [".."]
 
 
 @pytest.fixture
