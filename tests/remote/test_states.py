@@ -159,6 +159,17 @@ def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Line) -> None:
     assert repo.storage.fsck(full=True).sound
 
 
+def test_a_follower_fetches_what_is_live(line: Line) -> None:
+    repo = line.clone("c", states="none", lazy="true")
+    with mvc.Follower(repo, "prod", to=line.root / "live.safetensors") as follower:
+        first = follower.poll()
+        assert first is not None and first.commit == line.ids[2]
+        repo.deploy(line.ids[5], "prod")
+        assert follower.poll() is not None
+    assert repo.identify(line.root / "live.safetensors")[0].commit == line.ids[5]
+    assert kept(repo, line) == [2, 5]
+
+
 def test_a_lazy_remote_that_is_away(line: Line) -> None:
     repo = line.clone("c", states="none", lazy="true")
     (line.root / "server").rename(line.root / "away")
