@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import fspath
 from pathlib import Path
 
 from mvc.api.repository import Repository
@@ -15,7 +16,7 @@ from mvc.types import PathName, Progress
 
 
 def clone(
-    url: str,
+    url: PathName,
     folder: PathName | None = None,
     *,
     branch: str | None = None,
@@ -55,7 +56,7 @@ def visit(
 
 
 def clone_into(
-    url: str,
+    url: PathName,
     folder: PathName | None,
     options: CloneOptions,
     *,
@@ -64,4 +65,4 @@ def clone_into(
 ) -> Cloned:
     """As ``clone``; returns what came."""
     place = None if folder is None else Path(folder)
-    return clone_repository(url, place, options, config=config, progress=progress)
+    return clone_repository(fspath(url), place, options, config=config, progress=progress)

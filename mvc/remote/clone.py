@@ -22,7 +22,9 @@ from mvc.io.process import boot_id
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import Head, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import PLACE, Fetched, fetch_from
+from mvc.remote.fetch import Fetched, fetch_from
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place
+from mvc.remote.receiver import place_of
 from mvc.remote.remotes import (
     DEFAULT,
     Remote,
@@ -72,7 +74,7 @@ class Cloned(Struct, frozen=True):
     restored: Restored | None
 
 
-class _State(Struct, frozen=True):
+class _Unfinished(Struct, frozen=True):
     """What is cloned here, since when the machine runs, and what came already."""
 
     url: str
@@ -141,7 +143,7 @@ def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
             f"another process clones into {printable(str(place))}", hint="wait until it is done"
         )
     with lock:
-        _check_state(fs, beside, _State(remote.url, boot_id()))
+        _check_state(fs, beside, _Unfinished(remote.url, boot_id()))
         try:
             yield beside
         except BaseException:
@@ -151,12 +153,12 @@ def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
         fs.remove_tree(beside)
 
 
-def _check_state(fs: FileSystem, beside: Path, now: _State) -> None:
+def _check_state(fs: FileSystem, beside: Path, now: _Unfinished) -> None:
     """Begins anew where what is there may lack what was not flushed before a power loss."""
     before = None
     if fs.stat(beside / _STATE) is not None:
         with suppress(msgspec.MsgspecError, ValueError):
-            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_State)
+            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_Unfinished)
     if before is not None and before.url != now.url:
         raise WouldOverwrite(
             f"a clone of {printable(before.url)} was not finished here",
@@ -169,7 +171,7 @@ def _check_state(fs: FileSystem, beside: Path, now: _State) -> None:
 
 
 def _has_come(fs: FileSystem, beside: Path, remote: Remote) -> bool:
-    return fs.stat(beside / FOLDER / REMOTES / remote.name / PLACE) is not None
+    return fs.stat(beside / FOLDER / REMOTES / remote.name / FETCHED) is not None
 
 
 @contextmanager
@@ -198,10 +200,13 @@ def _build(
             there = door.head()
             to = _current(there, remote, options)
             done = fetch_from(
-                context, remote, door, there, Wanted(states=states_of(options.states)),
-                progress=progress,
+                context, remote, door, there,
+                wanted=Wanted(states=states_of(options.states)), progress=progress,
             )  # fmt: skip
         _begin(context, remote, to, options)
+        tips = tuple(bytes(v) for v in there.refs.values() if isinstance(v, CommitId))
+        known = KnownPlace(there.identity, place_of(context.fresh()), tips)
+        keep_place(context, remote, PUSHED, known)
     fs.flush(beside / FOLDER)
     return done
 

@@ -59,6 +59,7 @@ class Wanted(Struct, frozen=True):
     together; they are sent whole. ``again``: versions that it has without their states, which it
     wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
+    ``due``: versions that it has from elsewhere, of which it gets all that is said.
     """
 
     after: Place | None = None
@@ -68,6 +69,7 @@ class Wanted(Struct, frozen=True):
     objects: tuple[bytes, ...] = ()
     again: tuple[CommitId, ...] = ()
     without: frozenset[CommitId] = frozenset()
+    due: tuple[CommitId, ...] = ()
 
 
 class Move(Struct, frozen=True):

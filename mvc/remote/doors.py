@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from mvc.errors import NotARepository, RemoteUnreachable
 from mvc.io.files import FileSystem
@@ -32,15 +33,19 @@ def open_door(remote: Remote | str, context: Context | None = None) -> Door:
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))
     if remote.scheme == "file":
-        _check_folder(FileSystem(), Path(remote.url))
-    opened: Callable[[Remote, Context | None], Door] = import_module(
-        _DOORS[remote.scheme]
-    ).open_door
+        check_folder(Path(remote.url))
+    opened: Callable[[Remote, Context | None], Door] = door_module(remote).open_door
     return opened(remote, context)
 
 
-def _check_folder(fs: FileSystem, folder: Path) -> None:
+def door_module(remote: Remote) -> ModuleType:
+    """The module of a remote's door, imported."""
+    return import_module(_DOORS[remote.scheme])
+
+
+def check_folder(folder: Path) -> None:
     """Refuses a folder that cannot be a remote, in words of remotes."""
+    fs = FileSystem()
     shown = printable(str(folder))
     if fs.stat(folder) is None:
         raise RemoteUnreachable(

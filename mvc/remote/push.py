@@ -7,7 +7,7 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 from msgspec import Struct
@@ -21,34 +21,25 @@ from mvc.errors import (
     UnknownRevision,
     WeightsDropped,
 )
-from mvc.ids import CommitId
+from mvc.ids import DIGEST_SIZE, CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, printable
 from mvc.remote.door import Door, Head, Move, Received, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import PLACE as FETCHED
-from mvc.remote.fetch import (
-    Change,
-    KnownPlace,
-    RefUpdate,
-    check_same,
-    keep_place,
-    known_place,
-    nearest_kept,
-)
+from mvc.remote.fetch import Change, RefUpdate, nearest_kept
 from mvc.remote.moves import advances, leads_to, shown
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, check_same, keep_place, known_place
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import Sending, send
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
-from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
+from mvc.repo.lookup.commits import Ancestors, leading_to
+from mvc.repo.lookup.refs import BRANCH, TAG, branches, tags
 from mvc.repo.lookup.refs import head as own_head
-from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.types import Bytes, Progress
 
-PLACE = "pushed"
 _TRIES = 4
 _NOTHING = encode_entries(())
 
@@ -69,8 +60,10 @@ class PushOptions(Struct, frozen=True):
 class Pushed(Struct, frozen=True):
     """``versions`` and ``operations`` that went, or would, and their ``bytes``.
 
-    ``passed_over``: tags that are another version there. ``outside``: versions without weights that
-    can be trained again only where their data lie. ``at_home``: data sets whose contents stay here.
+    ``passed_over``: tags that are another version there. ``held``: versions that were forgotten by
+    name here and are kept there for now, because something stands on them. ``outside``: versions
+    without weights that can be trained again only where their data lie. ``at_home``: data sets
+    whose contents stay here.
     """
 
     remote: str
@@ -79,6 +72,7 @@ class Pushed(Struct, frozen=True):
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    held: tuple[CommitId, ...] = ()
     outside: tuple[CommitId, ...] = ()
     at_home: tuple[CommitId, ...] = ()
 
@@ -124,11 +118,11 @@ def push(
         else:
             work.run(wanted, moves)
             _note_refs(context, remote, updates)
-            work.note()
+            work.note(updates)
         return Pushed(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
-            operations=work.operations, bytes=work.bytes, outside=work.outside,
-            at_home=work.at_home,
+            operations=work.operations, bytes=work.bytes, held=tuple(work.held),
+            outside=work.outside, at_home=work.at_home,
         )  # fmt: skip
 
 
@@ -232,7 +226,7 @@ class _Plan:
         change: Change = "new" if there is None else "deleted" if new is None else "forward"
         if there is not None and new is not None and not self._advances(name, there, new):
             change = "forced"
-        return RefUpdate(name, self._tracking(name), there, new, change)
+        return RefUpdate(name, self._tracking(name), there, new, change=change)
 
     def _advances(self, name: str, old: CommitId, new: CommitId) -> bool:
         return advances(name) and leads_to(self._context, new, old, {})
@@ -330,23 +324,21 @@ class _Push:
         self._sent: set[CommitId] = set()
         self._last: Slice | None = None
         self.bytes = self.versions = self.operations = 0
+        self.held: dict[CommitId, None] = {}
+        self._refused = frozenset[CommitId]()
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
-        """What the remote lacks of these versions, as far as it is known."""
-        context, remote = self._context, self._remote
-        theirs = {value for value in self._head.refs.values() if isinstance(value, CommitId)}
-        seen = {ref.commit for ref in remote_refs(context, remote.name)} if remote.name else set()
-        known = known_place(context, remote, PLACE)
-        after = None
-        if known is not None and known.identity == self._head.identity:
-            news = {
-                value
-                for name, value in self._head.refs.items()
-                if name.startswith(BRANCH) and isinstance(value, CommitId)
-            } - seen
-            after = None if news else known.place  # others brought versions of which truths are due
-        have = frozenset(id_ for id_ in theirs if context.store.has_commit(id_))
-        return Wanted(after, versions=tuple(dict.fromkeys([*tips, *have])), have=have)
+        """What the remote lacks of these versions, and is not told yet, as far as it is known."""
+        store, known = self._context.store, known_place(self._context, self._remote, PUSHED)
+        theirs = [*_tips(self._head.refs), *self._head.unnamed]
+        have = [id_ for id_ in theirs if store.has_commit(id_)]
+        versions = tuple(dict.fromkeys([*tips, *have]))
+        if known is None or known.identity != self._head.identity:
+            return Wanted(versions=versions, have=frozenset(have))
+        told = [CommitId(id_) for id_ in known.tips if len(id_) == DIGEST_SIZE]
+        told = [id_ for id_ in told if store.has_commit(id_)]
+        due = leading_to(self._context.fresh(), have, told)  # others have brought these since
+        return Wanted(known.place, versions=versions, have=frozenset(have), due=tuple(due))
 
     def plan(self, wanted: Wanted, *, partial: bool) -> None:
         """Looks at what goes without something.
@@ -416,9 +408,14 @@ class _Push:
                 continue
             if not missing:
                 return
-            known = wanted.objects if wanted.again else ()  # of slices that are sent once more
-            objects = (*known, *missing)
-            wanted = replace(wanted, have=wanted.have | self._sent, objects=objects)
+            if set(missing) <= set(wanted.objects):
+                break
+            wanted = replace(
+                wanted,
+                have=wanted.have | self._sent,
+                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
+                without=wanted.without | self._refused,
+            )
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
@@ -441,15 +438,16 @@ class _Push:
         before = self.bytes
         got = self._door.receive(replace(given, records=self._passing(given.records)))
         if got.missing:
-            self.bytes = before
+            self.bytes, self._refused = before, got.without
             return got
+        self.held.update(dict.fromkeys(got.held))
         self._counted(given)
         self._last = given
         return got
 
     def _counted(self, given: Slice) -> None:
         entries = decode_entries(given.head)
-        self.bytes += len(given.head)
+        self.bytes += len(given.head) if entries else 0
         self.operations += len(entries)
         fresh = {Commit.decode(data).id for each in entries for data in each.commits}
         self.versions += len(fresh - self._sent)
@@ -462,11 +460,17 @@ class _Push:
             if self._progress is not None:
                 self._progress(self.bytes, 0, self._remote.name)
 
-    def note(self) -> None:
-        """Keeps up to where this journal was looked at."""
+    def note(self, updates: Iterable[RefUpdate]) -> None:
+        """Keeps up to where this journal was looked at, and where the remote's refs are now."""
         if self._last is not None and self._last.place is not None and self._remote.name:
-            known = KnownPlace(self._head.identity, self._last.place)
-            keep_place(self._context, self._remote, PLACE, known)
+            now = {**self._head.refs, **{each.name: each.new for each in updates}}
+            tips = tuple(bytes(id_) for id_ in _tips(now))
+            known = KnownPlace(self._head.identity, self._last.place, tips)
+            keep_place(self._context, self._remote, PUSHED, known)
+
+
+def _tips(refs: Mapping[str, RefValue]) -> list[CommitId]:
+    return sorted({value for value in refs.values() if isinstance(value, CommitId)})
 
 
 class _ByValue:

@@ -5,6 +5,7 @@ The file holds names, URLs and options, and no secret: a URL with a password is 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -143,7 +144,7 @@ def normalised(url: str, cwd: Path) -> str:
 def _absolute(path: str, cwd: Path) -> str:
     if not path:
         raise WrongUsage("the path of a remote is empty", hint=_FORMS)
-    return str(cwd / path)
+    return posixpath.normpath(cwd / path)
 
 
 def check_name(name: str) -> str:

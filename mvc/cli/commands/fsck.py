@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mvc.cli.options import CommandOptions, flag, option
+from msgspec.structs import replace
+
+from mvc.cli.elsewhere import at_remote
+from mvc.cli.options import CommandOptions, flag, option, remote
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -38,10 +41,17 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
         needs="repair",
     )
     rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
+    remote: str | None = remote()
 
 
 @verb("mvc fsck --full", _FsckOptions)
-def command(session: Session, args: _FsckOptions) -> int:
+def command(session: Session, args: _FsckOptions) -> int | None:
+    if args.other is not None:
+        args = replace(args, other=args.other.absolute())
+    return at_remote(session, args.remote, lambda: _fsck(session, args))
+
+
+def _fsck(session: Session, args: _FsckOptions) -> int:
     healed = _before_opening(session, args.other) if args.repair else []
     if args.rebuild:
         _rebuild(session)
