@@ -14,7 +14,13 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, HistoryMissing, WeightsDropped
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    HistoryMissing,
+    UnknownRevision,
+    WeightsDropped,
+)
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.maintenance.rewrite_plan import coding_features
@@ -191,6 +197,12 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Received
         absent = {CommitId(lack.commit): lack for lack in each.absent}
         whole = [commit.id for commit in fresh if commit.id not in absent]
         here_again(context, whole)  # refuses one that was forgotten by name
+        for id_ in map(CommitId, each.again):
+            if commits.find(snapshot, id_) is None:
+                raise UnknownRevision(
+                    f"there is no version {id_.short} whose state could be taken",
+                    hint="push the version itself first",
+                )
         again = here_again(context, map(CommitId, each.again))
         known = tuple(commits.get(context, id_) for id_ in again)
         drafts.append(_ReceivedEntry(each, tuple(fresh), known, absent))

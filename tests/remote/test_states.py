@@ -13,6 +13,7 @@ from mvc.api.repository import Repository
 from mvc.errors import (
     RemoteUnreachable,
     StateForgotten,
+    UnknownRevision,
     WrongUsage,
 )
 from mvc.ids import CommitId
@@ -207,8 +208,12 @@ def test_states_are_pushed_to_who_lacks_them(line: Line) -> None:
         assert all(is_right(server, line, number) for number in (0, 2, 5, 6))
         assert server.storage.fsck(full=True).sound
         before = server.context.fresh().position
-        repo.push(states=[line.ids[5]])
+        again = repo.push(states=[line.ids[5], line.ids[0]])
+        assert (again.is_news, again.versions, again.bytes) == (False, 0, 0)
         assert server.context.fresh().position == before
+        mine = repo.commit(state(8)).id
+        with pytest.raises(UnknownRevision, match=mine.short):
+            repo.push(states=[mine])
 
 
 def test_a_version_that_neither_side_has_whole_is_refused(line: Line) -> None:
