@@ -79,6 +79,7 @@ class Storage(Namespace):
         """
         from mvc.maintenance.gc import collect, grace_of, plan_collection
         from mvc.maintenance.leftovers import clear_leftovers
+        from mvc.remote.merging import bury
         from mvc.repo.interrupted import finish_checkouts
 
         context, span = self.context, grace_of(self.context, grace)
@@ -86,6 +87,7 @@ class Storage(Namespace):
             return plan_collection(context, grace=span, progress=progress)
         finish_checkouts(context)  # one may be about to move HEAD to what would be collected
         clear_leftovers(context)
+        bury(context)  # what others forgot by name, and HEAD stood on until now
         return collect(context, grace=span, reason=reason, progress=progress)
 
     def forget(

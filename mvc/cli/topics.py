@@ -22,6 +22,8 @@ TOPICS = {
         {
             "1a2b3c4d5e": "the id of a commit, or its first digits (four or more)",
             "main, v1.2": "a branch or a tag",
+            "origin/main": "where that branch, or tag, of the remote `origin` was at the last "
+            "fetch or push",
             "HEAD": "the version from which the working files come",
             "HEAD~3": "the third ancestor, along first parents; `HEAD~` is `HEAD~1`",
             "HEAD^2": "the second parent; `HEAD^` is the first",

@@ -50,7 +50,7 @@ Explain = Callable[[BaseException], MvcError]
 """Makes the error that the user sees of one that a connection had."""
 
 
-class Link:
+class Client:
     """A server's address: asks it, once or again, and turns its refusals into errors."""
 
     def __init__(
@@ -227,26 +227,26 @@ def _retry_after(answer: BaseHTTPResponse) -> float:
 class HttpDoor:
     """A door to a repository behind a server."""
 
-    def __init__(self, link: Link) -> None:
-        self.url = link.url
-        self._link = link
+    def __init__(self, client: Client) -> None:
+        self.url = client.url
+        self._client = client
 
     def head(self) -> Head:
         """What the remote is now."""
-        return wire.decode_head(self._link.read("GET", "head"))
+        return wire.decode_head(self._client.read("GET", "head"))
 
     def news(self, place: Place, seconds: float = wire.WAIT) -> Head | None:
         """What the remote is once its journal goes beyond ``place``; None if it did not in time."""
         path = f"head?after={place.chain.hex()}&wait={seconds:g}"
-        for tries in self._link.tries():
-            with tries, self._link.ask("GET", path, silence=seconds + _SILENCE) as answer:
+        for tries in self._client.tries():
+            with tries, self._client.ask("GET", path, silence=seconds + _SILENCE) as answer:
                 data = _bounded(answer, wire.MAX_MESSAGE)
                 return None if answer.status == 304 else wire.decode_head(data)
         raise AssertionError("tries end with an error")
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """The remote's entries, in one answer, that goes on at the byte at which it broke off."""
-        stream = _Incoming(self._link, wanted)
+        stream = _Incoming(self._client, wanted)
         try:
             while (received := slices.read(stream.read)) is not None:
                 stream.begins(received.place)
@@ -259,7 +259,7 @@ class HttpDoor:
 
     def receive(self, given: Slice) -> Received:
         """Uploads the slice in parts, and returns what became of it."""
-        upload = _Upload(self._link)
+        upload = _PartedSlice(self._client)
         part = bytearray()
         for piece in slices.write(given):
             view = memoryview(piece).cast("B")
@@ -274,7 +274,7 @@ class HttpDoor:
 
     def close(self) -> None:
         """Ends its connections."""
-        self._link.close()
+        self._client.close()
 
 
 class _Incoming:
@@ -284,11 +284,11 @@ class _Incoming:
     bytes of the next one are here, and ``_hasher`` knows them.
     """
 
-    def __init__(self, link: Link, wanted: Wanted) -> None:
-        self._link, self._wanted = link, wanted
+    def __init__(self, client: Client, wanted: Wanted) -> None:
+        self._client, self._wanted = client, wanted
         self._next: Place | None = None
         self._taken, self._hasher = 0, blake3()
-        self._tries: Iterator[Try] = link.tries()
+        self._tries: Iterator[Try] = client.tries()
         self._pieces: Iterator[bytes] = self._all()
         self._left = memoryview(b"")
 
@@ -319,11 +319,11 @@ class _Incoming:
         self._pieces.close()  # type: ignore[attr-defined]
 
     def _all(self) -> Iterator[bytes]:
-        for tries in self._link.tries():
+        for tries in self._client.tries():
             # Bytes that were not handed on yet are thrown away: they are asked for again.
             path = f"send?skip={self._taken}&check={self._hasher.hexdigest()}"
             body = wire.encode_wanted(self._wanted)
-            with tries, self._link.ask("POST", path, body) as answer:
+            with tries, self._client.ask("POST", path, body) as answer:
                 for _, piece in wire.read_frames(_reader(answer)):
                     tries.progress()
                     yield piece
@@ -335,24 +335,24 @@ def _after(wanted: Wanted, place: Place) -> Wanted:
     return replace(wanted, after=place)
 
 
-class _Upload:
+class _PartedSlice:
     """A slice on its way to a server, part by part."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._id = os.urandom(16).hex()
         self._start = 0  # of the part that is on its way
 
     def add(self, part: bytearray, *, last: bool) -> Received | None:
         """Sends a part; what became of the slice, if this was the last one."""
         sent = 0
-        for tries in self._link.tries():
+        for tries in self._client.tries():
             with tries:
                 if sent < 0:
                     sent = self._held() - self._start
                     if not 0 <= sent <= len(part):
                         raise RemoteUnreachable(
-                            f"{self._link.url} gave up an upload that was interrupted",
+                            f"{self._client.url} gave up an upload that was interrupted",
                             hint="run it again: what was received whole stays",
                         )
                 at, body = self._start + sent, memoryview(part)[sent:]
@@ -363,12 +363,12 @@ class _Upload:
 
     def _held(self) -> int:
         """How many bytes of it the server has."""
-        with self._link.ask("GET", f"receive?upload={self._id}") as answer:
+        with self._client.ask("GET", f"receive?upload={self._id}") as answer:
             text = _bounded(answer, 20)
         return int(text) if text.isdigit() else 0
 
     def _give(self, query: str, body: Bytes) -> Received | None:
-        with self._link.ask("POST", f"receive?{query}", body) as answer:
+        with self._client.ask("POST", f"receive?{query}", body) as answer:
             for kind, payload in wire.read_frames(_reader(answer)):
                 if kind == wire.ANSWER:
                     return wire.decode_received(payload)
@@ -403,7 +403,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
                 hint="use https://, or ssh://",
             )
         headers["Authorization"] = f"Bearer {token}"
-    return HttpDoor(Link(shown, pool, prefix, headers=headers))
+    return HttpDoor(Client(shown, pool, prefix, headers=headers))
 
 
 def _tls(remote: Remote) -> ssl.SSLContext:

@@ -8,15 +8,17 @@ is said of versions that are not here is passed over as well; who sends these la
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mvc.errors import HistoryMissing, RefConflict, RemoteRefused, StateForgotten
+from mvc.errors import DamagedData, HistoryMissing, RefConflict, RemoteRefused, StateForgotten
 from mvc.ids import CommitId, DeploymentId, Root
-from mvc.limits import MAX_NAME_BYTES, MAX_REASON
+from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
 from mvc.maintenance.forget import check_forgettable
 from mvc.model.canonical import decode_text, encode_text
 from mvc.model.names import check_ref
@@ -38,6 +40,9 @@ from mvc.store.journal.entries import (
 from mvc.store.journal.frames import Recorded
 from mvc.store.journal.stamps import NODE, LateStamp, Stamp, deployment_id
 from mvc.store.snapshot import Snapshot
+
+HELD = "held"
+"""The file in ``.mvc`` of what others forgot by name and is kept for now."""
 
 AHEAD_NS = 24 * 3600 * 10**9
 """What is dated further ahead of the receiver's clock is refused."""
@@ -284,6 +289,7 @@ class Merger:
         if not self._all_stamped and any(each.deployments for each in truths):
             self._context.fresh()
             stamping.stamp_all(self._context.store)
+        bury(self._context)
 
     def merge(self, truths: Truths, own: Collection[CommitId] = ()) -> Merged:
         """What is new here; call it under the journal's lock, after ``prepare``.
@@ -296,6 +302,8 @@ class Merger:
         check_clock(truths.time_ns, now_ns, "an operation")
         late = self._late() if truths.deployments else ()
         forgotten, weights, held = _forgotten(context, truths)
+        if held:
+            _hold(context, truths, held)
         return Merged(
             decode_text(truths.author),
             decode_text(truths.reason),
@@ -436,3 +444,80 @@ def _forgotten(
 def _buries(entry: Entry, id_: CommitId) -> bool:
     """Whether an entry forgets a version's state by name."""
     return any(each.named and each.commit == id_ for each in entry.forgotten)
+
+
+# -- what is forgotten elsewhere, and kept here for now ----------------------------------------
+
+
+def held_back(context: Context) -> frozenset[CommitId]:
+    """Versions that another repository forgot by name, and that stay here for now.
+
+    Their states are given to nobody.
+    """
+    return frozenset(CommitId(s.commit) for each in _held(context) for s in each.tombstones)
+
+
+def bury(context: Context) -> tuple[CommitId, ...]:
+    """Forgets what is held back, where nothing stands in the way any more; durable on return."""
+    if not (waiting := _held(context)):
+        return ()
+    store, done = context.store, list[CommitId]()
+    for truths in waiting:
+
+        def make(truths: Truths = truths) -> Entry:
+            marks, weights, held = _forgotten(context, truths)
+            if not marks:  # what was published before is durable by now
+                _write_held(context, [each for each in _held(context) if each != truths])
+                if held:
+                    _hold(context, truths, held)
+                raise _NothingToBury
+            merged = Merged(
+                decode_text(truths.author),
+                decode_text(truths.reason),
+                truths.time_ns,
+                forgotten=marks,
+                weights=weights,
+            )
+            return merged.into(Entry("forget", store.now_ns(), "by name"))
+
+        with suppress(_NothingToBury):
+            while True:
+                done += (each.commit for each in store.publish(make).entry.forgotten)
+    return tuple(done)
+
+
+class _NothingToBury(Exception):
+    """It is forgotten already, or still in use."""
+
+
+def _hold(context: Context, truths: Truths, held: Collection[CommitId]) -> None:
+    """Remembers tombstones that are not in force yet; under the journal's lock."""
+    stones = tuple(each for each in truths.tombstones if each.commit in held)
+    kept = Truths(truths.time_ns, truths.author, truths.reason, tombstones=stones)
+    if kept not in (waiting := _held(context)):
+        _write_held(context, [*waiting, kept])
+
+
+def _held(context: Context) -> list[Truths]:
+    store = context.store
+    if store.fs.stat(store.folder / HELD) is None:
+        return []
+    data = store.fs.read_bytes(store.folder / HELD, MAX_ENTRY)
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise DamagedData(
+            f"the file {HELD} is damaged, which lists versions that others have forgotten",
+            hint=f"delete .mvc/{HELD}, and .mvc/remotes: then a fetch asks for all of it again",
+        ) from error
+
+
+def _write_held(context: Context, waiting: Sequence[Truths]) -> None:
+    store = context.store
+    if waiting:
+        store.fs.write_atomic(store.folder / HELD, msgspec.msgpack.encode(waiting))
+    else:
+        store.fs.unlink(store.folder / HELD, missing_ok=True)
+
+
+_decoder = msgspec.msgpack.Decoder(list[Truths])

@@ -8,7 +8,6 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 
 from msgspec import Struct, field
@@ -52,6 +51,7 @@ from mvc.types import Bytes
 PUSHED, FETCHED = "receive", "fetch"
 """The operations of entries that came in: pushed by others, or fetched."""
 _TRIES = 8
+_MEMBERS = 1 << 21  # objects and pieces of a slice
 _HEADER = 8 * MIB
 _BODY = 8 * PIECE
 
@@ -59,13 +59,16 @@ _BODY = 8 * PIECE
 class _ReceivedEntry(Struct):
     """An entry that was sent, which of its versions are new here, and where its records lie.
 
-    ``again``: versions that were here without their states, which have come.
+    ``again``: versions that were here without their states or weights, which have come;
+    ``marked`` and ``restored`` say so in the journal.
     """
 
     sent: Sent
     fresh: tuple[Commit, ...] = ()
-    again: tuple[Commit, ...] = ()
     absent: dict[CommitId, Absent] = field(default_factory=dict)
+    again: tuple[Commit, ...] = ()
+    marked: tuple[CommitId, ...] = ()
+    restored: tuple[Weights, ...] = ()
     records: list[Placed] = field(default_factory=list)
     regions: tuple[Region, ...] = ()
     marks: tuple[bytes, ...] = ()
@@ -110,12 +113,15 @@ class _ReceivedEntry(Struct):
                 for commit, lack in lacks
                 if lack.why != "dropped"
             ),
-            weights=tuple(
-                Weights(commit.id, "dropped", lack.path, lack.milliseconds)
-                for commit, lack in lacks
-                if lack.why == "dropped"
+            weights=(
+                *self.restored,
+                *(
+                    Weights(commit.id, "dropped", lack.path, lack.milliseconds)
+                    for commit, lack in lacks
+                    if lack.why == "dropped"
+                ),
             ),
-            here_again=tuple(commit.id for commit in self.again),
+            here_again=self.marked,
         )
 
 
@@ -148,9 +154,14 @@ def receive(
             _take_records(store.graph, packs, given.records, drafts)
             work = _Publication(context, drafts, given.moves, local=local, scopes=scopes)
             for _ in range(_TRIES):
-                context.fresh()
-                with suppress(ConcurrentRewrite):
+                generation = context.fresh().generation
+                try:
                     moved = work.run(packs)
+                except (ConcurrentRewrite, DamagedData, Missing):
+                    # Maintenance may have taken away what was read.
+                    if context.fresh().generation == generation:
+                        raise
+                else:
                     place = place_of(store.snapshot)
                     return Received(place, moved=moved, held=tuple(work.held))
     except Missing as missing:
@@ -195,19 +206,31 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Received
             new.add(commit.id)
             fresh.append(commit)
         absent = {CommitId(lack.commit): lack for lack in each.absent}
-        whole = [commit.id for commit in fresh if commit.id not in absent]
-        here_again(context, whole)  # refuses one that was forgotten by name
-        for id_ in map(CommitId, each.again):
-            if commits.find(snapshot, id_) is None:
-                raise UnknownRevision(
-                    f"there is no version {id_.short} whose state could be taken",
-                    hint="push the version itself first",
-                )
-        again = here_again(context, map(CommitId, each.again))
-        known = tuple(commits.get(context, id_) for id_ in again)
-        drafts.append(_ReceivedEntry(each, tuple(fresh), known, absent))
+        draft = _ReceivedEntry(each, tuple(fresh), absent)
+        here_again(context, [given.commit.id for given in draft.given])  # refuses a tombstone's
+        _come_back(context, draft)
+        drafts.append(draft)
     _check_made_from(context, drafts)
     return drafts or [_ReceivedEntry(Sent())]
+
+
+def _come_back(context: Context, draft: _ReceivedEntry) -> None:
+    """Notes which versions without states, or without weights, have theirs again."""
+    ids = [CommitId(id_) for id_ in draft.sent.again]
+    for id_ in ids:
+        if not context.store.has_commit(id_):
+            raise UnknownRevision(
+                f"there is no version {id_.short} whose state could be taken",
+                hint="push the version itself first",
+            )
+    draft.marked = here_again(context, ids)
+    for id_ in ids:
+        gone = None if id_ in draft.absent else availability.dropped(context, id_)
+        if gone is not None:
+            took = round(gone.seconds * 1000)
+            draft.restored += (Weights(id_, "restored", gone.path, took),)
+        if gone is not None or id_ in draft.marked:
+            draft.again += (commits.get(context, id_),)
 
 
 def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry]) -> None:
@@ -230,12 +253,15 @@ def _take_records(
     graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
     """Appends the records of every entry, but those of which all objects are here already."""
-    source = _Source(parts)
+    source, members = _Source(parts), 0
     for draft in drafts:
         left = draft.sent.size
         while left:
             head, header = _header(source, left)
             left -= header.size
+            members += len(header.members)
+            if members > _MEMBERS:
+                raise DamagedData("a slice brings more objects than any has")
             if not draft.is_new or all(map(graph.holds, header.by_id)):
                 for _ in source.parts(header.body_size):
                     pass

@@ -83,8 +83,9 @@ def require(scopes: Iterable[str], deed: Deed, name: str = "") -> None:
     """Raises RemoteRefused unless ``allows``."""
     if not allows(scopes, deed, name):
         scope = f"{deed}:{printable(name)}" if name else deed
+        told = "; a push tells all deployments of its versions" if deed == "deploy" else ""
         raise RemoteRefused(
-            f"this needs the scope {scope}",
+            f"this needs the scope {scope}{told}",
             hint="ask who runs the remote for a token that has it",
         )
 

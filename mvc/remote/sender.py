@@ -14,7 +14,7 @@ from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
-from mvc.remote.merging import TruthReader
+from mvc.remote.merging import TruthReader, held_back
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
@@ -115,6 +115,7 @@ class Sending:
         self, context: Context, wanted: Wanted, without: Container[CommitId] = frozenset()
     ) -> None:
         self._context, self._wanted, self._without = context, wanted, without
+        self._buried = wanted.without | held_back(context)
         self.reached: Place | None = None
         self.gone: set[CommitId] = set()
         self._snapshot = context.fresh()
@@ -217,7 +218,7 @@ class Sending:
     def _mark(self, id_: CommitId) -> Lack | None:
         """Why the state of a version is not here, or must not go; None if it is and may."""
         mark = availability.forgotten(self._context, id_)
-        if id_ in self._wanted.without or (mark is not None and mark.named):
+        if id_ in self._buried or (mark is not None and mark.named):
             return "name"
         return None if mark is None else "rule"
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from blake3 import blake3
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mvc.errors import DamagedData
 from mvc.ids import DIGEST_SIZE, CommitId
-from mvc.limits import MAX_ENTRY, MIB
+from mvc.limits import MAX_DIMENSIONS, MAX_ENTRY, MAX_NAME_BYTES, MIB
 from mvc.model.tensor import TensorSpec
 from mvc.remote.door import Move, Place, Slice
 from mvc.remote.merging import Truths
@@ -26,12 +26,15 @@ SLICE = 64 * MIB
 """Bytes of records in a slice of several entries; one entry may have more."""
 HEADS = MIB // 4
 """Bytes of a slice's entries, without records, after which it ends."""
-MAX_HEAD = 2 * MAX_ENTRY
+MAX_HEAD = MAX_ENTRY + 4 * MIB
+_MOST = 10_000  # entries of a slice
+_MANY = 200_000  # rows of one of their lists
 _MAX_RECORDS = 1 << 50
 _MAGIC = b"mvS1"
 _PREFIX = struct.Struct("<4sIIQ")
 _PART = MIB
 
+Id = Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 Lack = Literal["rule", "name", "dropped"]
 """Why a state does not travel: forgotten (or not wanted), forgotten by name, weights given up."""
 
@@ -42,18 +45,18 @@ class Absent(Struct, frozen=True, array_like=True):
     ``milliseconds``: what the training of weights that were given up takes.
     """
 
-    commit: bytes
+    commit: Id
     why: Lack
-    path: str = ""
-    milliseconds: int = 0
+    path: Annotated[str, Meta(max_length=MAX_NAME_BYTES)] = ""
+    milliseconds: Annotated[int, Meta(ge=0, le=1 << 62)] = 0
 
 
 class SentShape(Struct, frozen=True, array_like=True):
     """Dtype and shape of an object that no version of the slice names."""
 
-    id: bytes
+    id: Id
     dtype: str
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], Meta(max_length=MAX_DIMENSIONS)]
 
     @property
     def spec(self) -> TensorSpec:
@@ -68,11 +71,11 @@ class Sent(Struct, frozen=True, omit_defaults=True):
     receiver has, and whose states it asked for. ``truths``: what the entry says beside these.
     """
 
-    commits: tuple[bytes, ...] = ()
-    size: int = 0
-    absent: tuple[Absent, ...] = ()
-    again: tuple[bytes, ...] = ()
-    shapes: tuple[SentShape, ...] = ()
+    commits: Annotated[tuple[bytes, ...], Meta(max_length=_MANY)] = ()
+    size: Annotated[int, Meta(ge=0)] = 0
+    absent: Annotated[tuple[Absent, ...], Meta(max_length=_MANY)] = ()
+    again: Annotated[tuple[Id, ...], Meta(max_length=_MANY)] = ()
+    shapes: Annotated[tuple[SentShape, ...], Meta(max_length=_MANY)] = ()
     truths: Truths | None = None
 
 
@@ -84,7 +87,9 @@ class _Wire(Struct, array_like=True):
     features: frozenset[str] = frozenset()
 
 
-_entries = msgspec.msgpack.Decoder(tuple[Sent, ...])
+_entries: msgspec.msgpack.Decoder[tuple[Sent, ...]] = msgspec.msgpack.Decoder(
+    Annotated[tuple[Sent, ...], Meta(max_length=_MOST)]
+)
 _wire = msgspec.msgpack.Decoder(_Wire)
 _encode = msgspec.msgpack.Encoder().encode
 

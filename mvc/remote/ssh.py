@@ -24,7 +24,7 @@ from urllib3.connectionpool import HTTPConnectionPool
 
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.model.names import printable
-from mvc.remote.http import HttpDoor, Link, is_no_http
+from mvc.remote.http import Client, HttpDoor, is_no_http
 from mvc.remote.remotes import Remote
 from mvc.repo.config import SSH
 from mvc.repo.context import Context
@@ -168,7 +168,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG
             )
         return _explained(shown, address, *pool.calls[-1].ended())
 
-    return HttpDoor(Link(shown, pool, explain=explain))
+    return HttpDoor(Client(shown, pool, explain=explain))
 
 
 def run(remote: Remote, arguments: Sequence[str]) -> int:

@@ -34,9 +34,10 @@ from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import encode_entry
 from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import MANIFEST, Member
+from mvc.store.publishing.publish import heal
 from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
 from mvc.store.recovery.recover import Recovery
-from mvc.store.snapshot import Snapshot
+from mvc.store.snapshot import JOURNAL, Snapshot
 
 _HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
 _AT_ONCE = 32 << 20  # bytes of pieces that are made together
@@ -59,6 +60,11 @@ class Missing(Exception):
 def opened_ahead(context: Context, entries: Sequence[Entry]) -> Iterator[Snapshot]:
     """The repository as it is once these entries are published."""
     snapshot = context.store.snapshot
+    if snapshot.tip is not None and snapshot.tip.copies < 2:
+        path = snapshot.folder / JOURNAL
+        with snapshot.fs.lock(path), snapshot.fs.open_write(path) as file:
+            snapshot.refresh()
+            heal(snapshot, file)
     at, parts = snapshot.position, list[bytes]()
     for entry in entries:
         data, at = encode_entry(entry, at)

@@ -55,7 +55,7 @@ class _Head(Struct, array_like=True):
     unnamed: tuple[CommitId, ...]
 
 
-class Problem(Struct, array_like=True):
+class _SentError(Struct, array_like=True):
     """An error as it travels."""
 
     kind: str
@@ -132,7 +132,7 @@ def decode_received(data: bytes) -> Received:
 def encode_error(error: MvcError) -> bytes:
     """An error as it travels."""
     hint = None if error.hint is None else error.hint[:_LONGEST_TEXT]
-    return _encode(Problem(error.kind, error.message[:_LONGEST_TEXT], hint))
+    return _encode(_SentError(error.kind, error.message[:_LONGEST_TEXT], hint))
 
 
 _KINDS: dict[str, type[MvcError]] = {
@@ -144,7 +144,7 @@ _KINDS: dict[str, type[MvcError]] = {
 
 def decode_error(data: bytes) -> MvcError:
     """The error that the other end had; RemoteRefused for one of a kind that is not known here."""
-    said = _decode(Problem, data)
+    said = _decode(_SentError, data)
     kind = _KINDS.get(said.kind, RemoteRefused)
     hint = None if said.hint is None else printable(said.hint[:_LONGEST_TEXT])
     return kind(f"remote: {printable(said.message[:_LONGEST_TEXT])}", hint=hint)

@@ -113,9 +113,10 @@ class Annotations:
         """All that was measured of a version, when it was made or later."""
         return merged_metrics(commit, self.of(commit.id))
 
-    def params(self, commit: Commit) -> Mapping[str, str]:
-        """All params of a version, in the same way."""
-        return merged_params(commit, self.of(commit.id))
+    def values(self, commit: Commit) -> tuple[Mapping[str, float], Mapping[str, str]]:
+        """All metrics and params of a version, in the same way, by one look-up."""
+        later = self.of(commit.id)
+        return merged_metrics(commit, later), merged_params(commit, later)
 
 
 def merged_metrics(commit: Commit, later: tuple[Annotation, ...]) -> Mapping[str, float]:

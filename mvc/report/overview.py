@@ -115,6 +115,7 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
     reached.sort(key=lambda commit: commit.time_ns)
     by_id = {commit.id: commit for commit in reached}
     annotations = Annotations(context.store.snapshot)
+    values = {commit.id: annotations.values(commit) for commit in reached}
     return Overview(
         now_ns=now,
         view=view,
@@ -127,8 +128,8 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         live=live_now(context),
         spans=found,
         forgotten=frozenset(history.forgotten),
-        metrics={commit.id: annotations.metrics(commit) for commit in reached},
-        params={commit.id: annotations.params(commit) for commit in reached},
+        metrics={id_: metrics for id_, (metrics, _) in values.items()},
+        params={id_: params for id_, (_, params) in values.items()},
     )
 
 

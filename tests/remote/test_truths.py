@@ -12,7 +12,7 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.cli.operations import moves
-from mvc.errors import RefConflict, StateForgotten, UnknownRevision, WrongUsage
+from mvc.errors import DamagedData, RefConflict, StateForgotten, UnknownRevision, WrongUsage
 from mvc.limits import MAX_REF_BYTES
 from mvc.store.journal.entries import Entry, RefChange
 from tests.oracle import reader
@@ -33,6 +33,11 @@ class Pair:
 
     def clone(self, name: str, states: str = "all") -> Repository:
         made = mvc.clone(self.url, self.root / name, states=states)
+        self.open.append(made)
+        return made
+
+    def clone_of(self, name: str) -> Repository:
+        made = mvc.clone(str(self.root / name), self.root / f"{name}-clone")
         self.open.append(made)
         return made
 
@@ -191,8 +196,31 @@ def test_what_was_forgotten_by_name_goes_everywhere(pair: Pair) -> None:
 def test_a_tombstone_for_the_present_version_waits(pair: Pair) -> None:
     bob = pair.clone("bob")
     pair.ada.commit(state(20))
-    pair.ada.storage.forget(pair.ids[3])
+    pair.ada.storage.forget(pair.ids[3], reason="asked for")
     pair.ada.push()
     assert not can_read(pair.server, pair.ids[3]), "a bare repository has no working files"
     bob.fetch()
     assert can_read(bob, "HEAD")
+    assert (bob.head().commit, bob.storage.receipts()) == (pair.ids[3], [])
+    bob.remotes.add("other", str(Repository.init(pair.root / "other", bare=True).context.root))
+    bob.push("other")
+    assert not can_read(pair.clone_of("other"), pair.ids[3]), "nobody gets it"
+    bob.storage.gc(grace="0")
+    assert can_read(bob, "HEAD")
+    bob.pull()
+    bob.storage.gc(grace="0")
+    assert not can_read(bob, pair.ids[3])
+    (receipt,) = bob.storage.receipts()
+    assert (receipt.reason, receipt.author) == ("asked for", pair.ada.context.author)
+    assert receipt.states[0].gone_ns is not None
+    assert not (pair.root / "bob/.mvc/held").exists()
+    assert bob.storage.fsck(full=True).sound
+
+
+def test_a_damaged_list_of_what_is_held_back_is_named(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    (pair.root / "bob/.mvc/held").write_bytes(b"\x91\x91\xc0")
+    with pytest.raises(DamagedData, match="the file held is damaged"):
+        bob.storage.gc()
+    (pair.root / "bob/.mvc/held").unlink()
+    bob.storage.gc()

@@ -82,7 +82,15 @@ class Away(Struct, frozen=True):
 
 
 class Service:
-    """Runs one training. ``tell(event, **fields)`` reports."""
+    """Runs one training. ``tell(event, **fields)`` reports.
+
+    It gathers the workers, begins with the newest round of the repository or with the model of
+    worker 0, and then takes one event after another. A message goes to the protocol's machine; its
+    answers are sent once the global model that they may lead to is committed. A worker whose
+    process is gone, or that owes an answer for too long, leaves the machine and is waited for, and
+    until then the workers that are done are not let go (``_held``). In the end all get the last
+    model.
+    """
 
     def __init__(self, job: Mapping[str, Any], tell: Tell) -> None:
         self._job, self._tell = job, tell

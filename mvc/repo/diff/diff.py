@@ -115,8 +115,9 @@ def diff(
     metrics, params = {}, {}
     if x is not None and y is not None:
         annotations = Annotations(context.store.snapshot)
-        metrics = _differing(annotations.metrics(x), annotations.metrics(y))
-        params = _differing(annotations.params(x), annotations.params(y))
+        (old_metrics, old_params), (new_metrics, new_params) = map(annotations.values, (x, y))
+        metrics = _differing(old_metrics, new_metrics)
+        params = _differing(old_params, new_params)
     related = _relations(pairs)
     from_head = new.from_head
     return Diff(

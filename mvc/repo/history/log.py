@@ -208,11 +208,8 @@ def _sorted(found: list[Commit], sort: str, annotations: Annotations) -> list[Co
     name = sort.removeprefix("-")
     numbers: dict[CommitId, float] = {}
     for commit in found:
-        later = annotations.of(commit.id)
-        metrics = merged_metrics(commit, later)
-        number = as_number(
-            metrics[name] if name in metrics else merged_params(commit, later).get(name, "")
-        )
+        metrics, params = annotations.values(commit)
+        number = as_number(metrics[name] if name in metrics else params.get(name, ""))
         if number is not None and not math.isnan(number):
             numbers[commit.id] = number
     if found and not numbers:
