@@ -22,19 +22,20 @@ def clone(
     branch: str | None = None,
     states: str = "all",
     bare: bool = False,
-    lazy: bool = False,
     progress: Progress | None = None,
+    **options: str | bool,
 ) -> Repository:
     """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
 
     ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
     default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
-    ``bare``: without working files. ``lazy``: what did not come along is fetched when a method asks
-    for it, a version at a time. What a killed process leaves is gone on with by the same call.
-    Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
+    ``bare``: without working files. ``options``: fields of ``Remote``; with ``lazy`` what did not
+    come along is fetched when a method asks for it, a version at a time. What a killed process
+    leaves is gone on with by the same call. Raises WouldOverwrite for a folder that is not empty,
+    RemoteUnreachable, RemoteRefused.
     """
-    options = CloneOptions(branch=branch, states=states, bare=bare, lazy=lazy)
-    done = clone_into(url, folder, options, progress=progress)
+    chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
+    done = clone_into(url, folder, chosen, progress=progress)
     return Repository.open(done.folder, discover=False)
 
 
@@ -49,7 +50,7 @@ def visit(
     ``clone`` does.
     """
     with FileSystem().temporary_folder() as folder:
-        options = CloneOptions(states="none", bare=True, lazy=True)
+        options = CloneOptions(states="none", bare=True, options={"lazy": True})
         done = clone_into(url, folder / "visited", options, config=config, progress=progress)
         with Repository.open(done.folder, discover=False, config=config) as repo:
             yield repo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from os import fspath
 from pathlib import Path
@@ -65,18 +65,14 @@ class Remotes(Namespace):
         return remotes.find_remote(self.context, name)
 
     def add(
-        self,
-        name: str,
-        url: PathName,
-        *,
-        force: bool = False,
-        options: Mapping[str, str] | None = None,
+        self, name: str, url: PathName, *, force: bool = False, **options: str | bool
     ) -> Remote:
         """Names a repository elsewhere; nothing is fetched yet. With ``force`` one is changed.
 
-        ``options``: fields of ``Remote``, as texts. Raises InvalidName, WrongUsage, RefConflict.
+        ``options``: fields of ``Remote``, such as ``lazy``. Raises InvalidName, WrongUsage,
+        RefConflict.
         """
-        made = remotes.remote_of(name, fspath(url), options or {})
+        made = remotes.remote_of(name, fspath(url), options)
         return remotes.add_remote(self.context, made, force=force)
 
     def remove(self, name: str) -> Remote:

@@ -6,13 +6,12 @@ its place. The same command goes on with what a killed process left there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
 from mvc.errors import Busy, StateForgotten, UnknownRevision, WeightsDropped, WouldOverwrite
 from mvc.ids import CommitId
@@ -23,7 +22,7 @@ from mvc.model.names import check_ref, printable
 from mvc.remote.door import Head, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import Fetched, fetch_from
-from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, tips_of
 from mvc.remote.receiver import place_of
 from mvc.remote.remotes import (
     DEFAULT,
@@ -31,6 +30,7 @@ from mvc.remote.remotes import (
     add_remote,
     check_name,
     normalised,
+    remote_of,
     states_of,
 )
 from mvc.remote.remotes import FOLDER as REMOTES
@@ -51,15 +51,14 @@ _MOST = 1 << 16
 class CloneOptions(Struct, frozen=True):
     """``branch``: the current one of the clone, by default that of the remote. ``states``: whose
     states come along, now and with each fetch. ``bare``: without working files. ``remote``: what
-    the clone calls the repository that it comes from. ``lazy``: states that did not come along are
-    fetched when something asks for them.
+    the clone calls the repository that it comes from; ``options`` are fields of ``Remote``.
     """
 
     branch: str | None = None
     states: str = "all"
     bare: bool = False
     remote: str = DEFAULT
-    lazy: bool = False
+    options: Mapping[str, str | bool] = field(default_factory=dict)
 
 
 class Cloned(Struct, frozen=True):
@@ -105,9 +104,12 @@ def clone(
     clones, UnknownRevision for a branch that is not there, and the errors of ``fetch``.
     """
     chosen, fs = options or CloneOptions(), FileSystem()
-    remote = Remote(normalised(url, fs.cwd()), check_name(chosen.remote), states=chosen.states)
-    remote = replace(remote, lazy=chosen.lazy)
     states_of(chosen.states)
+    remote = remote_of(
+        check_name(chosen.remote),
+        normalised(url, fs.cwd()),
+        {"states": chosen.states, **chosen.options},
+    )
     place = fs.realpath(folder or Path(default_folder(remote.url)))
     with remove_if_failed(fs, place), _building(fs, place, remote) as beside:
         fetched = None
@@ -204,8 +206,8 @@ def _build(
                 wanted=Wanted(states=states_of(options.states)), progress=progress,
             )  # fmt: skip
         _begin(context, remote, to, options)
-        tips = tuple(bytes(v) for v in there.refs.values() if isinstance(v, CommitId))
-        known = KnownPlace(there.identity, place_of(context.fresh()), tips)
+        end = place_of(context.fresh())
+        known = KnownPlace(there.identity, end).after(end, tips_of(there.refs))
         keep_place(context, remote, PUSHED, known)
     fs.flush(beside / FOLDER)
     return done

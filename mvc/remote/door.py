@@ -101,7 +101,8 @@ class Slice(Struct):
 class Received(Struct, frozen=True):
     """What became of a slice: either it is published, or ``missing`` objects are needed first.
 
-    ``place``: the end of the receiver's journal. ``moved``: the names of the refs that moved.
+    ``place``: the end of the receiver's journal, as of what was published; ``begun`` is the number
+    of the first operation of it, 0 for none. ``moved``: the names of the refs that moved.
     ``without``: of the next try (``Wanted``). ``held``: versions that were forgotten by name
     elsewhere and are kept there for now, because something stands on them.
     """
@@ -111,6 +112,7 @@ class Received(Struct, frozen=True):
     moved: tuple[str, ...] = ()
     without: frozenset[CommitId] = frozenset()
     held: tuple[CommitId, ...] = ()
+    begun: int = 0
 
 
 class Door(Protocol):

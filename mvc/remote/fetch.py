@@ -22,7 +22,15 @@ from mvc.remote.door import Door, Head, Move, Place, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.merging import here_again
 from mvc.remote.moves import advances, leads_to
-from mvc.remote.places import FETCHED, PUSHED, KnownPlace, check_same, keep_place, known_place
+from mvc.remote.places import (
+    FETCHED,
+    PUSHED,
+    KnownPlace,
+    check_same,
+    keep_place,
+    known_place,
+    tips_of,
+)
 from mvc.remote.receiver import by_name, place_of, receive
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import decode_entries, encode_entries
@@ -132,10 +140,9 @@ def fetch_from(
     now = KnownPlace(head.identity, work.place or head.place)
     if now != known:
         keep_place(context, remote, FETCHED, now)
-    if (sent := known_place(context, remote, PUSHED)) is not None and sent.place == before:
-        keep_place(context, remote, PUSHED, replace(sent, place=place_of(context.store.snapshot)))
+    _note_told(context, remote, head, before, brought=work.fresh)
     return Fetched(
-        remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes,
+        remote.name, tuple(updates), len(work.fresh), work.operations, bytes=work.bytes,
         held=tuple(work.held),
     )  # fmt: skip
 
@@ -183,6 +190,20 @@ def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId
                 break
             parents = commits.get(context, parents[0]).parents
     return found
+
+
+def _note_told(
+    context: Context, remote: Remote, head: Head, before: Place, *, brought: set[CommitId]
+) -> None:
+    """Has the next push pass over what this fetch brought, if all else was pushed ``before``."""
+    known = known_place(context, remote, PUSHED)
+    if known is None or known.place != before:
+        return
+    now = place_of(context.fresh())
+    tips = [id_ for id_ in tips_of(head.refs) if context.store.has_commit(id_)]
+    if brought.issuperset(known.untold(context, tips)):
+        known = known.after(now, tips)
+    keep_place(context, remote, PUSHED, replace(known, place=now))
 
 
 # -- refs --------------------------------------------------------------------------------------
@@ -267,7 +288,8 @@ class _Fetch:
         self._context, self._remote, self._door = context, remote, door
         self._identity, self._progress = identity, progress
         self.place: Place | None = None
-        self.bytes = self.versions = self.operations = 0
+        self.bytes = self.operations = 0
+        self.fresh: set[CommitId] = set()
         self.held: dict[CommitId, None] = {}
         self._without = frozenset[CommitId]()
 
@@ -312,7 +334,7 @@ class _Fetch:
                     return got.missing
                 self.held.update(dict.fromkeys(got.held))
                 waiting = [u for u in waiting if u not in ready]
-                self._note(each, len(known))
+                self._note(each, known)
         return None if _all_here(self._context, updates) or wanted.after is None else ()
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
@@ -329,10 +351,10 @@ class _Fetch:
     def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)
 
-    def _note(self, given: Slice, versions: int) -> None:
+    def _note(self, given: Slice, fresh: set[CommitId]) -> None:
         entries = decode_entries(given.head)
         self.bytes += len(given.head) if entries else 0
-        self.versions += versions
+        self.fresh |= fresh
         self.operations += len(entries)
         if given.place is not None:
             self.place = given.place

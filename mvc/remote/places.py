@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
 
 from mvc.errors import HistoryMissing, IoFailed
+from mvc.ids import DIGEST_SIZE, CommitId
 from mvc.remote.door import Head, Place
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
+from mvc.repo.lookup.commits import leading_to
+from mvc.store.journal.entries import RefValue
 
 FETCHED = "place"
 """Up to where the remote's journal was read."""
@@ -28,6 +32,21 @@ class KnownPlace(Struct, frozen=True):
     identity: bytes
     place: Place
     tips: tuple[bytes, ...] = ()
+
+    def after(self, place: Place, tips: Iterable[CommitId]) -> KnownPlace:
+        """With another place, and where the refs are by then."""
+        return KnownPlace(self.identity, place, tuple(map(bytes, tips)))
+
+    def untold(self, context: Context, tips: Iterable[CommitId]) -> list[CommitId]:
+        """The versions that lead to ``tips``, and that the remote did not have at the last push."""
+        ids = [CommitId(id_) for id_ in self.tips if len(id_) == DIGEST_SIZE]
+        told = [id_ for id_ in ids if context.store.has_commit(id_)]
+        return leading_to(context.fresh(), tips, told)
+
+
+def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:
+    """The versions that refs name."""
+    return sorted({value for value in refs.values() if isinstance(value, CommitId)})
 
 
 def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | None:

@@ -7,7 +7,7 @@ looked at in ``.mvc/remotes/R/pushed``: if that file is lost, more is looked at 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from msgspec import Struct
@@ -21,23 +21,32 @@ from mvc.errors import (
     UnknownRevision,
     WeightsDropped,
 )
-from mvc.ids import DIGEST_SIZE, CommitId
+from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, printable
-from mvc.remote.door import Door, Head, Move, Received, Slice, Wanted
+from mvc.remote.door import Door, Head, Move, Place, Received, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import Change, RefUpdate, nearest_kept
 from mvc.remote.moves import advances, leads_to, shown
-from mvc.remote.places import FETCHED, PUSHED, KnownPlace, check_same, keep_place, known_place
+from mvc.remote.places import (
+    FETCHED,
+    PUSHED,
+    KnownPlace,
+    check_same,
+    keep_place,
+    known_place,
+    tips_of,
+)
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import Sending, send
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
-from mvc.repo.lookup.commits import Ancestors, leading_to
-from mvc.repo.lookup.refs import BRANCH, TAG, branches, tags
+from mvc.repo.lookup.commits import Ancestors
+from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
-from mvc.store.journal.entries import Entry, RefChange, RefValue
+from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.frames import Recorded
 from mvc.types import Bytes, Progress
 
 _TRIES = 4
@@ -117,7 +126,6 @@ def push(
             work.count(wanted)
         else:
             work.run(wanted, moves)
-            _note_refs(context, remote, updates)
             work.note(updates)
         return Pushed(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
@@ -332,18 +340,19 @@ class _Push:
         self.bytes = self.versions = self.operations = 0
         self.held: dict[CommitId, None] = {}
         self._refused = frozenset[CommitId]()
+        self._end, self._alone = head.place, True  # whether nobody else has written there
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
-        store, known = self._context.store, known_place(self._context, self._remote, PUSHED)
-        theirs = [*_tips(self._head.refs), *self._head.unnamed]
+        context, remote = self._context, self._remote
+        store, known = context.store, known_place(context, remote, PUSHED)
+        seen = [ref.commit for ref in remote_refs(context, remote.name)] if remote.name else []
+        theirs = dict.fromkeys([*tips_of(self._head.refs), *self._head.unnamed, *seen])
         have = [id_ for id_ in theirs if store.has_commit(id_)]
         versions = tuple(dict.fromkeys([*tips, *have]))
         if known is None or known.identity != self._head.identity:
             return Wanted(versions=versions, have=frozenset(have))
-        told = [CommitId(id_) for id_ in known.tips if len(id_) == DIGEST_SIZE]
-        told = [id_ for id_ in told if store.has_commit(id_)]
-        due = leading_to(self._context.fresh(), have, told)  # others have brought these since
+        due = known.untold(context, have)  # others have brought these since
         return Wanted(known.place, versions=versions, have=frozenset(have), due=tuple(due))
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
@@ -438,16 +447,16 @@ class _Push:
 
     def _send_all(self, wanted: Wanted, moves: Sequence[Move]) -> tuple[bytes, ...]:
         """The objects that the remote misses; none if all is there."""
-        held: Slice | None = None
+        waiting = tuple(moves)
         for each in self._slices(wanted):
-            if held is not None and (got := self._give(held)).missing:
+            self._last = each
+            is_last = each.place is not None and not each.place.seen
+            if each.head == _NOTHING and not (is_last and waiting):
+                continue
+            if (got := self._give(replace(each, moves=waiting if is_last else ()))).missing:
                 return got.missing
-            held = each
-        last = held or Slice(_NOTHING, 0, ())
-        if not moves and last.head == _NOTHING:
-            self._last = last
-            return ()
-        return self._give(replace(last, moves=tuple(moves))).missing
+            waiting = () if is_last else waiting
+        return self._give(Slice(_NOTHING, 0, (), waiting)).missing if waiting else ()
 
     def _give(self, given: Slice) -> Received:
         before = self.bytes
@@ -456,8 +465,9 @@ class _Push:
             self.bytes, self._refused = before, got.without
             return got
         self.held.update(dict.fromkeys(got.held))
+        self._alone &= (got.begun or got.place.sequence) == self._end.sequence
+        self._end = got.place
         self._counted(given)
-        self._last = given
         return got
 
     def _counted(self, given: Slice) -> None:
@@ -475,17 +485,22 @@ class _Push:
             if self._progress is not None:
                 self._progress(self.bytes, 0, self._remote.name)
 
-    def note(self, updates: Iterable[RefUpdate]) -> None:
-        """Keeps up to where this journal was looked at, and where the remote's refs are now."""
-        if self._last is not None and self._last.place is not None and self._remote.name:
-            now = {**self._head.refs, **{each.name: each.new for each in updates}}
-            tips = tuple(bytes(id_) for id_ in _tips(now))
-            known = KnownPlace(self._head.identity, self._last.place, tips)
-            keep_place(self._context, self._remote, PUSHED, known)
-
-
-def _tips(refs: Mapping[str, RefValue]) -> list[CommitId]:
-    return sorted({value for value in refs.values() if isinstance(value, CommitId)})
+    def note(self, updates: Sequence[RefUpdate]) -> None:
+        """Keeps where the remote's refs are now, and up to where either journal is dealt with."""
+        context, remote, head = self._context, self._remote, self._head
+        if not remote.name:
+            return
+        noted = _note_refs(context, remote, updates)
+        if self._last is not None and (place := self._last.place) is not None:
+            if noted is not None and noted.sequence == place.sequence:
+                place = Place(noted.after.sequence, noted.after.chain)
+            now = {**head.refs, **{each.name: each.new for each in updates}}
+            known = KnownPlace(head.identity, place).after(place, tips_of(now))
+            keep_place(context, remote, PUSHED, known)
+        read = known_place(context, remote, FETCHED)
+        was_read = head.place.sequence == 1 if read is None else read.place == head.place
+        if self._alone and was_read:  # what was written there since is from here
+            keep_place(context, remote, FETCHED, KnownPlace(head.identity, self._end))
 
 
 class _ByValue:
@@ -499,17 +514,14 @@ class _ByValue:
         return commits.get(self._context, id_).params.get(DATA_SET) == BY_VALUE
 
 
-def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> None:
-    """Keeps where the remote's branches are now."""
-    if not remote.name:
-        return
+def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> Recorded | None:
+    """Records where the remote's branches are now; None if that is known."""
 
     def make() -> Entry:
-        ref, own = context.store.ref, [u for u in updates if u.local.startswith(REMOTE)]
-        changes = tuple(
-            RefChange(u.local, ref(u.local), u.new) for u in own if ref(u.local) != u.new
-        )
-        return Entry("push", context.store.clock.now_ns(), remote.name, refs=changes)
+        return Entry("push", context.store.clock.now_ns(), remote.name, refs=changes())
 
-    if any(u.local.startswith(REMOTE) and context.store.ref(u.local) != u.new for u in updates):
-        context.store.publish(make)
+    def changes() -> tuple[RefChange, ...]:
+        ref, own = context.store.ref, [u for u in updates if u.local.startswith(REMOTE)]
+        return tuple(RefChange(u.local, ref(u.local), u.new) for u in own if ref(u.local) != u.new)
+
+    return context.store.publish(make) if changes() else None

@@ -223,8 +223,8 @@ def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remo
     return remote
 
 
-def remote_of(name: str, url: str, options: Mapping[str, str]) -> Remote:
-    """A remote with options as texts: ``lazy`` is ``true``. Raises WrongUsage."""
+def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
+    """A remote with options, also as texts: ``lazy`` is ``true``. Raises WrongUsage."""
     if unknown := options.keys() - set(_OPTIONS):
         raise WrongUsage(
             f"a remote has no option {printable(min(unknown)[:50])}",

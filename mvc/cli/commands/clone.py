@@ -6,7 +6,8 @@ interrupted goes on with the same command.
 
 from __future__ import annotations
 
-from mvc.cli.options import CommandOptions, argument, flag, option
+from mvc.cli.options import CommandOptions, argument, flag, option, pairs
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell
 from mvc.cli.session import Session, load
@@ -20,13 +21,17 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
     branch: str | None = option("BRANCH", "The branch to begin with.", "-b")
     states: str = option("STATES", "Whose states come along: all, none or last:N.", default="all")
     bare: bool = flag("Without working files, for others to push to.")
+    options: tuple[str, ...] = option(
+        "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-o", "--option"
+    )
 
 
 @verb("mvc clone ssh://gpu/srv/models", _CloneOptions)
 def command(session: Session, args: _CloneOptions) -> None:
     from mvc.api.clone import CloneOptions, clone_into
 
-    options = CloneOptions(branch=args.branch, states=args.states, bare=args.bare)
+    chosen = dict(pairs(args.options, "option"))
+    options = CloneOptions(**fields(args, "branch states bare"), options=chosen)
     with session.progress("receiving") as progress:
         done = clone_into(args.url, args.folder, options, config=load, progress=progress)
     out = session.out

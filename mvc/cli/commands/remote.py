@@ -37,7 +37,9 @@ def command(session: Session, args: _RemoteOptions) -> None:
         raise click.UsageError("-o and -f go with add")
     if action == "add" and len(names) == 2:
         chosen = dict(pairs(args.options, "option"))
-        made = session.repository.remotes.add(*names, force=args.force, options=chosen)
+        if "force" in chosen:
+            raise click.UsageError("force is -f")
+        made = session.repository.remotes.add(*names, force=args.force, **chosen)
         session.out.note(f"{printable(made.name)} is {printable(made.url)}")
     elif action == "remove" and len(names) == 1:
         gone = session.repository.remotes.remove(*names)

@@ -156,9 +156,6 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
     return operation, revert
 
 
-_STAYS = "took over what a remote has, which stays"
-
-
 def _is_final(context: Context, recorded: Recorded) -> bool:
     """Whether it cannot be undone, and has an effect still: weights may be stored again."""
     if recorded.entry.operation == "drop-weights":
@@ -195,7 +192,7 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
     name, what = entry.operation, "moved no branch, no tag and not HEAD: there is nothing to undo"
-    what = _NOT_UNDONE.get(name, _STAYS if name == "fetch" else what)
+    what = _NOT_UNDONE.get(name, what)
     return RefConflict(
         f"operation {recorded.sequence} ({printable(name)}) {what}", hint="; ".join(ways) or None
     )
