@@ -147,6 +147,24 @@ def test_who_has_the_weights_keeps_them(story: Story) -> None:
         assert repo.checkout(second) and sound(repo)
 
 
+def test_weights_that_another_one_has_are_fetched(story: Story) -> None:
+    story.author.push()
+    drop(story.author.context, story.trained)
+    story.author.storage.gc(grace="0")
+    with pytest.raises(WeightsDropped):
+        story.author.checkout(story.trained)
+    assert story.author.fetch(versions=[story.trained]).versions == 1
+    assert dropped(story.author, story.trained) is None
+    assert story.is_right(story.author.checkout(story.trained))
+    drop(story.author.context, story.trained)
+    story.server.context.fresh()
+    drop(story.server.context, story.trained)
+    for repo in (story.author, story.server):
+        repo.storage.gc(grace="0")
+    assert story.author.fetch(versions=[story.trained]).versions == 0
+    assert dropped(story.author, story.trained) is not None and sound(story.author)
+
+
 def test_a_clone_with_few_states_takes_along_what_makes_the_weights(story: Story) -> None:
     drop(story.author.context, story.trained)
     story.author.push()
