@@ -14,7 +14,7 @@ from mvc.errors import StateForgotten
 from mvc.ids import CommitId
 from mvc.remote.door import Wanted
 from mvc.remote.receiver import by_name
-from mvc.testing import open_quietly
+from mvc.testing import HookedFS, open_quietly
 from mvc.testing.history import History, weights
 from tests.remote.kit.carrying import carry
 from tests.remote.kit.same import assert_clean, known, states
@@ -280,3 +280,34 @@ def test_tensors_of_several_pieces(history: History, target: Repository) -> None
     history.repo.commit({"w": state, "b": np.arange(5)})
     carry(history.repo, target)
     assert_arrived(history.repo, target)
+
+
+@pytest.mark.parametrize("moment", ["write", "read", "sync"])
+def test_what_it_builds_on_is_collected_meanwhile(
+    history: History, tmp_path: Path, moment: str
+) -> None:
+    """While records are written, while they are proven, and once they are."""
+    for _ in range(3):
+        history.commit()
+    root = tmp_path / "target"
+    Repository.init(root).close()
+    with open_quietly(root) as target:
+        place = carry(history.repo, target).place
+    made = history.commit()
+    gone, done = history.ids[1:3], list[str]()
+
+    def collect(_: int, op: str, path: Path) -> None:
+        done.append(op if path.suffix == ".pack" and (op == "write" or done) else "")
+        if done[-1] == moment and done.count(moment) == 1:
+            with Repository.open(root) as other:
+                other.storage.forget(gone)
+                other.storage.gc(grace="0")
+
+    with open_quietly(root, fs=HookedFS(collect)) as target:
+        carry(history.repo, target, Wanted(after=place, have=frozenset(gone)))
+        assert moment in done
+        assert states(target, [made]) == states(history.repo, [made])
+        assert_clean(target)
+        lost = set().union(*(history.objects[id_] for id_ in gone))
+        lost -= history.objects[made] | history.objects[history.ids[0]]
+        assert not [id_ for id_ in lost if target.context.store.graph.holds(id_)]
