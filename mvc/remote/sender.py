@@ -120,6 +120,8 @@ class Sending:
         self.gone: set[CommitId] = set()
         self._snapshot = context.fresh()
         self._generation = self._snapshot.generation
+        # Other threads may read on meanwhile: what they find goes the next time.
+        self._end = self._snapshot.position
         self._refs = head_refs(self._snapshot)
         self._start = _begins(self._snapshot, wanted.after)
         self._seen = 0 if wanted.after is None else max(wanted.after.sequence, wanted.after.seen)
@@ -129,7 +131,6 @@ class Sending:
         self._held = Ancestors(self._snapshot, self._have)
         self._truths = TruthReader(self._snapshot)
         self._states = self._with_states()
-        self._end = self._snapshot.position.sequence
         self._closure = Closure(context, self._is_held, self._is_banned, wanted.objects)
         self._features = read_features(context.store.fs, context.store.folder) - {"compacted"}
 
@@ -293,7 +294,7 @@ class Sending:
                 waiting = _Gathered()
             waiting.add(sent, chosen, place)
         if not self._wanted.again:
-            waiting.place = _place(self._snapshot.position)
+            waiting.place = _place(self._end)
         yield self._slice(waiting)
 
     def _slice(self, gathered: _Gathered) -> Slice:
@@ -305,7 +306,7 @@ class Sending:
         for recorded in self._entries():
             sent, chosen = self._sent(recorded)
             if sent is not None:
-                yield sent, chosen, _place(recorded.after, self._end)
+                yield sent, chosen, _place(recorded.after, self._end.sequence)
         for recorded, commit in self._wanted_again() if self._wanted.again else ():
             yield *self._again(recorded, commit), None
 
