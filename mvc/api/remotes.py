@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.api.namespace import Namespace
 from mvc.errors import MvcError, RemoteRefused
@@ -69,10 +70,14 @@ class Remotes(Namespace):
     ) -> Remote:
         """Names a repository elsewhere; nothing is fetched yet. With ``force`` one is changed.
 
-        ``options``: fields of ``Remote``, such as ``lazy``. Raises InvalidName, WrongUsage,
-        RefConflict.
+        ``options``: fields of ``Remote``, such as ``lazy``. Of a bucket it is tried out whether it
+        keeps what pushes at once rely on. Raises InvalidName, WrongUsage, RefConflict, and for a
+        bucket RemoteRefused, RemoteUnreachable, NotInstalled.
         """
         made = remotes.remote_of(name, fspath(url), options)
+        if made.is_bucket:
+            made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
+            door_module(made).check_bucket(made)
         return remotes.add_remote(self.context, made, force=force)
 
     def remove(self, name: str) -> Remote:
@@ -106,19 +111,21 @@ class Remotes(Namespace):
         run: Callable[[Remote, Sequence[str]], int] = door_module(remote).run
         return run(remote, arguments)
 
-    def maintain(self, name: str, act: Callable[[Repository], _T]) -> _T:
+    def maintain(self, name: str, act: Callable[[Repository], _T], *, changes: bool = True) -> _T:
         """Has ``act`` work on the repository of a remote: in a folder, or in a bucket.
 
-        In a bucket it may be called again, after another process has changed the bucket. Raises
+        In a bucket it may be called again, after another process has changed the bucket; without
+        ``changes`` it reads what the bucket itself holds, and nothing is published. Raises
         RemoteRefused for a remote that only its owner can maintain.
         """
         remote, repository = self.find(name), type(self._repo)
         if (folder := self.folder(name)) is not None:
             with repository.open(folder, discover=False) as opened:
                 return act(opened)
-        if remote.scheme in {"s3", "gs", "az", "bucket"}:
-            maintain = door_module(remote).maintain
-            done: _T = maintain(remote, self.context, lambda inside: act(repository(inside)))
+        if remote.is_bucket:
+            module = door_module(remote)
+            run = module.maintain if changes else module.inspect
+            done: _T = run(remote, self.context, lambda inside: act(repository(inside)))
             return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",

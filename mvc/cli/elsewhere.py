@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from mvc.api.repository import Repository
 
 
-def at_remote(session: Session, name: str | None, act: Callable[[], int | None]) -> int | None:
+def at_remote(
+    session: Session, name: str | None, act: Callable[[], int | None], *, changes: bool
+) -> int | None:
     """Runs ``act`` on the repository of a remote, None for the one here; returns its exit code.
 
     One in a folder is worked on as with ``mvc -C``; behind ssh the same command runs there.
+    ``changes``: whether it changes anything.
     """
     if name is None:
         return act()
@@ -33,7 +36,7 @@ def at_remote(session: Session, name: str | None, act: Callable[[], int | None])
         with session.working_on(repository):
             return act()
 
-    return remotes.maintain(name, on)
+    return remotes.maintain(name, on, changes=changes)
 
 
 def _without_remote(arguments: Sequence[str]) -> list[str]:

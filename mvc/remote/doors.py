@@ -11,7 +11,7 @@ from mvc.errors import NotARepository, RemoteUnreachable
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.remote.door import Door
-from mvc.remote.remotes import Remote, normalised
+from mvc.remote.remotes import BUCKETS, Remote, normalised
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
 
@@ -19,7 +19,7 @@ _DOORS: dict[str, str] = {
     "file": "mvc.remote.folder",
     "ssh": "mvc.remote.ssh",
     **dict.fromkeys(("https", "http", "unix"), "mvc.remote.http"),
-    **dict.fromkeys(("s3", "gs", "az", "bucket"), "mvc.remote.bucket"),
+    **dict.fromkeys(BUCKETS, "mvc.remote.bucket"),
 }
 """By scheme the module whose ``open_door(remote, context)`` opens it."""
 

@@ -165,16 +165,20 @@ def receive(
                     if context.fresh().generation == generation:
                         raise
                 else:
-                    end = done[-1].after if done else store.snapshot.position
-                    return Received(
-                        Place(end.sequence, end.chain),
-                        moved=tuple(change.name for each in done for change in each.entry.refs),
-                        held=tuple(work.held),
-                        begun=done[0].sequence if done else 0,
-                    )
+                    return _received(store.snapshot, done, work.held)
     except Missing as missing:
         return Received(place_of(store.snapshot), missing.ids, without=by_name(store.snapshot))
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+
+
+def _received(snapshot: Snapshot, done: Sequence[Recorded], held: Iterable[CommitId]) -> Received:
+    end = done[-1].after if done else snapshot.position
+    return Received(
+        Place(end.sequence, end.chain),
+        moved=tuple(change.name for each in done for change in each.entry.refs),
+        held=tuple(held),
+        begun=done[0].sequence if done else 0,
+    )
 
 
 def by_name(snapshot: Snapshot) -> frozenset[CommitId]:

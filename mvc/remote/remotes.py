@@ -28,6 +28,8 @@ FOLDER = "remotes"
 DEFAULT = "origin"
 _MOST = 1000  # remotes of a repository
 
+BUCKETS = ("s3", "gs", "az", "bucket")
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
 _USER = r"[A-Za-z0-9_][\w.+-]*"
@@ -71,6 +73,11 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     def scheme(self) -> str:
         """The kind of its door."""
         return scheme_of(self.url)
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is a store of objects, which runs no mvc."""
+        return self.scheme in BUCKETS
 
     def folder(self, context: Context) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""

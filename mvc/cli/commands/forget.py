@@ -76,7 +76,8 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)
 def command(session: Session, args: _ForgetOptions) -> int | None:
-    return at_remote(session, args.remote, lambda: _forget(session, args))
+    changes = not args.dry_run and not args.listed
+    return at_remote(session, args.remote, lambda: _forget(session, args), changes=changes)
 
 
 def _forget(session: Session, args: _ForgetOptions) -> int:

@@ -18,7 +18,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, listed, size
-from mvc.errors import HistoryMissing
+from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index, lost_end
@@ -48,7 +48,13 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _FsckOptions) -> int | None:
     if args.other is not None:
         args = replace(args, other=args.other.absolute())
-    return at_remote(session, args.remote, lambda: _fsck(session, args))
+    repairs = args.repair or args.rebuild
+    if repairs and args.remote and session.repository.remotes.find(args.remote).is_bucket:
+        raise RemoteRefused(
+            "a bucket is checked, not repaired",
+            hint="put objects that are damaged back from a copy, or push to a new bucket",
+        )
+    return at_remote(session, args.remote, lambda: _fsck(session, args), changes=repairs)
 
 
 def _fsck(session: Session, args: _FsckOptions) -> int:

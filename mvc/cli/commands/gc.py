@@ -31,7 +31,7 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc gc -n --grace 3d", _GcOptions)
 def command(session: Session, args: _GcOptions) -> int | None:
-    return at_remote(session, args.remote, lambda: _gc(session, args))
+    return at_remote(session, args.remote, lambda: _gc(session, args), changes=not args.dry_run)
 
 
 def _gc(session: Session, args: _GcOptions) -> None:

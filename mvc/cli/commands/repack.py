@@ -87,7 +87,8 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _RepackOptions) -> int | None:
     if args.output is not None:
         args = replace(args, output=str(Path(args.output).absolute()))
-    return at_remote(session, args.remote, lambda: _repack(session, args))
+    changes = not args.dry_run and not args.as_curve
+    return at_remote(session, args.remote, lambda: _repack(session, args), changes=changes)
 
 
 def _repack(session: Session, args: _RepackOptions) -> None:
