@@ -88,14 +88,14 @@ class Remotes(Namespace):
         """The branches and tags of a remote, or of the repository at a URL, as they are now."""
         return refs_of(self.find(name), self.context)
 
-    def holding(self, commit: CommitId) -> list[str]:
+    def holding(self, commit: CommitId) -> tuple[str, ...]:
         """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
         snapshot = self.context.fresh()
-        return [
+        return tuple(
             ref.name
             for ref in remote_refs(self.context)
             if commit in Ancestors(snapshot, [ref.commit])
-        ]
+        )
 
     def folder(self, name: str) -> Path | None:
         """The folder of a remote that is one. Raises RemoteUnreachable, NotARepository."""
