@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
-from mvc.cli.text import count, size
+from mvc.cli.text import count, listed, size
 from mvc.ids import CommitId
 from mvc.model.names import printable
 
@@ -43,6 +43,9 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
         session.out.note(f"the files of data sets stay here: {names}")
     for id_ in done.outside:
         session.out.note(f"{id_.short} can be trained again only where its data lie")
+    if done.denied:
+        lacks = listed([printable(scope) for scope in done.denied], 5)
+        session.out.warn(f"left out, because your token there lacks the scope: {lacks}")
     for id_ in done.held:
         session.out.warn(
             f"{id_.short} was forgotten by name here, and is kept there for now, because something "

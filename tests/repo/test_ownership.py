@@ -38,6 +38,7 @@ ARGUMENTS = {
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
     "identify": ["model.safetensors"], "clone": ["..", "../../copy"],
 }  # fmt: skip
+ARGUMENTS["serve"] = [".."]
 
 
 @pytest.fixture

@@ -38,6 +38,8 @@ _NOT_UNDONE = {
     "clone": "made the repository",
     "deploy": "recorded a deployment, which is not undone",
     "retract": "retracted a deployment, which is not undone",
+    "fetch": "took over what a remote has, which stays",
+    "push": "gave a remote what it has, which stays there",
     "forget": "gave up states, which are gone",
     "drop-weights": "gave up weights, which undo does not bring back",
 }
