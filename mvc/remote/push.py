@@ -439,7 +439,8 @@ class _Push:
             if sent.truths is not None and out:
                 kept = replace(sent.truths, deployments=tuple(d for d in made if d not in out))
                 sent = replace(sent, truths=kept or None)
-            entries.append(sent)
+            if sent != Sent():
+                entries.append(sent)
         return replace(given, head=encode_entries(entries)) if self.denied else given
 
     def count(self, wanted: Wanted) -> None:

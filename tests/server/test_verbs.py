@@ -142,6 +142,7 @@ def test_what_goes_along_unasked_is_left_out_where_a_scope_lacks(
         with Repository.open(folder / "models") as remote:
             assert [live.target for live in remote.live()] == ["lab"]
             assert not list(remote.tags())
+        assert ada.push().denied == done.denied
         monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:*,deploy:*", name="wider"))
         assert ada.push().denied == ()
         with Repository.open(folder / "models") as remote:
