@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import fspath
 from pathlib import Path
 
 from mvc.api.repository import Repository
@@ -15,25 +16,26 @@ from mvc.types import PathName, Progress
 
 
 def clone(
-    url: str,
+    url: PathName,
     folder: PathName | None = None,
     *,
     branch: str | None = None,
     states: str = "all",
     bare: bool = False,
-    lazy: bool = False,
     progress: Progress | None = None,
+    **options: str | bool,
 ) -> Repository:
     """Makes a repository with all that another one has, and opens it; ``origin`` is the other one.
 
     ``folder``: by default the last part of the URL. ``branch``: the current one of the clone, by
     default that of the remote. ``states``: whose states come along (``all``, ``none``, ``last:N``).
-    ``bare``: without working files. ``lazy``: what did not come along is fetched when a method asks
-    for it, a version at a time. What a killed process leaves is gone on with by the same call.
-    Raises WouldOverwrite for a folder that is not empty, RemoteUnreachable, RemoteRefused.
+    ``bare``: without working files. ``options``: fields of ``Remote``; with ``lazy`` what did not
+    come along is fetched when a method asks for it, a version at a time. What a killed process
+    leaves is gone on with by the same call. Raises WouldOverwrite for a folder that is not empty,
+    RemoteUnreachable, RemoteRefused.
     """
-    options = CloneOptions(branch=branch, states=states, bare=bare, lazy=lazy)
-    done = clone_into(url, folder, options, progress=progress)
+    chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
+    done = clone_into(url, folder, chosen, progress=progress)
     return Repository.open(done.folder, discover=False)
 
 
@@ -48,14 +50,14 @@ def visit(
     ``clone`` does.
     """
     with FileSystem().temporary_folder() as folder:
-        options = CloneOptions(states="none", bare=True, lazy=True)
+        options = CloneOptions(states="none", bare=True, options={"lazy": True})
         done = clone_into(url, folder / "visited", options, config=config, progress=progress)
         with Repository.open(done.folder, discover=False, config=config) as repo:
             yield repo
 
 
 def clone_into(
-    url: str,
+    url: PathName,
     folder: PathName | None,
     options: CloneOptions,
     *,
@@ -64,4 +66,4 @@ def clone_into(
 ) -> Cloned:
     """As ``clone``; returns what came."""
     place = None if folder is None else Path(folder)
-    return clone_repository(url, place, options, config=config, progress=progress)
+    return clone_repository(fspath(url), place, options, config=config, progress=progress)

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from os import fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from mvc.errors import MvcError
+from mvc.api.namespace import Namespace
+from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
 from mvc.remote import remotes
-from mvc.remote.doors import open_door
+from mvc.remote.doors import check_folder, door_module, open_door
 from mvc.remote.remotes import Remote
 from mvc.repo import refs
 from mvc.repo.arguments import checked
 from mvc.repo.context import Context
-from mvc.repo.lookup.commits import apart
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.repo.lookup.commits import Ancestors, apart
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, remote_refs
 from mvc.store.journal.entries import RefValue
+from mvc.types import PathName
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
+
+
+_T = TypeVar("_T")
 
 
 class RemoteRefs(Struct, frozen=True):
@@ -45,21 +54,8 @@ class Tracking(Struct, frozen=True):
 
 
 @checked
-class Remotes:
+class Remotes(Namespace):
     """Names, URLs and options of remotes; ``repo.remotes``."""
-
-    def __init__(self, repo: Repository) -> None:
-        self._repo = repo
-
-    @property
-    def context(self) -> Context:
-        """What the repository is made of."""
-        return self._repo.context
-
-    @property
-    def closed(self) -> bool:
-        """Whether the repository is closed."""
-        return self._repo.closed
 
     def list(self) -> list[Remote]:
         """Every remote, by name."""
@@ -69,12 +65,19 @@ class Remotes:
         """The remote of this name; without one ``origin``, or the only one there is."""
         return remotes.find_remote(self.context, name)
 
-    def add(self, name: str, url: str, *, force: bool = False, **options: str) -> Remote:
+    def add(
+        self, name: str, url: PathName, *, force: bool = False, **options: str | bool
+    ) -> Remote:
         """Names a repository elsewhere; nothing is fetched yet. With ``force`` one is changed.
 
-        ``options``: fields of ``Remote``, as texts. Raises InvalidName, WrongUsage, RefConflict.
+        ``options``: fields of ``Remote``, such as ``lazy``. Of a bucket it is tried out whether it
+        keeps what pushes at once rely on. Raises InvalidName, WrongUsage, RefConflict, and for a
+        bucket RemoteRefused, RemoteUnreachable, NotInstalled.
         """
-        made = remotes.remote_of(name, url, options)
+        made = remotes.remote_of(name, fspath(url), options)
+        if made.is_bucket:
+            made = replace(made, url=remotes.normalised(made.url, self.context.store.fs.cwd()))
+            door_module(made).check_bucket(made)
         return remotes.add_remote(self.context, made, force=force)
 
     def remove(self, name: str) -> Remote:
@@ -84,6 +87,50 @@ class Remotes:
     def show(self, name: str | None = None) -> RemoteRefs:
         """The branches and tags of a remote, or of the repository at a URL, as they are now."""
         return refs_of(self.find(name), self.context)
+
+    def holding(self, commit: CommitId) -> list[str]:
+        """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
+        snapshot = self.context.fresh()
+        return [
+            ref.name
+            for ref in remote_refs(self.context)
+            if commit in Ancestors(snapshot, [ref.commit])
+        ]
+
+    def folder(self, name: str) -> Path | None:
+        """The folder of a remote that is one. Raises RemoteUnreachable, NotARepository."""
+        remote = self.find(name)
+        if remote.scheme != "file":
+            return None
+        check_folder(Path(remote.url))
+        return Path(remote.url)
+
+    def run(self, name: str, arguments: Sequence[str]) -> int:
+        """Runs ``mvc`` with these arguments on a remote behind ssh; returns its exit code."""
+        remote = self.find(name)
+        run: Callable[[Remote, Sequence[str]], int] = door_module(remote).run
+        return run(remote, arguments)
+
+    def maintain(self, name: str, act: Callable[[Repository], _T], *, changes: bool = True) -> _T:
+        """Has ``act`` work on the repository of a remote: in a folder, or in a bucket.
+
+        In a bucket it may be called again, after another process has changed the bucket; without
+        ``changes`` it reads what the bucket itself holds, and nothing is published. Raises
+        RemoteRefused for a remote that only its owner can maintain.
+        """
+        remote, repository = self.find(name), type(self._repo)
+        if (folder := self.folder(name)) is not None:
+            with repository.open(folder, discover=False) as opened:
+                return act(opened)
+        if remote.is_bucket:
+            module = door_module(remote)
+            run = module.maintain if changes else module.inspect
+            done: _T = run(remote, self.context, lambda inside: act(repository(inside)))
+            return done
+        raise RemoteRefused(
+            f"{remote.url} is maintained by its owner",
+            hint="who runs it calls 'mvc gc' and the like in its folder",
+        )
 
     def tracking(self, branch: str | None = None) -> Tracking | None:
         """How a branch, by default the current one, stands to that of its remote, without asking.

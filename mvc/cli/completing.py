@@ -51,6 +51,17 @@ def _tags(session: Session) -> list[str]:
     return [ref.name for ref in session.repository.tags()]
 
 
+def _remotes(session: Session) -> list[str]:
+    return [remote.name for remote in session.repository.remotes.list()]
+
+
+def _actions(session: Session, ctx: click.Context) -> list[str]:
+    typed = ctx.params.get("words") or ()
+    if not typed:
+        return ["list", "add", "remove", "show"]
+    return _remotes(session) if typed[0] in {"remove", "show"} and len(typed) == 1 else []
+
+
 def _data_sets(session: Session) -> list[str]:
     return [each.name for each in session.repository.recipes.data_sets()]
 
@@ -141,6 +152,8 @@ complete_orders = _completing(
 complete_tags = _completing(lambda session, _: _tags(session))
 complete_checkout = _completing(_revision_then(_tracked))
 complete_show = _completing(_revision_then(_tensors))
+complete_remotes = _completing(_actions)
+complete_refs = _completing(lambda session, _: [*_branches(session), *_tags(session)])
 complete_topics = _completing(_topics)
 complete_data_sets = _completing(lambda session, _: _data_sets(session))
 _revisions_or_files = _completing(lambda session, _: _revisions(session), files=True)
@@ -163,6 +176,8 @@ COMPLETIONS = {
     "KEY": _completing(_keys),
     "METRIC": complete_metrics,
     "PATH": _completing(_of_version),
+    "REF": complete_refs,
+    "REMOTE": _completing(lambda session, _: _remotes(session)),
     **dict.fromkeys(("OTHER", "REV", "START"), _completing(lambda session, _: _revisions(session))),
     "SPEC": _complete_presets,
     **dict.fromkeys(("T", "TARGET"), _completing(lambda session, _: session.repository.targets())),

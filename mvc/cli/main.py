@@ -102,6 +102,7 @@ def _saying_what_it_waits_for(out: Output) -> Iterator[None]:
 def _invoke(arguments: Sequence[str], session: Session) -> int:
     if not arguments:
         arguments = ["--help"]
+    session.arguments = arguments
     try:
         with program.make_context("mvc", list(arguments), obj=session) as ctx:
             return program.invoke(ctx) or 0

@@ -177,6 +177,11 @@ def reason(needs: str = "") -> Any:
     return option("REASON", what, "-m", "--message", needs=needs)
 
 
+def remote() -> Any:
+    """``--remote NAME``, for commands of maintenance."""
+    return option("REMOTE", "Work on the repository of this remote.")
+
+
 def trust(needs: str) -> Any:
     """``--trust REV``, for commands that train versions again."""
     return option("REV", "Run the stored code of REV, too: a base that is trained first.",

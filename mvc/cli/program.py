@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "config": "Show or change settings.",
         "help": "Explain a command or a topic.",
         "completion": "Print the completion script of a shell.",
+        "train-distributed": "Train one model in several processes that talk seldom.",
     },
     "Look": {
         "ls": "List the files and tensors of a version, or data sets.",
@@ -49,6 +50,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "stats": "Show what the repository holds and costs.",
         "report": "Draw the history: a page to look at, or charts.",
         "pipeline": "Explain pipelines, choose one, or measure all on your models.",
+        "probe": "Compare two runs of a model layer by layer.",
     },
     "Branches": {
         "switch": "Go to another branch.",
@@ -56,18 +58,20 @@ SECTIONS: dict[str, dict[str, str]] = {
         "tag": "List, make or delete tags.",
         "rm": "Take files out of the next commit.",
     },
+    "Remotes": {
+        "clone": "Make a repository with all that another one has.",
+        "remote": "List, add, remove or show other repositories.",
+        "fetch": "Bring what is new in a remote.",
+        "pull": "Fetch, and move the current branch forward.",
+        "push": "Send branches and tags to a remote.",
+        "ls-remote": "List the branches and tags of a remote.",
+        "serve": "Serve repositories to others, by https or through ssh.",
+    },
     "Storage": {
         "repack": "Choose which versions are stored in full.",
         "gc": "Delete unreachable versions and objects, and free their space.",
         "forget": "Delete the states of versions for good.",
         "fsck": "Check every stored byte.",
-    },
-    "Remotes": {
-        "serve": "Serve repositories to others, by https or through ssh.",
-    },
-    "Training": {
-        "probe": "Compare two runs of a model layer by layer.",
-        "train-distributed": "Train one model in several processes that talk seldom.",
     },
 }
 """Commands by section, in the order of ``mvc help --all``, each with its line of help.
@@ -95,7 +99,6 @@ _MOVED: dict[str, str] = {
 _ALIASES: dict[str, tuple[str, ...]] = {"rev-parse": ("show", "--id")}
 """Names that scripts use, and what they stand for; help and completion do not have them."""
 
-_REMOTES = "there are no remotes yet: copy the folder with its .mvc"
 _ELSEWHERE: dict[str, str] = {
     "add": "'mvc commit PATH' records files at once: nothing is staged before",
     "merge": "versions have one parent: nothing is merged",
@@ -106,7 +109,6 @@ _ELSEWHERE: dict[str, str] = {
     "restore": "'mvc checkout HEAD PATH' writes a file as HEAD has it",
     "retract": "'mvc deploy REV TARGET --retract' says that a deployment did not happen",
     "revert": "'mvc checkout REV PATH' and 'mvc commit PATH' record an older state anew",
-    **dict.fromkeys(("clone", "fetch", "pull", "push", "remote"), _REMOTES),
 }
 """What to do instead of a command that people know from git or expect here."""
 

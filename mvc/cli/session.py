@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Session:
     """One run of the program. ``verbosity``: -1 quiet, 0, 1 and more with each -v.
 
-    ``as_json``: the command prints one JSON object.
+    ``as_json``: the command prints one JSON object. ``arguments``: what was typed behind ``mvc``.
     """
 
     def __init__(self) -> None:
@@ -39,6 +39,7 @@ class Session:
         self.debug = False
         self.as_json = False
         self.no_pager = False
+        self.arguments: Sequence[str] = ()
         self._told = False
 
     @property
@@ -171,6 +172,18 @@ class Session:
                 self.out.warn(f"lost: {lost}; refs, history and deployments may be incomplete")
             repository.close()
         self.out.end_page()
+
+    @contextmanager
+    def working_on(self, repository: Repository) -> Iterator[None]:
+        """Has the block work on this repository, which is open already, in place of its own."""
+        own = self.__dict__.get("repository")
+        self.__dict__["repository"] = repository
+        try:
+            yield
+        finally:
+            del self.__dict__["repository"]
+            if own is not None:
+                self.__dict__["repository"] = own
 
     @contextmanager
     def progress(self, verb: str, *, counted: bool = False) -> Iterator[Progress | None]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from mvc.codecs.patch import encode_patch
 from mvc.errors import DamagedData, InvalidTime
 from mvc.ids import CommitId
-from mvc.limits import PIECE
+from mvc.limits import MIB, PIECE
 from mvc.maintenance.history import names_of
 from mvc.maintenance.inventory import Inventory, StoredCoding, inventory_and_contents
 from mvc.maintenance.quarantine import bytes_of, delete, files_in, purged
@@ -52,6 +52,8 @@ from mvc.types import Progress
 DEFAULT_GRACE = timedelta(days=14)
 _LONGEST_GRACE = timedelta(days=36_500)
 _WORTH = 0.05  # a pack is rewritten if at least this share of it is garbage, or weights given up
+_SMALL = 8 * MIB  # bytes of a pack that is joined with others once more than _SCATTERED are smaller
+_SCATTERED = 64
 _BLOCK = 4096  # a journal is not rewritten to save fewer bytes
 
 
@@ -338,8 +340,13 @@ def _pack_uses(found: Inventory, leaves: Flags, sizes: Mapping[int, int]) -> dic
 def _packs_to_move(
     found: Inventory, reach: Reachable, leaves: Flags, packs: Mapping[int, _PackUse]
 ) -> set[int]:
-    """Packs of which much is garbage, or any where every trace of an object has to go."""
+    """Packs of which much is garbage, or any where every trace of an object has to go.
+
+    Also small ones, where there are many.
+    """
     moved = {n for n, use in packs.items() if use.garbage >= _WORTH * use.size}
+    small = {n for n, use in packs.items() if use.size < _SMALL}
+    moved |= small if len(small) > _SCATTERED else set()
     if reach.purge:
         moved |= {n for n, use in packs.items() if use.garbage}
     moved |= {c.record.pack for id_ in reach.banned for c in found.codings.get(id_, ())}

@@ -6,13 +6,12 @@ its place. The same command goes on with what a killed process left there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
 from mvc.errors import Busy, StateForgotten, UnknownRevision, WeightsDropped, WouldOverwrite
 from mvc.ids import CommitId
@@ -22,13 +21,16 @@ from mvc.io.process import boot_id
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import Head, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import PLACE, Fetched, fetch_from
+from mvc.remote.fetch import Fetched, fetch_from
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, tips_of
+from mvc.remote.receiver import place_of
 from mvc.remote.remotes import (
     DEFAULT,
     Remote,
     add_remote,
     check_name,
     normalised,
+    remote_of,
     states_of,
 )
 from mvc.remote.remotes import FOLDER as REMOTES
@@ -49,15 +51,14 @@ _MOST = 1 << 16
 class CloneOptions(Struct, frozen=True):
     """``branch``: the current one of the clone, by default that of the remote. ``states``: whose
     states come along, now and with each fetch. ``bare``: without working files. ``remote``: what
-    the clone calls the repository that it comes from. ``lazy``: states that did not come along are
-    fetched when something asks for them.
+    the clone calls the repository that it comes from; ``options`` are fields of ``Remote``.
     """
 
     branch: str | None = None
     states: str = "all"
     bare: bool = False
     remote: str = DEFAULT
-    lazy: bool = False
+    options: Mapping[str, str | bool] = field(default_factory=dict)
 
 
 class Cloned(Struct, frozen=True):
@@ -72,7 +73,7 @@ class Cloned(Struct, frozen=True):
     restored: Restored | None
 
 
-class _State(Struct, frozen=True):
+class _Unfinished(Struct, frozen=True):
     """What is cloned here, since when the machine runs, and what came already."""
 
     url: str
@@ -103,9 +104,12 @@ def clone(
     clones, UnknownRevision for a branch that is not there, and the errors of ``fetch``.
     """
     chosen, fs = options or CloneOptions(), FileSystem()
-    remote = Remote(normalised(url, fs.cwd()), check_name(chosen.remote), states=chosen.states)
-    remote = replace(remote, lazy=chosen.lazy)
     states_of(chosen.states)
+    remote = remote_of(
+        check_name(chosen.remote),
+        normalised(url, fs.cwd()),
+        {"states": chosen.states, **chosen.options},
+    )
     place = fs.realpath(folder or Path(default_folder(remote.url)))
     with remove_if_failed(fs, place), _building(fs, place, remote) as beside:
         fetched = None
@@ -141,7 +145,7 @@ def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
             f"another process clones into {printable(str(place))}", hint="wait until it is done"
         )
     with lock:
-        _check_state(fs, beside, _State(remote.url, boot_id()))
+        _check_state(fs, beside, _Unfinished(remote.url, boot_id()))
         try:
             yield beside
         except BaseException:
@@ -151,12 +155,12 @@ def _building(fs: FileSystem, place: Path, remote: Remote) -> Iterator[Path]:
         fs.remove_tree(beside)
 
 
-def _check_state(fs: FileSystem, beside: Path, now: _State) -> None:
+def _check_state(fs: FileSystem, beside: Path, now: _Unfinished) -> None:
     """Begins anew where what is there may lack what was not flushed before a power loss."""
     before = None
     if fs.stat(beside / _STATE) is not None:
         with suppress(msgspec.MsgspecError, ValueError):
-            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_State)
+            before = msgspec.json.decode(fs.read_bytes(beside / _STATE, _MOST), type=_Unfinished)
     if before is not None and before.url != now.url:
         raise WouldOverwrite(
             f"a clone of {printable(before.url)} was not finished here",
@@ -169,7 +173,7 @@ def _check_state(fs: FileSystem, beside: Path, now: _State) -> None:
 
 
 def _has_come(fs: FileSystem, beside: Path, remote: Remote) -> bool:
-    return fs.stat(beside / FOLDER / REMOTES / remote.name / PLACE) is not None
+    return fs.stat(beside / FOLDER / REMOTES / remote.name / FETCHED) is not None
 
 
 @contextmanager
@@ -198,10 +202,13 @@ def _build(
             there = door.head()
             to = _current(there, remote, options)
             done = fetch_from(
-                context, remote, door, there, Wanted(states=states_of(options.states)),
-                progress=progress,
+                context, remote, door, there,
+                wanted=Wanted(states=states_of(options.states)), progress=progress,
             )  # fmt: skip
         _begin(context, remote, to, options)
+        end = place_of(context.fresh())
+        known = KnownPlace(there.identity, end).after(end, tips_of(there.refs))
+        keep_place(context, remote, PUSHED, known)
     fs.flush(beside / FOLDER)
     return done
 

@@ -59,6 +59,7 @@ class Wanted(Struct, frozen=True):
     together; they are sent whole. ``again``: versions that it has without their states, which it
     wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
+    ``due``: versions that it has from elsewhere, of which it gets all that is said.
     """
 
     after: Place | None = None
@@ -68,6 +69,7 @@ class Wanted(Struct, frozen=True):
     objects: tuple[bytes, ...] = ()
     again: tuple[CommitId, ...] = ()
     without: frozenset[CommitId] = frozenset()
+    due: tuple[CommitId, ...] = ()
 
 
 class Move(Struct, frozen=True):
@@ -99,7 +101,8 @@ class Slice(Struct):
 class Received(Struct, frozen=True):
     """What became of a slice: either it is published, or ``missing`` objects are needed first.
 
-    ``place``: the end of the receiver's journal. ``moved``: the names of the refs that moved.
+    ``place``: the end of the receiver's journal, as of what was published; ``begun`` is the number
+    of the first operation of it, 0 for none. ``moved``: the names of the refs that moved.
     ``without``: of the next try (``Wanted``). ``held``: versions that were forgotten by name
     elsewhere and are kept there for now, because something stands on them.
     """
@@ -109,6 +112,7 @@ class Received(Struct, frozen=True):
     moved: tuple[str, ...] = ()
     without: frozenset[CommitId] = frozenset()
     held: tuple[CommitId, ...] = ()
+    begun: int = 0
 
 
 class Door(Protocol):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from mvc.errors import NotARepository, RemoteUnreachable
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.remote.door import Door
-from mvc.remote.remotes import Remote, normalised
+from mvc.remote.remotes import BUCKETS, Remote, normalised
 from mvc.repo.context import Context
 from mvc.store.store import FOLDER
 
@@ -18,7 +19,7 @@ _DOORS: dict[str, str] = {
     "file": "mvc.remote.folder",
     "ssh": "mvc.remote.ssh",
     **dict.fromkeys(("https", "http", "unix"), "mvc.remote.http"),
-    **dict.fromkeys(("s3", "gs", "az", "bucket"), "mvc.remote.bucket"),
+    **dict.fromkeys(BUCKETS, "mvc.remote.bucket"),
 }
 """By scheme the module whose ``open_door(remote, context)`` opens it."""
 
@@ -32,15 +33,19 @@ def open_door(remote: Remote | str, context: Context | None = None) -> Door:
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))
     if remote.scheme == "file":
-        _check_folder(FileSystem(), Path(remote.url))
-    opened: Callable[[Remote, Context | None], Door] = import_module(
-        _DOORS[remote.scheme]
-    ).open_door
+        check_folder(Path(remote.url))
+    opened: Callable[[Remote, Context | None], Door] = door_module(remote).open_door
     return opened(remote, context)
 
 
-def _check_folder(fs: FileSystem, folder: Path) -> None:
+def door_module(remote: Remote) -> ModuleType:
+    """The module of a remote's door, imported."""
+    return import_module(_DOORS[remote.scheme])
+
+
+def check_folder(folder: Path) -> None:
     """Refuses a folder that cannot be a remote, in words of remotes."""
+    fs = FileSystem()
     shown = printable(str(folder))
     if fs.stat(folder) is None:
         raise RemoteUnreachable(

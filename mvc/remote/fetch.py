@@ -8,14 +8,13 @@ that file is lost, more is read again.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, HistoryMissing, IoFailed, StateForgotten, WrongUsage
+from mvc.errors import DamagedData, HistoryMissing, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import REMOTE
@@ -23,7 +22,16 @@ from mvc.remote.door import Door, Head, Move, Place, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.merging import here_again
 from mvc.remote.moves import advances, leads_to
-from mvc.remote.receiver import by_name, receive
+from mvc.remote.places import (
+    FETCHED,
+    PUSHED,
+    KnownPlace,
+    check_same,
+    keep_place,
+    known_place,
+    tips_of,
+)
+from mvc.remote.receiver import by_name, place_of, receive
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import decode_entries, encode_entries
 from mvc.repo.context import Context
@@ -36,8 +44,6 @@ Change = Literal["new", "forward", "forced", "deleted", "kept"]
 _NEW: Change = "new"
 _KEPT: Change = "kept"
 
-PLACE = "place"
-_MOST = 4096  # bytes of such a file
 _TRIES = 4
 _NEAR = 64  # versions back in which a state is looked for that a delta may start from
 
@@ -56,25 +62,23 @@ class RefUpdate(Struct, frozen=True):
 
 
 class Fetched(Struct, frozen=True):
-    """``versions`` and ``operations`` that came, and their ``bytes``."""
+    """``versions`` and ``operations`` that came, and their ``bytes``.
+
+    ``held``: versions that were forgotten by name there and are kept here for now, because
+    something stands on them.
+    """
 
     remote: str
     updates: tuple[RefUpdate, ...]
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    held: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:
         """Whether anything was new."""
         return bool(self.updates or self.operations)
-
-
-class KnownPlace(Struct, frozen=True):
-    """A place in a journal, of the repository with this identity."""
-
-    identity: bytes
-    place: Place
 
 
 def fetch(
@@ -99,8 +103,9 @@ def fetch(
     with closing(open_door(remote, context)) as door:
         head = door.head()
         return fetch_from(
-            context, remote, door, head, Wanted(states=kinds), prune=prune, progress=progress
-        )
+            context, remote, door, head,
+            wanted=Wanted(states=kinds), prune=prune, progress=progress,
+        )  # fmt: skip
 
 
 def fetch_from(
@@ -108,14 +113,14 @@ def fetch_from(
     remote: Remote,
     door: Door,
     head: Head,
-    wanted: Wanted,
     *,
+    wanted: Wanted,
     prune: bool = False,
     progress: Progress | None = None,
 ) -> Fetched:
     """As ``fetch``, through a door whose ``head`` is known; ``wanted`` says which states."""
-    context.fresh()
-    known = known_place(context, remote, PLACE)
+    before = place_of(context.fresh())
+    known = known_place(context, remote, FETCHED)
     check_same(remote, known, head)
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
@@ -126,6 +131,7 @@ def fetch_from(
                 wanted,
                 after=None if known is None else known.place,
                 have=frozenset(ref.commit for ref in have),
+                without=by_name(context.fresh()),
             ),
             [update for update in planned if not _waits(update)],
         )
@@ -133,8 +139,12 @@ def fetch_from(
     work.move(updates)
     now = KnownPlace(head.identity, work.place or head.place)
     if now != known:
-        keep_place(context, remote, PLACE, now)
-    return Fetched(remote.name, tuple(updates), work.versions, work.operations, bytes=work.bytes)
+        keep_place(context, remote, FETCHED, now)
+    _note_told(context, remote, head, before, brought=work.fresh)
+    return Fetched(
+        remote.name, tuple(updates), len(work.fresh), work.operations, bytes=work.bytes,
+        held=tuple(work.held),
+    )  # fmt: skip
 
 
 def fetch_states(
@@ -154,7 +164,7 @@ def fetch_states(
         return Fetched(remote.name, ())
     with closing(open_door(remote, context)) as door:
         head = door.head()
-        check_same(remote, known_place(context, remote, PLACE), head)
+        check_same(remote, known_place(context, remote, FETCHED), head)
         work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
         have = frozenset(nearest_kept(context, lacking))
         try:
@@ -182,6 +192,20 @@ def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId
     return found
 
 
+def _note_told(
+    context: Context, remote: Remote, head: Head, before: Place, *, brought: set[CommitId]
+) -> None:
+    """Has the next push pass over what this fetch brought, if all else was pushed ``before``."""
+    known = known_place(context, remote, PUSHED)
+    if known is None or known.place != before:
+        return
+    now = place_of(context.fresh())
+    tips = [id_ for id_ in tips_of(head.refs) if context.store.has_commit(id_)]
+    if brought.issuperset(known.untold(context, tips)):
+        known = known.after(now, tips)
+    keep_place(context, remote, PUSHED, replace(known, place=now))
+
+
 # -- refs --------------------------------------------------------------------------------------
 
 
@@ -198,7 +222,8 @@ def _planned(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate
             local, change = (name, _NEW) if _is_free(context, name) else (local, _KEPT)
         here = ref(local)
         if here != new:
-            yield RefUpdate(name, local, here if isinstance(here, CommitId) else None, new, change)
+            old = here if isinstance(here, CommitId) else None
+            yield RefUpdate(name, local, old, new, change=change)
 
 
 def _is_free(context: Context, tag: str) -> bool:
@@ -219,7 +244,7 @@ def _gone(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate]:
     for each in remote_refs(context, remote.name):
         short = each.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
-            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, "deleted")
+            yield RefUpdate(BRANCH + short, REMOTE + each.name, each.commit, None, change="deleted")
 
 
 def _all_here(context: Context, updates: Iterable[RefUpdate]) -> bool:
@@ -263,7 +288,10 @@ class _Fetch:
         self._context, self._remote, self._door = context, remote, door
         self._identity, self._progress = identity, progress
         self.place: Place | None = None
-        self.bytes = self.versions = self.operations = 0
+        self.bytes = self.operations = 0
+        self.fresh: set[CommitId] = set()
+        self.held: dict[CommitId, None] = {}
+        self._without = frozenset[CommitId]()
 
     def run(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> None:
         """Takes what is wanted, and moves each ref with the first slice that leads to it."""
@@ -271,11 +299,14 @@ class _Fetch:
             missing = self._take_all(wanted, updates)
             if missing is None:
                 return
-            known = wanted.objects if wanted.again else ()  # of slices that are sent once more
-            after = self.place or wanted.after
-            wanted = replace(wanted, after=after, objects=(*known, *missing))
-            if not missing:
-                wanted = replace(wanted, after=None)
+            if missing and set(missing) <= set(wanted.objects):
+                break
+            wanted = replace(
+                wanted,
+                after=(self.place or wanted.after) if missing else None,
+                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
+                without=wanted.without | self._without,
+            )
         raise DamagedData(
             f"{self._remote.name} does not send what its versions build on",
             hint=f"'mvc fsck --remote {self._remote.name}' checks it",
@@ -299,9 +330,11 @@ class _Fetch:
                         raise
                     return ()
                 if got.missing:
+                    self._without = got.without
                     return got.missing
+                self.held.update(dict.fromkeys(got.held))
                 waiting = [u for u in waiting if u not in ready]
-                self._note(each, len(known))
+                self._note(each, known)
         return None if _all_here(self._context, updates) or wanted.after is None else ()
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
@@ -318,14 +351,15 @@ class _Fetch:
     def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)
 
-    def _note(self, given: Slice, versions: int) -> None:
-        self.bytes += len(given.head)
-        self.versions += versions
-        self.operations += len(decode_entries(given.head))
+    def _note(self, given: Slice, fresh: set[CommitId]) -> None:
+        entries = decode_entries(given.head)
+        self.bytes += len(given.head) if entries else 0
+        self.fresh |= fresh
+        self.operations += len(entries)
         if given.place is not None:
             self.place = given.place
             known = KnownPlace(self._identity, given.place)
-            keep_place(self._context, self._remote, PLACE, known)
+            keep_place(self._context, self._remote, FETCHED, known)
 
     def _counted(self, records: Iterable[Bytes]) -> Iterator[Bytes]:
         for part in records:
@@ -342,44 +376,3 @@ def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:
 def _closable(slices: Iterator[Slice]) -> Generator[Slice]:
     """A generator over them, which ends the answer of the remote when it is closed early."""
     yield from slices
-
-
-# -- places ------------------------------------------------------------------------------------
-
-
-def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | None:
-    """What a file of the remote's folder says; None if it is lost or says nothing."""
-    if not remote.name:
-        return None
-    with suppress(IoFailed, msgspec.MsgspecError, ValueError):
-        data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
-        return msgspec.json.decode(data, type=KnownPlace)
-    return None
-
-
-def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -> None:
-    """Writes such a file, without a flush."""
-    data = msgspec.json.encode(known)
-    context.store.fs.replace_file(
-        remote.folder(context) / name, lambda file: file.write(data), mode=None, durable=False
-    )
-
-
-def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
-    """Raises HistoryMissing for a remote that is another repository, or has gone back."""
-    if known is None or not known.identity or not head.identity:
-        return
-    again = (
-        f"if that is meant: 'mvc remote remove {remote.name}', then "
-        f"'mvc remote add {remote.name} {remote.url}'"
-    )
-    if head.identity != known.identity:
-        raise HistoryMissing(
-            f"{remote.name} is another repository than at the last fetch: {remote.url}", hint=again
-        )
-    if head.place.sequence < known.place.sequence:
-        raise HistoryMissing(
-            f"{remote.name} has gone back: it lacks operations from "
-            f"{head.place.sequence} to {known.place.sequence - 1} that it had",
-            hint=f"was it restored from a copy? {again}",
-        )

@@ -281,7 +281,7 @@ class _Incoming:
     """The bytes of the slices that a server sends.
 
     ``place``: up to where the remote's journal was read with the slices that are whole; ``_taken``
-    bytes of the next one are here, and ``_hasher`` knows them.
+    bytes of the next one are here, and ``_hasher`` knows those at its beginning.
     """
 
     def __init__(self, client: Client, wanted: Wanted) -> None:
@@ -300,8 +300,9 @@ class _Incoming:
                 return b""
             self._left = memoryview(piece)
         part, self._left = self._left[:size], self._left[size:]
+        if (beginning := wire.CHECKED - self._taken) > 0:
+            self._hasher.update(part[:beginning])
         self._taken += len(part)
-        self._hasher.update(part)
         return part
 
     def begins(self, place: Place | None) -> None:
@@ -509,7 +510,7 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
     if "expired" in why:
         hint = "its owner must renew it; is the clock of this machine right?"
     elif "issuer" in why or "self-signed" in why or "self signed" in why:
-        hint = "if its authority is a private one: name its file as ca_file of the remote"
+        hint = "of a private authority? mvc remote add -f NAME URL -o ca_file=FILE"
     else:
         hint = "is this the name that the certificate was made for?"
     return RemoteUnreachable(f"the certificate of {url} is not accepted: {why}", hint=hint)

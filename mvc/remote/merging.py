@@ -285,8 +285,11 @@ class Merger:
         self._all_stamped = False
 
     def prepare(self, truths: Iterable[Truths]) -> None:
-        """Stamps what is here, if deployments are to come. Not under the journal's lock."""
-        if not self._all_stamped and any(each.deployments for each in truths):
+        """Stamps what is here, if deployments or retractions, which name stamps, are to come.
+
+        Not under the journal's lock.
+        """
+        if not self._all_stamped and any(each.targets for each in truths):
             self._context.fresh()
             stamping.stamp_all(self._context.store)
         bury(self._context)
@@ -300,7 +303,7 @@ class Merger:
         """
         context, now_ns = self._context, self._context.store.now_ns()
         check_clock(truths.time_ns, now_ns, "an operation")
-        late = self._late() if truths.deployments else ()
+        late = self._late() if truths.targets else ()
         forgotten, weights, held = _forgotten(context, truths)
         if held:
             _hold(context, truths, held)

@@ -57,11 +57,11 @@ def pull(context: Context, remote: Remote, *, progress: Progress | None = None) 
     ahead, behind = (0, 1) if at.commit is None else apart(context.fresh(), at.commit, new)
     if ahead and behind:
         raise RefConflict(
-            f"{at.branch} and {theirs} have gone apart: {ahead} versions here, {behind} there "
-            "(non-fast-forward)",
+            f"{at.branch} and {theirs} have gone apart: versions only here: {ahead}, only there: "
+            f"{behind} (non-fast-forward)",
             hint=f"'mvc switch -c NAME {theirs}' goes on from there, 'mvc push --force' from here",
         )
     if not behind:
-        return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead)
+        return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead=ahead)
     restored = fast_forward(context, at.branch, new, progress=progress)
-    return Pulled(fetched, at.branch, at.commit, new, 0, restored)
+    return Pulled(fetched, at.branch, at.commit, new, restored=restored)

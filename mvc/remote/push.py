@@ -24,19 +24,19 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, printable
-from mvc.remote.door import Door, Head, Move, Received, Slice, Wanted
+from mvc.remote.door import Door, Head, Move, Place, Received, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import PLACE as FETCHED
-from mvc.remote.fetch import (
-    Change,
+from mvc.remote.fetch import Change, RefUpdate, nearest_kept
+from mvc.remote.moves import advances, leads_to, shown
+from mvc.remote.places import (
+    FETCHED,
+    PUSHED,
     KnownPlace,
-    RefUpdate,
     check_same,
     keep_place,
     known_place,
-    nearest_kept,
+    tips_of,
 )
-from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import Sending, send
 from mvc.remote.slices import decode_entries, encode_entries
@@ -46,9 +46,9 @@ from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
 from mvc.store.journal.entries import Entry, RefChange
+from mvc.store.journal.frames import Recorded
 from mvc.types import Bytes, Progress
 
-PLACE = "pushed"
 _TRIES = 4
 _NOTHING = encode_entries(())
 
@@ -69,8 +69,10 @@ class PushOptions(Struct, frozen=True):
 class Pushed(Struct, frozen=True):
     """``versions`` and ``operations`` that went, or would, and their ``bytes``.
 
-    ``passed_over``: tags that are another version there. ``outside``: versions without weights that
-    can be trained again only where their data lie. ``at_home``: data sets whose contents stay here.
+    ``passed_over``: tags that are another version there. ``held``: versions that were forgotten by
+    name here and are kept there for now, because something stands on them. ``outside``: versions
+    without weights that can be trained again only where their data lie. ``at_home``: data sets
+    whose contents stay here.
     """
 
     remote: str
@@ -79,6 +81,7 @@ class Pushed(Struct, frozen=True):
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    held: tuple[CommitId, ...] = ()
     outside: tuple[CommitId, ...] = ()
     at_home: tuple[CommitId, ...] = ()
 
@@ -123,12 +126,11 @@ def push(
             work.count(wanted)
         else:
             work.run(wanted, moves)
-            _note_refs(context, remote, updates)
-            work.note()
+            work.note(updates)
         return Pushed(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
-            operations=work.operations, bytes=work.bytes, outside=work.outside,
-            at_home=work.at_home,
+            operations=work.operations, bytes=work.bytes, held=tuple(work.held),
+            outside=work.outside, at_home=work.at_home,
         )  # fmt: skip
 
 
@@ -232,7 +234,7 @@ class _Plan:
         change: Change = "new" if there is None else "deleted" if new is None else "forward"
         if there is not None and new is not None and not self._advances(name, there, new):
             change = "forced"
-        return RefUpdate(name, self._tracking(name), there, new, change)
+        return RefUpdate(name, self._tracking(name), there, new, change=change)
 
     def _advances(self, name: str, old: CommitId, new: CommitId) -> bool:
         return advances(name) and leads_to(self._context, new, old, {})
@@ -330,23 +332,22 @@ class _Push:
         self._sent: set[CommitId] = set()
         self._last: Slice | None = None
         self.bytes = self.versions = self.operations = 0
+        self.held: dict[CommitId, None] = {}
+        self._refused = frozenset[CommitId]()
+        self._end, self._alone = head.place, True  # whether nobody else has written there
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
-        """What the remote lacks of these versions, as far as it is known."""
+        """What the remote lacks of these versions, and is not told yet, as far as it is known."""
         context, remote = self._context, self._remote
-        theirs = {value for value in self._head.refs.values() if isinstance(value, CommitId)}
-        seen = {ref.commit for ref in remote_refs(context, remote.name)} if remote.name else set()
-        known = known_place(context, remote, PLACE)
-        after = None
-        if known is not None and known.identity == self._head.identity:
-            news = {
-                value
-                for name, value in self._head.refs.items()
-                if name.startswith(BRANCH) and isinstance(value, CommitId)
-            } - seen
-            after = None if news else known.place  # others brought versions of which truths are due
-        have = frozenset(id_ for id_ in theirs if context.store.has_commit(id_))
-        return Wanted(after, versions=tuple(dict.fromkeys([*tips, *have])), have=have)
+        store, known = context.store, known_place(context, remote, PUSHED)
+        seen = [ref.commit for ref in remote_refs(context, remote.name)] if remote.name else []
+        theirs = dict.fromkeys([*tips_of(self._head.refs), *self._head.unnamed, *seen])
+        have = [id_ for id_ in theirs if store.has_commit(id_)]
+        versions = tuple(dict.fromkeys([*tips, *have]))
+        if known is None or known.identity != self._head.identity:
+            return Wanted(versions=versions, have=frozenset(have))
+        due = known.untold(context, have)  # others have brought these since
+        return Wanted(known.place, versions=versions, have=frozenset(have), due=tuple(due))
 
     def plan(self, wanted: Wanted, *, partial: bool) -> None:
         """Looks at what goes without something.
@@ -416,9 +417,14 @@ class _Push:
                 continue
             if not missing:
                 return
-            known = wanted.objects if wanted.again else ()  # of slices that are sent once more
-            objects = (*known, *missing)
-            wanted = replace(wanted, have=wanted.have | self._sent, objects=objects)
+            if set(missing) <= set(wanted.objects):
+                break
+            wanted = replace(
+                wanted,
+                have=wanted.have | self._sent,
+                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
+                without=wanted.without | self._refused,
+            )
         raise DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
@@ -426,30 +432,32 @@ class _Push:
 
     def _send_all(self, wanted: Wanted, moves: Sequence[Move]) -> tuple[bytes, ...]:
         """The objects that the remote misses; none if all is there."""
-        held: Slice | None = None
+        waiting = tuple(moves)
         for each in self._slices(wanted):
-            if held is not None and (got := self._give(held)).missing:
+            self._last = each
+            is_last = each.place is not None and not each.place.seen
+            if each.head == _NOTHING and not (is_last and waiting):
+                continue
+            if (got := self._give(replace(each, moves=waiting if is_last else ()))).missing:
                 return got.missing
-            held = each
-        last = held or Slice(_NOTHING, 0, ())
-        if not moves and last.head == _NOTHING:
-            self._last = last
-            return ()
-        return self._give(replace(last, moves=tuple(moves))).missing
+            waiting = () if is_last else waiting
+        return self._give(Slice(_NOTHING, 0, (), waiting)).missing if waiting else ()
 
     def _give(self, given: Slice) -> Received:
         before = self.bytes
         got = self._door.receive(replace(given, records=self._passing(given.records)))
         if got.missing:
-            self.bytes = before
+            self.bytes, self._refused = before, got.without
             return got
+        self.held.update(dict.fromkeys(got.held))
+        self._alone &= (got.begun or got.place.sequence) == self._end.sequence
+        self._end = got.place
         self._counted(given)
-        self._last = given
         return got
 
     def _counted(self, given: Slice) -> None:
         entries = decode_entries(given.head)
-        self.bytes += len(given.head)
+        self.bytes += len(given.head) if entries else 0
         self.operations += len(entries)
         fresh = {Commit.decode(data).id for each in entries for data in each.commits}
         self.versions += len(fresh - self._sent)
@@ -462,11 +470,22 @@ class _Push:
             if self._progress is not None:
                 self._progress(self.bytes, 0, self._remote.name)
 
-    def note(self) -> None:
-        """Keeps up to where this journal was looked at."""
-        if self._last is not None and self._last.place is not None and self._remote.name:
-            known = KnownPlace(self._head.identity, self._last.place)
-            keep_place(self._context, self._remote, PLACE, known)
+    def note(self, updates: Sequence[RefUpdate]) -> None:
+        """Keeps where the remote's refs are now, and up to where either journal is dealt with."""
+        context, remote, head = self._context, self._remote, self._head
+        if not remote.name:
+            return
+        noted = _note_refs(context, remote, updates)
+        if self._last is not None and (place := self._last.place) is not None:
+            if noted is not None and noted.sequence == place.sequence:
+                place = Place(noted.after.sequence, noted.after.chain)
+            now = {**head.refs, **{each.name: each.new for each in updates}}
+            known = KnownPlace(head.identity, place).after(place, tips_of(now))
+            keep_place(context, remote, PUSHED, known)
+        read = known_place(context, remote, FETCHED)
+        was_read = head.place.sequence == 1 if read is None else read.place == head.place
+        if self._alone and was_read:  # what was written there since is from here
+            keep_place(context, remote, FETCHED, KnownPlace(head.identity, self._end))
 
 
 class _ByValue:
@@ -480,17 +499,14 @@ class _ByValue:
         return commits.get(self._context, id_).params.get(DATA_SET) == BY_VALUE
 
 
-def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> None:
-    """Keeps where the remote's branches are now."""
-    if not remote.name:
-        return
+def _note_refs(context: Context, remote: Remote, updates: Sequence[RefUpdate]) -> Recorded | None:
+    """Records where the remote's branches are now; None if that is known."""
 
     def make() -> Entry:
-        ref, own = context.store.ref, [u for u in updates if u.local.startswith(REMOTE)]
-        changes = tuple(
-            RefChange(u.local, ref(u.local), u.new) for u in own if ref(u.local) != u.new
-        )
-        return Entry("push", context.store.clock.now_ns(), remote.name, refs=changes)
+        return Entry("push", context.store.clock.now_ns(), remote.name, refs=changes())
 
-    if any(u.local.startswith(REMOTE) and context.store.ref(u.local) != u.new for u in updates):
-        context.store.publish(make)
+    def changes() -> tuple[RefChange, ...]:
+        ref, own = context.store.ref, [u for u in updates if u.local.startswith(REMOTE)]
+        return tuple(RefChange(u.local, ref(u.local), u.new) for u in own if ref(u.local) != u.new)
+
+    return context.store.publish(make) if changes() else None

@@ -29,6 +29,7 @@ from mvc.repo.lookup import availability, commits
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
+from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
@@ -150,17 +151,26 @@ def receive(
             for _ in range(_TRIES):
                 generation = context.fresh().generation
                 try:
-                    moved = work.run(packs)
+                    done = work.run(packs)
                 except (ConcurrentRewrite, DamagedData, Missing):
                     # Maintenance may have taken away what was read.
                     if context.fresh().generation == generation:
                         raise
                 else:
-                    place = place_of(store.snapshot)
-                    return Received(place, moved=moved, held=tuple(work.held))
+                    return _received(store.snapshot, done, work.held)
     except Missing as missing:
         return Received(place_of(store.snapshot), missing.ids, without=by_name(store.snapshot))
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
+
+
+def _received(snapshot: Snapshot, done: Sequence[Recorded], held: Iterable[CommitId]) -> Received:
+    end = done[-1].after if done else snapshot.position
+    return Received(
+        Place(end.sequence, end.chain),
+        moved=tuple(change.name for each in done for change in each.entry.refs),
+        held=tuple(held),
+        begun=done[0].sequence if done else 0,
+    )
 
 
 def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
@@ -326,8 +336,8 @@ class _Publication:
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
 
-    def run(self, packs: PackWriter) -> tuple[str, ...]:
-        """Returns the refs that moved. Raises Missing, DamagedData.
+    def run(self, packs: PackWriter) -> list[Recorded]:
+        """Returns what was published. Raises Missing, DamagedData.
 
         Raises ConcurrentRewrite if maintenance took away meanwhile what the slice builds on.
         """
@@ -348,8 +358,7 @@ class _Publication:
                 if self._entry(draft, draft.own) is not None:
                     yield partial(self._made, draft)
 
-        done = store.publish_all(makes)
-        return tuple(change.name for each in done for change in each.entry.refs)
+        return store.publish_all(makes)
 
     def _proven(self) -> ProvenSlice:
         store = self._context.store

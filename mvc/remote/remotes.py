@@ -5,6 +5,7 @@ The file holds names, URLs and options, and no secret: a URL with a password is 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,8 @@ FILE = "remotes.yaml"
 FOLDER = "remotes"
 DEFAULT = "origin"
 _MOST = 1000  # remotes of a repository
+
+BUCKETS = ("s3", "gs", "az", "bucket")
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SCP = re.compile(r"[\w.-]+@[\w.-]+:(?!//)")
@@ -70,6 +73,11 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     def scheme(self) -> str:
         """The kind of its door."""
         return scheme_of(self.url)
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is a store of objects, which runs no mvc."""
+        return self.scheme in BUCKETS
 
     def folder(self, context: Context) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""
@@ -143,7 +151,7 @@ def normalised(url: str, cwd: Path) -> str:
 def _absolute(path: str, cwd: Path) -> str:
     if not path:
         raise WrongUsage("the path of a remote is empty", hint=_FORMS)
-    return str(cwd / path)
+    return posixpath.normpath(cwd / path)
 
 
 def check_name(name: str) -> str:
@@ -222,8 +230,8 @@ def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remo
     return remote
 
 
-def remote_of(name: str, url: str, options: Mapping[str, str]) -> Remote:
-    """A remote with options as texts: ``lazy`` is ``true``. Raises WrongUsage."""
+def remote_of(name: str, url: str, options: Mapping[str, str | bool]) -> Remote:
+    """A remote with options, also as texts: ``lazy`` is ``true``. Raises WrongUsage."""
     if unknown := options.keys() - set(_OPTIONS):
         raise WrongUsage(
             f"a remote has no option {printable(min(unknown)[:50])}",

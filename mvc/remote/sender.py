@@ -314,6 +314,7 @@ class Sending:
         """The entries that may travel, in the order of the journal."""
         offsets = set(self._new.values())
         offsets.update(self._truths.about(self._new.keys()) if self._start != GENESIS else ())
+        offsets.update(self._truths.about(self._wanted.due))
         offsets.update(() if self._wanted.again else self._since)
         for offset in sorted(offsets):
             yield self._snapshot.entry(offset)

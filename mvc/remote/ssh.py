@@ -69,9 +69,18 @@ class Address(Struct, frozen=True):
         if not program:
             raise WrongUsage(f"{SSH} names no program")
         port = [] if self.port is None else ["-p", str(self.port)]
-        host = f"{self.user}@{self.host}" if self.user else self.host
         words = " ".join(shlex.quote(word) for word in (self.program, *arguments))
-        return [*program, *_KEEP_ALIVE, *port, host, words]
+        return [*program, *_KEEP_ALIVE, *port, self._account, words]
+
+    @property
+    def _account(self) -> str:
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+    @property
+    def by_hand(self) -> str:
+        """The command with which a person gets there."""
+        port = "" if self.port is None else f"-p {self.port} "
+        return f"ssh {port}{self._account}"
 
 
 class _Call:
@@ -164,7 +173,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG
         if is_no_http(error):
             return RemoteRefused(
                 f"{shown}: something else than mvc answers",
-                hint=f"does the shell there print a text at log-in? ssh {address.host} true",
+                hint=f"does the shell there print a text at log-in? {address.by_hand} true",
             )
         return _explained(shown, address, *pool.calls[-1].ended())
 
@@ -204,12 +213,12 @@ def _explained(url: str, address: Address, code: int | None, said: Sequence[str]
     if "host key verification failed" in all_said or "host identification has changed" in all_said:
         return RemoteUnreachable(
             f"{url}: the host key is unknown or has changed",
-            hint=f"connect once by hand and compare the key: ssh {address.host}",
+            hint=f"connect once by hand and compare the key: {address.by_hand}",
         )
     if code == _NOT_FOUND or "command not found" in all_said:
         return RemoteRefused(
             f"{url}: there is no {program} at the other end",
-            hint="install mvc there, or name it: set the option 'program' of the remote",
+            hint="install it there, or say where it is: mvc remote add -f NAME URL -o program=PATH",
         )
     if code == _USAGE:
         return RemoteRefused(
@@ -219,8 +228,8 @@ def _explained(url: str, address: Address, code: int | None, said: Sequence[str]
     if "permission denied" in all_said:
         return RemoteRefused(
             f"{url}: ssh does not let you in ({last})",
-            hint=f"check your key: ssh {address.host}",
+            hint=f"check your key: {address.by_hand}",
         )
     if code is None or code < 0:
         return RemoteUnreachable(f"{url}: the connection broke off", hint="run it again")
-    return RemoteUnreachable(f"{url}: {last}", hint=f"check it by hand: ssh {address.host}")
+    return RemoteUnreachable(f"{url}: {last}", hint=f"check it by hand: {address.by_hand}")

@@ -27,6 +27,8 @@ PART = 32 * MIB
 MAX_MESSAGE = 16 * MIB
 """Bytes of a head, of what is wanted, and of what became of a slice."""
 MAX_PROBLEM = 64 << 10
+CHECKED = 64 << 10
+"""Bytes at the beginning of a slice by which a server knows that an answer goes on as it was."""
 WAIT = 60.0
 """Seconds for which a server waits for news, at most."""
 ALIVE = 15.0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-import os
 import re
 import signal
 import socket
 import ssl
 import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import uvicorn
@@ -64,24 +63,22 @@ def serve(how: Listening, *, log: Log, ready: Callable[[str], None]) -> None:
     _prepare_process()
     tokens = Tokens(fs, how.folder)
     tokens.all()
-    repositories = Repositories(fs, how.folder, how.quota)
-    listening, place = _listen(how.address)
-    with listening:
-        server: uvicorn.Server | None = None
-        application = Application(
-            repositories, Holders(tokens), log=log,
-            stopping=lambda: server is not None and server.should_exit,
-        )  # fmt: skip
-        server = server_of(application.asgi, how.certificate, how.key)
-        scheme = "https" if how.certificate else "http"
-        ready(place if place.startswith(_UNIX) else f"{scheme}://{place}")
-        try:
-            run(server, listening)
-        finally:
-            application.close()
-            if place.startswith(_UNIX):
-                with suppress(OSError):
-                    os.unlink(place.removeprefix(_UNIX))  # noqa: PTH108
+    application = Application(
+        Repositories(fs, how.folder, how.quota), Holders(tokens), log=log,
+        stopping=lambda: server.should_exit,
+    )  # fmt: skip
+    server = server_of(application.asgi, how.certificate, how.key)
+    with closing(application):
+        listening, place = _listen(how.address)
+        with listening:
+            scheme = "https" if how.certificate else "http"
+            ready(place if place.startswith(_UNIX) else f"{scheme}://{place}")
+            try:
+                run(server, listening)
+            finally:
+                if place.startswith(_UNIX):
+                    with suppress(OSError):
+                        Path(place.removeprefix(_UNIX)).unlink()
 
 
 class _Connection(H11Protocol):

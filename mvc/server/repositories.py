@@ -96,8 +96,12 @@ class Served:
 class Repositories:
     """Those of a folder: the folder itself under the name '', or those below it."""
 
-    def __init__(self, fs: FileSystem, folder: Path, quota: int | None = None) -> None:
+    def __init__(
+        self, fs: FileSystem, folder: Path, quota: int | None = None, *, shown: str = "here"
+    ) -> None:
+        """``shown``: how the folder itself is called; strangers need not know where it is."""
         self.fs = fs
+        self._shown = shown
         self.folder = fs.realpath(folder)
         self._quota = quota
         self._open = OrderedDict[str, Served]()
@@ -126,7 +130,7 @@ class Repositories:
         # A link could lead anywhere.
         if self.fs.realpath(root) != root or self.fs.stat(root / FOLDER) is None:
             raise RemoteRefused(
-                f"there is no repository {name or 'here'}",
+                f"there is no repository {name or self._shown}",
                 hint="its owner makes one there with 'mvc init --bare'",
             )
         return root

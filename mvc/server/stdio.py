@@ -32,7 +32,8 @@ def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None
     """
     fs = FileSystem()
     gate = Account(parse_scopes(scopes) if scopes else ())
-    application = Application(Repositories(fs, path.expanduser(), quota), gate)
+    repositories = Repositories(fs, path.expanduser(), quota, shown=f"in {path}")
+    application = Application(repositories, gate)
     server = server_of(application.asgi, keep_alive=_KEEP_ALIVE)
     with fs.temporary_folder() as private, socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(private / "socket"))

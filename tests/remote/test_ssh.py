@@ -46,6 +46,7 @@ def test_the_command_is_words_for_ssh_and_one_quoted_text_for_the_other_end(
         "'/opt/my mvc' serve --stdio -- '/srv/my models;reboot'",
     ]
     assert "ServerAliveInterval=15" in command
+    assert Address.of(remote).by_hand == "ssh -p 2222 anna@lab"
 
 
 def test_a_path_in_the_home_folder() -> None:

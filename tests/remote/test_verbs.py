@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def test_who_is_behind_is_refused_and_nothing_moves(team: Team) -> None:
     team.bob.fetch()
     with pytest.raises(RefConflict, match="non-fast-forward"):
         team.bob.push()
-    with pytest.raises(RefConflict, match="gone apart: 1 versions here, 1 there"):
+    with pytest.raises(RefConflict, match="only here: 1, only there: 1"):
         team.bob.pull()
     assert team.bob.push(refs=["side"]).versions == 1
 
@@ -358,3 +359,95 @@ def test_tracking(team: Team) -> None:
     assert found is not None
     assert (found.remote, found.ahead, found.behind) == ("origin", 1, 2)
     assert team.server.remotes.tracking() is None
+
+
+def test_only_what_is_new_travels(team: Team) -> None:
+    for repo, value in ((team.ada, 2), (team.bob, 3)):
+        repo.commit(state(value), deploy="prod")
+    team.ada.push()
+    assert not team.ada.fetch().is_news
+    team.bob.branch("mine")
+    pushed = team.bob.push(refs=["mine"])
+    assert (pushed.versions, pushed.operations) == (1, 1)
+    fetched = team.ada.fetch()
+    assert (fetched.versions, fetched.operations) == (1, 1)
+    assert not team.ada.push().is_news
+    assert len(team.ada.deployments("prod")) == 2
+    team.bob.fetch()
+    assert not team.bob.push(refs=["mine"]).is_news
+
+
+def test_what_is_said_of_a_version_follows_when_others_have_pushed_it(team: Team) -> None:
+    carol = Repository.init(team.root / "carol")
+    carol.remotes.add("origin", team.url)
+    carol.remotes.add("elsewhere", str(team.root / "bob"))
+    carol.fetch("elsewhere")
+    carol.branch("old", "elsewhere/main")
+    third = team.bob.commit(state(3)).id
+    carol.fetch("elsewhere")
+    carol.deploy(third, "prod")
+    carol.push(refs=["old"])
+    assert not team.server.targets()
+    team.bob.branch("trial")
+    team.bob.push(refs=["trial"])
+    carol.push(refs=["old"])
+    assert team.server.live("prod").commit == third
+    carol.close()
+
+
+def test_a_clone_that_was_killed_goes_on(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    from functools import partial
+
+    from mvc.remote import fetch, folder
+
+    for value in range(2, 6):
+        team.ada.commit(state(value))
+    team.ada.push()
+    monkeypatch.setattr(folder, "send", partial(folder.send, most=1))
+    real, taken = fetch.receive, list[object]()
+
+    def dying(*args: object, **more: object) -> object:
+        if len(taken) == 2:
+            raise KeyboardInterrupt
+        taken.append(args)
+        return real(*args, **more)
+
+    monkeypatch.setattr(fetch, "receive", dying)
+    place = team.root / "late"
+    with pytest.raises(KeyboardInterrupt):
+        mvc.clone(team.url, place)
+    assert not (place / ".mvc").exists()
+    with pytest.raises(WouldOverwrite, match="was not finished"):
+        mvc.clone(str(team.root / "ada"), place)
+    monkeypatch.setattr(fetch, "receive", real)
+    with mvc.clone(team.url, place) as late:
+        assert len(list(late.log())) == 5
+        assert sound(late)
+    assert sorted(p.name for p in place.iterdir()) == [".mvc", "model.safetensors"]
+
+
+def test_a_clone_after_a_crash_of_the_machine_begins_again(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mvc.remote.clone import BESIDE
+
+    place = team.root / "late"
+    (place / BESIDE / ".mvc").mkdir(parents=True)
+    (place / BESIDE / ".mvc" / "journal").write_bytes(b"torn")
+    (place / BESIDE / "state").write_text(json.dumps({"url": team.url, "boot": "old"}))
+    with mvc.clone(team.url, place) as late:
+        assert late.head().commit == team.first
+
+
+def test_two_clones_into_one_folder(team: Team) -> None:
+    from mvc.errors import Busy
+    from mvc.io.files import FileSystem
+    from mvc.remote.clone import BESIDE
+
+    place = team.root / "late"
+    (place / BESIDE).mkdir(parents=True)
+    with (
+        FileSystem().lock(place / BESIDE / "lock"),
+        pytest.raises(Busy, match="another process clones"),
+    ):
+        mvc.clone(team.url, place)

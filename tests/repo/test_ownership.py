@@ -27,7 +27,7 @@ ARGUMENTS = {
     "annotate": ["HEAD", "--note", "good"], "deploy": ["HEAD", "production"], "forget": ["HEAD"],
     "import": ["."], "repack": ["-n"], "retract": ["production"], "rm": ["model.safetensors"],
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
-    "identify": ["model.safetensors"],
+    "identify": ["model.safetensors"], "clone": ["..", "../../copy"], "serve": ["--stdio", ".."],
 }  # fmt: skip
 
 

@@ -18,7 +18,8 @@ import trustme
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.files import FileSystem
-from mvc.remote.door import Move
+from mvc.remote import wire
+from mvc.remote.door import Move, Wanted
 from mvc.server import listening
 from mvc.server.app import Application
 from mvc.server.authority import Holders
@@ -403,3 +404,16 @@ def test_a_connection_on_which_no_request_begins_is_ended(
         server.should_exit = True
         thread.join()
     application.close()
+
+
+def test_an_answer_goes_on_only_as_it_was(folder: Path, source: Repository) -> None:
+    text = token(folder, "admin")
+    body = wire.encode_wanted(Wanted())
+    length = f"Content-Length: {len(body)}"
+    with serving(folder) as server:
+        move(source, door(f"{server.url}/models", text), "heads/main")
+        for query in ("skip=100&check=00", "skip=99999999&check=00"):
+            line = f"POST /models/v1/send?{query} HTTP/1.1"
+            answer = raw(server, line, text, length, body=body)
+            assert b"changed while the connection was broken" in answer
+            assert len(answer) < 1000

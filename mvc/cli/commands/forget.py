@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mvc.cli.commits import forgotten_on
-from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option, reason
+from mvc.cli.elsewhere import at_remote
+from mvc.cli.options import (
+    DRY_RUN,
+    CommandOptions,
+    argument,
+    check_alone,
+    flag,
+    option,
+    reason,
+    remote,
+)
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
@@ -61,10 +71,16 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
     force: bool = flag("Do not ask; needed without a terminal.", "-f")
+    remote: str | None = remote()
 
 
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)
-def command(session: Session, args: _ForgetOptions) -> int:
+def command(session: Session, args: _ForgetOptions) -> int | None:
+    changes = not args.dry_run and not args.listed
+    return at_remote(session, args.remote, lambda: _forget(session, args), changes=changes)
+
+
+def _forget(session: Session, args: _ForgetOptions) -> int:
     from mvc.maintenance.gc import grace_of
 
     if args.listed:

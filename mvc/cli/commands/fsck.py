@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mvc.cli.options import CommandOptions, flag, option
+from msgspec.structs import replace
+
+from mvc.cli.elsewhere import at_remote
+from mvc.cli.options import CommandOptions, flag, option, remote
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count, listed, size
-from mvc.errors import HistoryMissing
+from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.maintenance.fsck.fsck import forget_index, lost_end
@@ -38,10 +41,23 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
         needs="repair",
     )
     rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
+    remote: str | None = remote()
 
 
 @verb("mvc fsck --full", _FsckOptions)
-def command(session: Session, args: _FsckOptions) -> int:
+def command(session: Session, args: _FsckOptions) -> int | None:
+    if args.other is not None:
+        args = replace(args, other=args.other.absolute())
+    repairs = args.repair or args.rebuild
+    if repairs and args.remote and session.repository.remotes.find(args.remote).is_bucket:
+        raise RemoteRefused(
+            "a bucket is checked, not repaired",
+            hint="put objects that are damaged back from a copy, or push to a new bucket",
+        )
+    return at_remote(session, args.remote, lambda: _fsck(session, args), changes=repairs)
+
+
+def _fsck(session: Session, args: _FsckOptions) -> int:
     healed = _before_opening(session, args.other) if args.repair else []
     if args.rebuild:
         _rebuild(session)

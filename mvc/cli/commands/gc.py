@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import DRY_RUN, CommandOptions, option, reason
+from mvc.cli.elsewhere import at_remote
+from mvc.cli.options import DRY_RUN, CommandOptions, option, reason, remote
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -25,10 +26,15 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
     grace: str | None = option(
         "DURATION", "Keep what operations of the last DURATION left behind (14d, 36h, 0)."
     )
+    remote: str | None = remote()
 
 
 @verb("mvc gc -n --grace 3d", _GcOptions)
-def command(session: Session, args: _GcOptions) -> None:
+def command(session: Session, args: _GcOptions) -> int | None:
+    return at_remote(session, args.remote, lambda: _gc(session, args), changes=not args.dry_run)
+
+
+def _gc(session: Session, args: _GcOptions) -> None:
     from mvc.maintenance.gc import grace_of
 
     try:

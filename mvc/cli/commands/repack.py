@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
+from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
     FORCE_FILE,
     CommandOptions,
@@ -24,6 +26,7 @@ from mvc.cli.options import (
     given,
     option,
     reason,
+    remote,
     timeout,
     trust,
 )
@@ -77,10 +80,18 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
         "FILE", "With --curve: draw it as .svg or .png.", "-o", needs="as_curve"
     )
     force: bool = FORCE_FILE
+    remote: str | None = remote()
 
 
 @verb("mvc repack -n --max-recovery 2", _RepackOptions)
-def command(session: Session, args: _RepackOptions) -> None:
+def command(session: Session, args: _RepackOptions) -> int | None:
+    if args.output is not None:
+        args = replace(args, output=str(Path(args.output).absolute()))
+    changes = not args.dry_run and not args.as_curve
+    return at_remote(session, args.remote, lambda: _repack(session, args), changes=changes)
+
+
+def _repack(session: Session, args: _RepackOptions) -> None:
     _check(args)
     if args.as_curve:
         _show_curve(session, None if args.output is None else Path(args.output), force=args.force)

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mvc.cli.options import CommandOptions, flag
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
+from mvc.cli.text import count
 from mvc.model.names import printable
 from mvc.repo.worktree.status import FileChange, Status
 
@@ -35,7 +37,8 @@ def command(session: Session, args: _StatusOptions) -> None:
     found = session.repository.status(untracked=not args.no_untracked)
     changed = [c for c in found.changes if c.kind != "unchanged" and not c.not_written]
     if session.as_json:
-        session.out.json("mvc.status/1", found)
+        tracking = session.repository.remotes.tracking(found.branch)
+        session.out.json("mvc.status/1", {**fields(found), "tracking": tracking})
     elif args.short:
         _print_short(session, found, changed)
     else:
@@ -55,7 +58,7 @@ def _print_short(session: Session, status: Status, changed: Sequence[FileChange]
 def _print_long(session: Session, status: Status, changed: Sequence[FileChange]) -> None:
     out = session.out
     if status.branch is not None:
-        out.line(f"On branch {out.paint(printable(status.branch), 'branch')}")
+        out.line(f"On branch {out.paint(printable(status.branch), 'branch')}{_apart(session)}")
     elif status.head is not None:
         out.line(f"HEAD detached at {out.paint(status.head.short, 'id')}")
     if status.head is None:
@@ -78,6 +81,22 @@ def _print_long(session: Session, status: Status, changed: Sequence[FileChange])
         out.line("\nNothing to commit")
     elif not changed and status.head is not None:
         out.line("\nTracked files are as in HEAD")
+
+
+def _apart(session: Session) -> str:
+    """How the current branch stands to that of its remote, as of the last fetch or push."""
+    found = session.repository.remotes.tracking()
+    if found is None:
+        return ""
+    theirs = printable(f"{found.remote}/{found.branch}")
+    if found.ahead and found.behind:
+        ahead, behind = count(found.ahead, "version"), count(found.behind, "version")
+        return f", apart from {theirs}: {ahead} here, {behind} there"
+    if found.ahead:
+        return f", {count(found.ahead, 'version')} ahead of {theirs} (use 'mvc push')"
+    if found.behind:
+        return f", {count(found.behind, 'version')} behind {theirs} (use 'mvc pull')"
+    return f", as {theirs}"
 
 
 def _untracked(session: Session, status: Status) -> Sequence[str]:

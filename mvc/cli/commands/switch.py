@@ -30,6 +30,7 @@ class _SwitchOptions(CommandOptions, frozen=True, kw_only=True):
 def command(session: Session, args: _SwitchOptions) -> None:
     repository, revs = session.repository, []
     before = repository.head(if_known=True).branch
+    there = {ref.name for ref in repository.branches()}
     if args.retrain.asked:
         with suppress(UnknownRevision):  # switch says what is wrong
             revs = [repository.find(args.start if args.create else args.branch)]
@@ -40,16 +41,17 @@ def command(session: Session, args: _SwitchOptions) -> None:
             return repository.switch(args.branch, progress=progress, **settings)
 
     done = with_weights(session, revs, write, args.retrain)
+    created = args.create or args.branch not in {*there, before}
     if session.as_json:
         tell_of_training(session, before, args.branch)
         if done is not None:
             warn_of_unreached(session, done)
-        restored = {"restored": done, "branch": args.branch, "created": args.create}
+        restored = {"restored": done, "branch": args.branch, "created": created}
         session.out.json("mvc.switch/1", restored)
         return
     if done is not None:
         tell(session, done)
-    session.out.note(f"Switched to {'new ' if args.create else ''}branch {printable(args.branch)}")
+    session.out.note(f"Switched to {'new ' if created else ''}branch {printable(args.branch)}")
     tell_of_training(session, before, args.branch)
     if done is not None:
         warn_of_unreached(session, done)

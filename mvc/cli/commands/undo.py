@@ -17,6 +17,7 @@ from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
 from mvc.errors import RefConflict
+from mvc.ids import CommitId
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.oplog.undo import Undoing
@@ -59,6 +60,7 @@ def command(session: Session, args: _UndoOptions) -> None:
     if done.after != done.before:
         tell_of_training(session, done.before.branch, done.after.branch)
     _tell_of_deleted(session, done)
+    _tell_of_remotes(session, done)
 
 
 def _tell_of_head(session: Session, done: Undoing) -> None:
@@ -83,6 +85,19 @@ def _tell_of_deleted(session: Session, done: Undoing) -> None:
         if session.fs.stat(session.repository.root / path) is None:
             name = session.from_here(path)
             session.out.note(f"{name} is not there: 'mvc checkout HEAD {name}' writes it")
+
+
+def _tell_of_remotes(session: Session, done: Undoing) -> None:
+    """What was pushed stays where it is."""
+    for change in done.entry.refs:
+        if not (change.name.startswith("heads/") and isinstance(change.old, CommitId)):
+            continue
+        holding = session.repository.remotes.holding(change.old)
+        if holding and change.old != change.new:
+            session.out.note(
+                f"{printable(holding[0])} still has {change.old.short}: 'mvc pull' brings it back, "
+                "'mvc push --force' takes it away there, too"
+            )
 
 
 def _tell_of_deployment(session: Session, done: Undoing, deployed: Deployed) -> None:

@@ -229,7 +229,10 @@ def _reaching(url: str) -> Iterator[None]:
             hint="check the keys in the environment, and what their owner may do",
         ) from error
     except exceptions.BaseError as error:
-        raise RemoteUnreachable(f"{url} does not answer: {_line(error)}") from error
+        raise RemoteUnreachable(
+            f"{url} does not answer: {_line(error)}",
+            hint="check the network, and keys, region and endpoint in the environment",
+        ) from error
 
 
 def _line(error: Exception) -> str:

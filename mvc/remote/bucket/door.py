@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
@@ -19,8 +19,7 @@ from mvc.errors import Busy, DamagedData, IoFailed
 from mvc.io.clock import Clock
 from mvc.io.files import TEMPORARY, FileSystem, WriteFile
 from mvc.remote.bucket.mirror import Mirror
-from mvc.remote.bucket.objects import FolderObjects, Objects
-from mvc.remote.bucket.probe import check_conditions
+from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
 from mvc.remote.bucket.publishing import Publisher
 from mvc.remote.bucket.sweeping import sweep
 from mvc.remote.door import Head, Received, Slice, Wanted
@@ -188,21 +187,28 @@ class _Spool:
 
 
 def open_door(remote: Remote, context: Context | None) -> BucketDoor:
-    """A door to a bucket. Without a name, or a repository, its mirror lasts as long as the door."""
-    with ExitStack() as held:
-        fs = FileSystem()
-        if context is None or not remote.name:
-            place = held.enter_context(fs.temporary_folder())
-        else:
-            place = remote.folder(context) / MIRROR
-        mirror = Mirror(
-            objects_of(remote),
+    """A door to a bucket.
+
+    Without a name, without a repository, or while another process or door uses the mirror that is
+    kept, it has one of its own, which lasts as long as the door.
+    """
+    fs, objects = FileSystem(), objects_of(remote)
+
+    def mirror(place: Path) -> Mirror:
+        return Mirror(
+            objects,
             place,
             clock=Clock() if context is None else context.store.clock,
             config=own_config(fs, {}) if context is None else context.config,
             own=None if context is None else context.store,
         )
-        return BucketDoor(mirror, held=held.pop_all())
+
+    if context is not None and remote.name:
+        with suppress(Busy):
+            return BucketDoor(mirror(remote.folder(context) / MIRROR))
+    with ExitStack() as held:
+        place = held.enter_context(fs.temporary_folder())
+        return BucketDoor(mirror(place), held=held.pop_all())
 
 
 def inspect(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:

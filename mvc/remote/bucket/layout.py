@@ -1,11 +1,13 @@
 """The bytes of a bucket: head, parts of the journal, packs (docs/format.md, "Buckets").
 
-All but the head are named by their hash and never change. Whatever is read here may be forged:
-lengths are compared with limits before anything is fetched, and hashes before anything is used.
+All but the head are named by their hash, written once and never changed. Whatever is read here may
+be forged: lengths are compared with limits before anything is fetched, and hashes before anything
+is used.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from blake3 import blake3
@@ -29,6 +31,8 @@ MAX_DROPPED = 64 * MIB
 _VERSION = 1
 _HEAD_MAGIC, _PART_MAGIC, _DROPPED_MAGIC = b"mvcbkt1\n", b"mvcjrn1\n", b"mvcdrp1\n"
 _CHECK = 16
+NONCE = 16
+"""Random bytes in an object, so that no two writings have one name."""
 _MOST_PACKS = 1 << 24
 _LARGEST_PACK = 1 << 40
 _MOST_FEATURES = 256
@@ -131,9 +135,14 @@ class PartOfJournal(Struct, frozen=True):
     frames: bytes
 
     def encoded(self) -> bytes:
-        writer = Writer().raw(_PART_MAGIC)
+        """Other bytes each time: see ``NONCE``."""
+        writer = Writer().raw(_PART_MAGIC + os.urandom(NONCE))
         _write_packs(writer, self.packs)
         return writer.raw(self.frames).done()
+
+    def object(self, data: bytes) -> JournalPart:
+        """The name of the object with these encoded bytes."""
+        return JournalPart(blake3(data).digest(), len(data), len(self.frames))
 
     @classmethod
     def decode(cls, data: bytes, part: JournalPart, url: str) -> PartOfJournal:
@@ -143,6 +152,7 @@ class PartOfJournal(Struct, frozen=True):
         reader = Reader(data, what)
         if reader.raw(len(_PART_MAGIC)) != _PART_MAGIC:
             raise reader.fail("it does not begin as one")
+        reader.raw(NONCE)
         packs = _read_packs(reader)
         frames = reader.raw(part.frames)
         reader.end()
@@ -171,7 +181,7 @@ def _read_packs(reader: Reader) -> tuple[PackObject, ...]:
 def _read_pack(reader: Reader) -> PackObject:
     number, hash_ = reader.uint((1 << 32) - 1), reader.raw(DIGEST_SIZE)
     size, headers = reader.uint(_LARGEST_PACK), reader.uint(_LARGEST_PACK)
-    if not number or size < len(PACK_HEADER) or headers > size + PREFIX_SIZE:
+    if not number or size < len(PACK_HEADER) or headers > size + PREFIX_SIZE + NONCE:
         raise reader.fail("a pack's sizes are impossible")
     return PackObject(number, hash_, size, headers)
 
@@ -180,8 +190,8 @@ def _read_pack(reader: Reader) -> PackObject:
 
 
 def encode_headers(records: Mapping[int, bytes]) -> bytes:
-    """What stands behind a pack: for each record, by offset, the bytes before it that belong to
-    none, and its header up to its body.
+    """What stands behind a pack, before the random bytes: for each record, by offset, the bytes
+    before it that belong to none, and its header up to its body.
     """
     writer, at = Writer().uint(len(records)), len(PACK_HEADER)
     for offset in sorted(records):
@@ -203,6 +213,7 @@ def decode_headers(data: bytes, pack: PackObject, url: str) -> Iterator[tuple[in
             raise reader.fail("a header is too long")
         yield at, prefix + reader.raw(header_size + CHECK_SIZE)
         at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
+    reader.raw(NONCE)
     reader.end()
 
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 _SEEN, _KNOWN = "seen", "packs"
 _SEEN_VERSION = b"mvcmir1\n"
 _CHECK = 16
+_WAIT = 3.0  # seconds for another door to let go of the mirror
 _ROW = 8 + 32 + 8 + 8
 _MAX_VERSION = 1024
 _AT_ONCE = 16  # requests
@@ -60,6 +61,13 @@ class Seen(Struct, frozen=True):
     version: str
     head: BucketHead
     data: bytes
+
+
+class Change(Struct, frozen=True):
+    """New packs of the bucket; or, where the journal is ``anew``, all that it names."""
+
+    packs: dict[int, PackObject]
+    anew: bool = False
 
 
 class MirrorStore(Store):
@@ -92,13 +100,13 @@ class Mirror:
         config: Config,
         own: Store | None = None,
     ) -> None:
-        """``place``: its folder, which need not be there; nobody else may use it meanwhile.
+        """``place``: its folder, which need not be there. Busy if it is used by others.
 
         ``own``: the repository whose remote it is; records that it has are read there.
         """
         self.objects = objects
         self.place = place
-        self._clock = clock
+        self.clock = clock
         self._config = Config({**config.values, "core.bare": (True, "flag")})
         self._folder = place / FOLDER
         self.pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="mvc-bucket")
@@ -106,11 +114,11 @@ class Mirror:
         self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, records)
         self._context: Context | None = None
         self.seen: Seen | None = None
-        self.pending: dict[int, PackObject] = {}
-        """Packs of entries behind the head, which were written to the bucket."""
+        self.pending: Change | None = None
+        """What a swap did of which the answer was lost, if it happened."""
         self._written = 0  # rows of packs in their file
         try:
-            self._lock = FileSystem().lock(self._locked())
+            self._lock = FileSystem().lock(self._locked(), timeout=_WAIT)
             self._load()
         except BaseException:
             self.pool.shutdown()
@@ -132,7 +140,7 @@ class Mirror:
         """The mirror as an open repository."""
         if self._context is None:
             self._check_features()
-            store = MirrorStore(self.fs, self._clock, self._folder)
+            store = MirrorStore(self.fs, self.clock, self._folder)
             self._context = Context(store, self.place, self._config)
         return self._context
 
@@ -176,32 +184,32 @@ class Mirror:
     def _make(self) -> None:
         """A new repository, which becomes the bucket's once it is published."""
         if self.fs.stat(self._folder) is None:
-            create(FileSystem(), self._clock, self.place, "main", b"")
+            create(FileSystem(), self.clock, self.place, "main", b"")
 
     def _follow(self, seen: Seen) -> None:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""
         parse_format(format_line(seen.head.features))
         local, pending = self._local_end(), self.pending
-        self.pending = {}
+        self.pending = None
         places = [local] if self.seen is None else [local, self.seen.head.end]
         for at in places:
             if at is None:
                 continue
             with suppress(DamagedData):  # then it is read anew
-                if self._extend(seen, at):
-                    if at == local:  # what was published got there, whatever was answered
-                        self.fs.known.update(pending)
+                # Where the local end is known, what was published got there.
+                if self._extend(seen, at, pending if at == local else None):
                     self.remember(seen)
                     return
         self._rebuild(seen)
 
-    def _extend(self, seen: Seen, at: Position) -> bool:
+    def _extend(self, seen: Seen, at: Position, pending: Change | None) -> bool:
         """Goes on after ``at``, if the head's journal has that place."""
         if not self.has(at):
             return False
         head = seen.head
         if at == head.end:
             self._cut(at)
+            self._apply(pending)
             self._write_format(head)
             return True
         packs: dict[int, PackObject] = {}
@@ -217,6 +225,7 @@ class Mirror:
         if end != head.end:
             raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
         self._cut(at)
+        self._apply(pending)
         self._note_packs(packs)
         with self.fs.open_write(self._folder / JOURNAL) as file:
             file.write(written)
@@ -330,13 +339,18 @@ class Mirror:
         self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
         self.remember(seen)
 
-    def settle(self, seen: Seen, packs: dict[int, PackObject], *, anew: bool = False) -> None:
-        """Notes what was swapped in; ``packs`` are new in the bucket, or ``anew`` all it names."""
-        if anew:
+    def settle(self, seen: Seen, change: Change | None = None) -> None:
+        """Notes what was swapped in."""
+        self._apply(change)
+        self.remember(seen)
+
+    def _apply(self, change: Change | None) -> None:
+        if change is None:
+            return
+        if change.anew:
             self.fs.forget()
             self._written = 0
-        self.fs.known.update(packs)
-        self.remember(seen)
+        self.fs.known.update(change.packs)
 
     def reset(self) -> None:
         """Deletes the mirror; the next ``refresh`` makes it again."""

@@ -25,7 +25,7 @@ from mvc.store.packs.records import (
 )
 from mvc.store.store import Store
 
-_AHEAD = 4 << 20  # bytes that are read at most before they are asked for
+_RECORDS_AHEAD = 3  # records that are read before they are asked for
 _SMALL_PACK = 1 << 20  # bytes of a pack up to which all of it is read at once
 _KEPT_BODIES = 48  # of small packs
 _AHEAD_PACKS = 24
@@ -56,8 +56,7 @@ class OwnRecords:
 class RemotePack(ReadFile):
     """A pack in a bucket. Headers of records are read from the local file.
 
-    Reads that follow each other are answered from what was read ahead, which never goes beyond
-    the pack and is at most as much as was read before.
+    Where whole records are read one after the other, the next ones are read meanwhile.
     """
 
     def __init__(
@@ -67,12 +66,12 @@ class RemotePack(ReadFile):
         self.path = headers.path
         self.headers = headers
         self._fetch = fetch
-        self._own = own
-        self._records: list[int] = []  # where they begin
         self._pool = ahead
-        self._next: tuple[int, int, Future[bytes]] | None = None  # start, length
-        self._end = -1  # where the last read ended
-        self._run = 0  # bytes that were read one after the other
+        self._own = own
+        self._begins: list[int] = []  # of records, and the end of the last one
+        self._ahead: dict[int, Future[bytes]] = {}  # records that were asked for, by begin
+        self._last = -1  # number of the record that was read last
+        self._run = 0  # how many were read one after the other
 
     def close(self) -> None:
         self.headers.close()
@@ -93,82 +92,73 @@ class RemotePack(ReadFile):
         return False
 
     def read(self, offset: int, length: int) -> bytes:
-        size = self.size()
-        length = max(0, min(length, size - offset))
+        length = max(0, min(length, self.size() - offset))
         if offset + length <= len(PACK_HEADER):
             return self.headers.read(offset, length)
-        own = self._read_own(offset, length)
+        number = self._number(offset, length)
+        if number is None:
+            return self._fetch(offset, length)
+        begin, end = self._begins[number : number + 2]
+        own = self._read_own(begin, offset - begin, length)
         if own is not None:
             return own
-        goes_on = offset == self._end
-        data = self._from_ahead(offset, length)
-        self._run = (self._run if goes_on else 0) + length
-        self._end = offset + length
-        self._read_ahead(size)
-        return data
-
-    def _from_ahead(self, offset: int, length: int) -> bytes:
-        """Takes from what was read ahead what there is, and reads the rest."""
-        ready, self._next = self._next, None
-        if ready is None or not ready[0] <= offset < ready[0] + ready[1]:
+        if (offset, offset + length) != (begin, end):
             return self._fetch(offset, length)
-        start, has, future = ready
-        data = future.result()
-        found = data[offset - start : offset - start + length]
-        if len(found) == length:
-            if offset + length < start + has:
-                self._next = ready
-            return found
-        return found + self._fetch(offset + len(found), length - len(found))
+        self._run = self._run + 1 if number == self._last + 1 else 0
+        self._last = number
+        asked = self._ahead.pop(begin, None)
+        self._ask(number)
+        return self._fetch(offset, length) if asked is None else asked.result()
 
-    def _read_ahead(self, size: int) -> None:
-        ready = self._next
+    def _ask(self, number: int) -> None:
+        """Asks for the records that come next."""
         if self._pool is None:
             return
-        if ready is not None and ready[0] <= self._end < ready[0] + ready[1]:
-            return
-        length = min(self._run, _AHEAD, size - self._end)
-        if length > 0 and self._run > length // 2:
-            start = self._end
-            self._next = start, length, self._pool.submit(self._fetch, start, length)
+        if not self._run:
+            self._ahead.clear()
+        last = min(number + min(self._run + 1, _RECORDS_AHEAD), len(self._begins) - 2)
+        for following in range(number + 1, last + 1):
+            begin, end = self._begins[following : following + 2]
+            if begin not in self._ahead:
+                self._ahead[begin] = self._pool.submit(self._fetch, begin, end - begin)
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        length = max(0, min(len(buffer), self.size() - offset))
-        data = self._read_own(offset, length)
-        if data is None:
-            data = self._fetch(offset, length)
+        data = self.read(offset, len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
-    def _read_own(self, offset: int, length: int) -> bytes | None:
-        """The same bytes of the client's own repository, if they lie in one record that it has."""
+    def _number(self, offset: int, length: int) -> int | None:
+        """The number of the record that these bytes are of; None if they are not of one."""
+        with suppress(DamagedData):
+            if not self._begins:
+                self._begins = list(self._find_begins())
+            number = bisect_right(self._begins, offset) - 1
+            inside = 0 <= number < len(self._begins) - 1
+            return number if inside and offset + length <= self._begins[number + 1] else None
+        return None
+
+    def _find_begins(self) -> Iterator[int]:
+        """Where records begin, and the pack's end."""
+        at, size = len(PACK_HEADER), self.size()
+        while at + PREFIX_SIZE < size:
+            header_size, body_size = self._sizes(at)
+            yield at
+            at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
+        yield at
+
+    def _sizes(self, begin: int) -> tuple[int, int]:
+        prefix = self.headers.read(begin, PREFIX_SIZE)
+        return read_prefix(prefix, self.size() - begin, self.path.name)
+
+    def _read_own(self, begin: int, skip: int, length: int) -> bytes | None:
+        """The same bytes of the client's own repository, if it has the record."""
         if self._own is None:
             return None
         with suppress(DamagedData):
-            if not self._records:
-                self._records = list(self._begins())
-            at = bisect_right(self._records, offset) - 1
-            if at >= 0:
-                begin = self._records[at]
-                header = self._header(begin)
-                if offset + length <= begin + header.size:
-                    return self._own.read(header, offset - begin, length)
+            size = PREFIX_SIZE + self._sizes(begin)[0] + CHECK_SIZE
+            header = decode_header(self.headers.read(begin, size), self.path.name)
+            return self._own.read(header, skip, length)
         return None
-
-    def _begins(self) -> Iterator[int]:
-        at, size = len(PACK_HEADER), self.size()
-        while at + PREFIX_SIZE < size:
-            prefix = self.headers.read(at, PREFIX_SIZE)
-            header_size, body_size = read_prefix(prefix, size - at, self.path.name)
-            yield at
-            at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
-
-    def _header(self, begin: int) -> RecordHeader:
-        header_size, _ = read_prefix(
-            self.headers.read(begin, PREFIX_SIZE), self.size() - begin, self.path.name
-        )
-        data = self.headers.read(begin, PREFIX_SIZE + header_size + CHECK_SIZE)
-        return decode_header(data, self.path.name)
 
 
 class _HeadersAhead(ReadAhead):

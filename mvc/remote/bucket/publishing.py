@@ -1,23 +1,28 @@
 """Publishing: what a mirror has beyond its bucket is written there, then one swap of the head.
 
-Before the swap nothing in the bucket has changed for anybody; after it all is there. Packs and
-parts of the journal are objects named by their hash, so that a second attempt writes the same.
+Before the swap nothing in the bucket has changed for anybody; after it all is there. No object is
+written twice under one name: each has random bytes, and is named by the hash of all of it. So an
+object that is deleted because nobody named it for long is not one that somebody just wrote.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from time import monotonic
+from typing import TypeAlias
 
 from blake3 import blake3
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData, RemoteUnreachable, StorageFull
+from mvc.ids import DIGEST_SIZE
 from mvc.remote.bucket.layout import (
     DROPPED,
     HEAD,
     MAX_HEAD,
+    NONCE,
     BucketHead,
     JournalPart,
     PackObject,
@@ -26,7 +31,7 @@ from mvc.remote.bucket.layout import (
     encode_headers,
     final_size,
 )
-from mvc.remote.bucket.mirror import EMPTY, Mirror, Seen
+from mvc.remote.bucket.mirror import EMPTY, Change, Mirror, Seen
 from mvc.store.format import read_features
 from mvc.store.journal.frames import Recorded, frame_of, read_entry
 from mvc.store.packs.reader import PACKS, pack_path
@@ -36,6 +41,7 @@ from mvc.types import Bytes
 _BLOCK = 1 << 20
 _LARGE = 4 << 20  # bytes of an object that is written alone
 _GROWTH = 32  # bytes by which numbers in a head may become longer
+_Times: TypeAlias = tuple[float, float]
 _REUSED_FOR = 24 * 3600.0  # seconds for which an object that was written needs not be again
 
 
@@ -60,11 +66,13 @@ class _Journal(Struct):
 
 
 class _Upload(Struct):
-    """An object to write; ``parts`` makes its content."""
+    """An object to write; ``parts`` makes its content. ``pack`` is that of a pack's object."""
 
     name: str
     size: int
     parts: Callable[[], Iterator[Bytes]]
+    pack: PackObject | None = None
+    content: bytes = b""
 
 
 class Publisher:
@@ -73,7 +81,7 @@ class Publisher:
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._objects = mirror.objects
-        self._written: dict[str, float] = {}  # objects, and when they were written
+        self._written: dict[bytes, tuple[PackObject, _Times]] = {}  # packs by what is in them
 
     def publish(self) -> bool:
         """Makes what the mirror has the bucket's; False if another head was swapped in before.
@@ -88,31 +96,27 @@ class Publisher:
             return True
         extends = bool(before.sequence) and mirror.has(before.end)
         new = _new_packs(snapshot, before.end.offset if extends else 0, mirror.fs.known)
-        packs = {number: self._object(number, pack) for number, pack in new.items()}
-        uploads = [self._pack_upload(packs[number], new[number]) for number in packs]
+        uploads = [self._upload(number, pack) for number, pack in new.items()]
+        packs = {upload.pack.number: upload.pack for upload in uploads if upload.pack is not None}
         known = {**mirror.fs.known, **packs}
         journal = _journal(snapshot, before if extends else EMPTY, known)
-        dropped = set() if extends else _hashes(known) - _hashes(journal.named)
-        written = [*map(_part_object, journal.parts)]
-        uploads += [_upload(part.name, data) for part, data in written]
-        if dropped:
-            note = encode_dropped(dropped)
-            uploads.append(_upload(DROPPED + blake3(note).hexdigest(), note))
+        parts = [(part.object(data), data) for part in journal.parts for data in [part.encoded()]]
+        uploads += [_whole(part.name, data) for part, data in parts]
+        if not extends and (dropped := _hashes(known) - _hashes(journal.named)):
+            uploads.append(_whole(DROPPED + os.urandom(DIGEST_SIZE).hex(), encode_dropped(dropped)))
         head = BucketHead(
             features=read_features(mirror.fs, snapshot.folder),
             rewrites=before.rewrites + (bool(before.sequence) and not extends),
             swaps=before.swaps + 1,
             sequence=end.sequence,
             chain=end.chain,
-            parts=(*journal.kept, *(part for part, _ in written)),
+            parts=(*journal.kept, *(part for part, _ in parts)),
             packs=journal.tail.packs,
             frames=journal.tail.frames,
         )
         self._write_all(uploads)
-        version = self._swap(head, packs)
-        if version is None:
+        if not self._swap(head, Change(packs) if extends else Change(journal.named, anew=True)):
             return mirror.has(end)
-        mirror.settle(version, packs if extends else journal.named, anew=not extends)
         for number, pack in new.items():
             mirror.fs.write_headers(packs[number], sorted(pack.records.items()))
         return True
@@ -120,14 +124,9 @@ class Publisher:
     def bump(self) -> bool:
         """Swaps in an equal head, so that who saw the one before has to look again."""
         seen = self._mirror.seen
-        if seen is None:
-            return True
-        bumped = self._swap(replace(seen.head, swaps=seen.head.swaps + 1), {})
-        if bumped is not None:
-            self._mirror.settle(bumped, {})
-        return bumped is not None
+        return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), None)
 
-    def _swap(self, head: BucketHead, packs: dict[int, PackObject]) -> Seen | None:
+    def _swap(self, head: BucketHead, change: Change | None) -> bool:
         """Swaps the head. If that fails, or is not known, the mirror follows what is there."""
         mirror, data = self._mirror, head.encoded()
         if len(data) > MAX_HEAD:
@@ -141,17 +140,17 @@ class Publisher:
         except RemoteUnreachable:
             version = None  # the answer may have been lost: the head says what is so
         if version is None:
-            mirror.pending = packs
+            mirror.pending = change
             mirror.refresh()
-            return None
-        return Seen(version, head, data)
+            return False
+        mirror.settle(Seen(version, head, data), change)
+        return True
 
     # -- writing --------------------------------------------------------------------------
 
     def _write_all(self, uploads: list[_Upload]) -> None:
         """Writes objects, small ones at the same time."""
-        now = monotonic()
-        due = [u for u in uploads if now - self._written.get(u.name, -_REUSED_FOR) >= _REUSED_FOR]
+        due = [upload for upload in uploads if not self._is_there(upload)]
         for _ in self._mirror.pool.map(self._write, (u for u in due if u.size <= _LARGE)):
             pass
         for upload in due:
@@ -160,21 +159,38 @@ class Publisher:
 
     def _write(self, upload: _Upload) -> None:
         self._objects.write(upload.name, upload.parts(), upload.size)
-        self._written[upload.name] = monotonic()
+        if upload.pack is not None:
+            self._written[upload.content] = upload.pack, self._now()
 
-    def _object(self, number: int, pack: _NewPack) -> PackObject:
-        """Names the object of a pack by the hash of its content."""
-        hasher, headers = blake3(), encode_headers(pack.records)
-        for block in self._blocks(number, pack.size):
-            hasher.update(block)
-        return PackObject(number, hasher.update(headers).digest(), pack.size, len(headers))
+    def _is_there(self, upload: _Upload) -> bool:
+        """Whether a pack was written not long ago, so that no sweep has deleted it yet."""
+        _, then = self._written.get(upload.content, (None, None))
+        return then is not None and all(
+            0 <= now - before < _REUSED_FOR for now, before in zip(self._now(), then, strict=True)
+        )
 
-    def _pack_upload(self, pack: PackObject, new: _NewPack) -> _Upload:
+    def _now(self) -> _Times:
+        """By two clocks: one may be set, the other may stand still while the computer sleeps."""
+        return monotonic(), self._mirror.clock.now_ns() / 1e9
+
+    def _upload(self, number: int, new: _NewPack) -> _Upload:
+        """The object of a pack; the one that has the same content, if that was written just now."""
+        headers, nonce = encode_headers(new.records), os.urandom(NONCE)
+
         def parts() -> Iterator[Bytes]:
-            yield from self._blocks(pack.number, pack.size)
-            yield encode_headers(new.records)
+            yield from self._blocks(number, new.size)
+            yield headers + nonce
 
-        return _Upload(pack.name, pack.size + pack.headers, parts)
+        hasher = blake3()
+        for block in self._blocks(number, new.size):
+            hasher.update(block)
+        content = hasher.update(headers).digest()
+        hash_, behind = hasher.update(nonce).digest(), len(headers) + NONCE
+        pack = PackObject(number, hash_, new.size, behind)
+        made = _Upload(pack.name, new.size + behind, parts, pack, content)
+        if self._is_there(made):
+            made.pack = replace(self._written[content][0], number=number)
+        return made
 
     def _blocks(self, number: int, size: int) -> Iterator[bytes]:
         mirror = self._mirror
@@ -184,17 +200,12 @@ class Publisher:
                 yield file.read(at, min(_BLOCK, size - at))
 
 
-def _upload(name: str, data: bytes) -> _Upload:
+def _whole(name: str, data: bytes) -> _Upload:
     return _Upload(name, len(data), lambda: iter((data,)))
 
 
 def _hashes(packs: Mapping[int, PackObject]) -> set[bytes]:
     return {pack.hash for pack in packs.values()}
-
-
-def _part_object(part: PartOfJournal) -> tuple[JournalPart, bytes]:
-    data = part.encoded()
-    return JournalPart(blake3(data).digest(), len(data), len(part.frames)), data
 
 
 def _new_packs(

@@ -38,7 +38,7 @@ from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import branch_move, checking_out, head_move
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.availability import check_available
-from mvc.repo.lookup.refs import HEAD, branches, head, staged_removals
+from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.repo.refs import advance_branch, branch_change, check_branch, move_head
@@ -224,7 +224,8 @@ def switch(
     """Writes the files of ``branch`` and moves HEAD to it.
 
     With ``create`` the branch is made at ``start`` (default HEAD), in the same operation that
-    moves HEAD: if the checkout is refused or fails, there is no branch. Returns None if the
+    moves HEAD: if the checkout is refused or fails, there is no branch. A branch that only a remote
+    has is made where that one has it. Returns None if the
     branch has no version yet. Raises UnknownRevision for an unknown branch, InvalidName and
     RefConflict for a new one, StateForgotten, WouldOverwrite.
     """
@@ -238,9 +239,23 @@ def switch(
     else:
         tips = {each.name: each.commit for each in branches(context)}
         if branch not in tips:
-            raise _no_branch(context, branch, tips)
+            create, tips[branch] = True, _of_remote(context, branch, tips)
         commit = tips[branch]
     return restore_all(context, commit, branch, create=create, force=force, progress=progress)
+
+
+def _of_remote(context: Context, name: str, branches: Iterable[str]) -> CommitId:
+    """Where the only remote that has this branch has it. Raises UnknownRevision."""
+    found = [ref for ref in remote_refs(context) if ref.name.partition("/")[2] == name]
+    if not found:
+        raise _no_branch(context, name, branches)
+    if len(found) > 1:
+        names = " and ".join(ref.name for ref in found)
+        raise UnknownRevision(
+            f"there is no branch {name}, but {names}",
+            hint=f"say which: 'mvc switch -c {name} {found[0].name}'",
+        )
+    return found[0].commit
 
 
 def _no_branch(context: Context, name: str, branches: Iterable[str]) -> UnknownRevision:

@@ -121,34 +121,45 @@ class Ancestors:
 
 
 def apart(snapshot: Snapshot, a: CommitId, b: CommitId) -> tuple[int, int]:
-    """How many versions lead to ``a`` and not to ``b``, and the other way round.
+    """How many versions lead to ``a`` and not to ``b``, and the other way round."""
+    return len(leading_to(snapshot, [a], [b])), len(leading_to(snapshot, [b], [a]))
+
+
+def leading_to(
+    snapshot: Snapshot, tips: Iterable[CommitId], without: Iterable[CommitId]
+) -> list[CommitId]:
+    """The versions that lead to ``tips``, and to none of ``without``; newest first.
 
     Parents are published before their children, so a walk back from the newest on has seen all
     that leads from a version when it comes to it.
     """
     heap: list[tuple[tuple[int, int], CommitId, Commit]] = []
-    sides: dict[CommitId, int] = {}
-    apart_ = {1: 0, 2: 0}
+    is_wanted: dict[CommitId, bool] = {}
     open_ = 0
 
-    def reach(id_: CommitId, side: int) -> int:
-        """How many more of those that wait lead to one of the two only."""
-        known = sides.get(id_, 0)
-        if known | side == known:
-            return 0
-        sides[id_] = known | side
-        if not known:
+    def reach(id_: CommitId, wanted: bool) -> int:
+        """By how many more of those that wait are wanted."""
+        if id_ not in is_wanted:
             recorded, commit = placed(snapshot, id_)
             heappush(heap, (newest_first(recorded, commit), id_, commit))
-        return int(sides[id_] < 3) - int(0 < known < 3)
+            is_wanted[id_] = wanted
+            return int(wanted)
+        if is_wanted[id_] and not wanted:
+            is_wanted[id_] = False
+            return -1
+        return 0
 
-    open_ += reach(a, 1) + reach(b, 2)
-    while open_ > 0:
+    for id_ in without:
+        reach(id_, wanted=False)
+    for id_ in tips:
+        open_ += reach(id_, wanted=True)
+    found = []
+    while open_:
         _, id_, commit = heappop(heap)
-        side = sides[id_]
-        if side < 3:
+        wanted = is_wanted[id_]
+        if wanted:
             open_ -= 1
-            apart_[side] += 1
+            found.append(id_)
         for parent in commit.parents:
-            open_ += reach(parent, side)
-    return apart_[1], apart_[2]
+            open_ += reach(parent, wanted)
+    return found

@@ -35,11 +35,16 @@ from mvc.store.snapshot import Snapshot
 
 _NOT_UNDONE = {
     "init": "made the repository",
+    "clone": "made the repository",
     "deploy": "recorded a deployment, which is not undone",
     "retract": "retracted a deployment, which is not undone",
+    "fetch": "took over what a remote has, which stays",
+    "push": "gave a remote what it has, which stays there",
     "forget": "gave up states, which are gone",
     "drop-weights": "gave up weights, which undo does not bring back",
 }
+_OF_REMOTES = {"fetch", "push"}
+"""Operations that an undo of the newest passes over."""
 
 
 class Undoing(Struct, frozen=True):
@@ -153,14 +158,11 @@ def _chosen(context: Context, number: int | None) -> tuple[Operation, _Revert]:
     return operation, revert
 
 
-_STAYS = "took over what a remote has, which stays"
-
-
 def _is_final(context: Context, recorded: Recorded) -> bool:
     """Whether it cannot be undone, and has an effect still: weights may be stored again."""
     if recorded.entry.operation == "drop-weights":
         return bool(_given_up(context, recorded))
-    return recorded.entry.operation in _NOT_UNDONE
+    return recorded.entry.operation in _NOT_UNDONE.keys() - _OF_REMOTES
 
 
 def _given_up(context: Context, recorded: Recorded) -> list[CommitId]:
@@ -192,7 +194,7 @@ def _cannot(context: Context, recorded: Recorded, before: Recorded | None = None
         name = printable(before.entry.operation)
         ways.append(f"'mvc undo {before.sequence}' takes back the {name} before it")
     name, what = entry.operation, "moved no branch, no tag and not HEAD: there is nothing to undo"
-    what = _NOT_UNDONE.get(name, _STAYS if name == "fetch" else what)
+    what = _NOT_UNDONE.get(name, what)
     return RefConflict(
         f"operation {recorded.sequence} ({printable(name)}) {what}", hint="; ".join(ways) or None
     )
@@ -210,7 +212,8 @@ class _Revert:
         self._recorded = recorded
         first: dict[str, RefValue] = {}
         last: dict[str, RefValue] = {}
-        for change in recorded.entry.refs:
+        stays = recorded.entry.operation in {"clone", *_OF_REMOTES}
+        for change in () if stays else recorded.entry.refs:
             if change.name.startswith(REMOTE):
                 continue  # where a remote is does not change because it is undone here
             first.setdefault(change.name, change.old)

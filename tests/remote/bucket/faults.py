@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from mvc.errors import RemoteUnreachable
 from mvc.remote.bucket.objects import Objects, Stored, Versioned
+from mvc.testing import Killed
 from mvc.types import Bytes
 
 T = TypeVar("T")
@@ -50,10 +51,13 @@ class Passing:
 
 
 class Fault:
-    """The ``at``-th operation (from 1) of all stores fails, after its effect if ``after``."""
+    """The ``at``-th operation (from 1) of all stores fails, after its effect if ``after``.
 
-    def __init__(self, at: int, *, after: bool) -> None:
-        self.at, self.after = at, after
+    With ``kills`` the process is killed there: nothing is done any more.
+    """
+
+    def __init__(self, at: int, *, after: bool, kills: bool = False) -> None:
+        self.at, self.after, self.kills = at, after, kills
         self.count = 0
         self.failed = ""
 
@@ -68,11 +72,15 @@ class Failing(Passing):
     def call(self, operation: str, name: str, act: Callable[[], T]) -> T:
         fault = self.fault
         fault.count += 1
+        if fault.kills and fault.count > fault.at:
+            raise Killed
         if fault.count != fault.at:
             return act()
         fault.failed = f"{operation} {name.partition('/')[0]}"
         if fault.after:
             act()
+        if fault.kills:
+            raise Killed
         raise RemoteUnreachable(f"{self.url} does not answer: injected")
 
 

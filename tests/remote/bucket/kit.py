@@ -18,7 +18,7 @@ from mvc.remote.bucket import inspect, maintain
 from mvc.remote.bucket.objects import Objects
 from mvc.remote.fetch import Fetched, fetch
 from mvc.remote.push import Pushed, PushOptions, push
-from mvc.remote.remotes import Remote, add_remote
+from mvc.remote.remotes import Remote, add_remote, remotes
 
 T = TypeVar("T")
 Wrap = Callable[[Objects], Objects]
@@ -41,13 +41,14 @@ class Team:
     def __getitem__(self, name: str) -> Repository:
         if name not in self._repos:
             root = self.folder / name
-            if root.exists():
-                repo = Repository.open(root)
-            else:
-                repo = Repository.init(root)
-                add_remote(repo.context, self.remote)
-            self._repos[name] = repo
+            self.add(name, Repository.open(root) if root.exists() else Repository.init(root))
         return self._repos[name]
+
+    def add(self, name: str, repo: Repository) -> None:
+        """Takes a repository in."""
+        if not remotes(repo.context):
+            add_remote(repo.context, self.remote)
+        self._repos[name] = repo
 
     def commit(self, name: str, step: int, text: str = "") -> CommitId:
         """A version whose weights are those of the step, a little moved."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from mvc.errors import HistoryMissing, MvcError, RefConflict, RemoteUnreachable
+from mvc.errors import (
+    HistoryMissing,
+    MvcError,
+    RefConflict,
+    RemoteRefused,
+    RemoteUnreachable,
+)
+from mvc.remote.bucket import open_door
 from mvc.remote.bucket.layout import MAX_HEAD
-from tests.remote.bucket.faults import Passing
+from tests.remote.bucket.faults import Passing, Unconditional
 from tests.remote.bucket.kit import Team, messages, state
 from tests.remote.kit.same import assert_clean, assert_same
 
@@ -288,3 +296,42 @@ def test_errors_name_no_key(team: Team, s3: str) -> None:
     with pytest.raises(MvcError) as raised:
         team.push("ada")
     assert "a-secret" not in f"{raised.value} {raised.value.hint}"
+
+
+def test_two_doors_of_one_repository(folder_team: Team) -> None:
+    """The second one has a mirror of its own, and both see what was pushed."""
+    team = folder_team
+    team.commit("ada", 0)
+    team.push("ada")
+    with closing(open_door(team.remote, team["ada"].context)) as first:
+        before = first.head().place
+        team.commit("ada", 1)
+        team.push("ada")
+        assert first.head().place.sequence == before.sequence + 1
+    team.fetch("bob")
+    assert messages(team["bob"], "origin/main") == ["ada 1", "ada 0"]
+
+
+@pytest.mark.parametrize("ignored", ["create", "version"])
+def test_a_bucket_without_conditions_cannot_be_added(folder_team: Team, ignored: str) -> None:
+    remotes = folder_team["ada"].remotes
+    with (
+        folder_team.wrapped(lambda objects: Unconditional(objects, ignored)),
+        pytest.raises(RemoteRefused, match="cannot be a remote"),
+    ):
+        remotes.add("other", folder_team.url)
+    assert [each.name for each in remotes.list()] == ["origin"]
+    assert remotes.add("other", folder_team.url).url == folder_team.url
+
+
+def test_what_a_push_writes(folder_team: Team) -> None:
+    """Records once, their headers twice, and a head."""
+    team = folder_team
+    random = np.random.default_rng(1)
+    team.commit("ada", 0)
+    team.push("ada")
+    team["ada"].commit({"w": random.standard_normal(1 << 19)}, message="large")
+    before = set((team.folder / "bucket/packs").iterdir())
+    records = team.push("ada").bytes
+    (pack,) = set((team.folder / "bucket/packs").iterdir()) - before
+    assert pack.stat().st_size + MAX_HEAD < 1.02 * records + (32 << 10)

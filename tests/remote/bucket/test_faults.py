@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mvc.errors import MvcError
+from mvc.testing import Killed
 from tests.remote.bucket.faults import Aged, Failing, Fault
 from tests.remote.bucket.kit import Team, messages
 from tests.remote.kit.same import assert_clean
@@ -59,6 +60,8 @@ def each_failure(
     act: Callable[[Team], object],
     check: Callable[[Team, bool], None],
     every: int = 1,
+    *,
+    kills: bool = False,
 ) -> list[str]:
     """Runs ``act`` with the first operation failing, then with the second one, and so on.
 
@@ -67,12 +70,12 @@ def each_failure(
     failed = []
     for after in (False, True):
         for number in count(1 + after * every // 2, every):
-            team, fault = fresh(), Fault(number, after=after)
+            team, fault = fresh(), Fault(number, after=after, kills=kills)
             raised = False
             with team.wrapped(lambda objects, fault=fault: Failing(objects, fault)):
                 try:
                     act(team)
-                except MvcError:
+                except (MvcError, Killed):
                     raised = True
             if not fault.failed:
                 assert not raised
@@ -87,7 +90,8 @@ def first_words(team: Team, name: str) -> list[str]:
     return [text[:1] for text in messages(team[name], "origin/main")]
 
 
-def test_push(fresh: Callable[[], Team]) -> None:
+@pytest.mark.parametrize("kills", [False, True])
+def test_push(fresh: Callable[[], Team], kills: bool) -> None:
     def check(team: Team, raised: bool) -> None:
         team.fetch("carol")
         before = first_words(team, "carol")
@@ -99,7 +103,7 @@ def test_push(fresh: Callable[[], Team]) -> None:
         assert first_words(team, "bob") == ["2", "1", "0"]
         assert_clean(team["bob"])
 
-    failed = each_failure(fresh, lambda team: team.push("ada"), check)
+    failed = each_failure(fresh, lambda team: team.push("ada"), check, kills=kills)
     assert set(failed) == {"look head", "write packs", "write journal", "swap head"}
 
 

@@ -19,21 +19,21 @@ from typing import IO, Any
 
 __all__ = ["calls", "cut_next", "install"]
 
+PROJECT = str(Path(__file__).parents[3])
 _WITH_VALUE = set("BbcDEeFIiJLlmOopQRSWw")
 """Options of ssh that take a value."""
 
 
-def install(folder: Path) -> dict[str, str]:
+def install(folder: Path, python_path: str = PROJECT) -> dict[str, str]:
     """Variables: PATH, with ``folder`` in front."""
     folder.mkdir(parents=True, exist_ok=True)
-    project = str(Path(__file__).parents[3])
-    for name, module in (("ssh", "tests.remote.kit.ssh"), ("mvc", "mvc")):
+    for name, module, path in (
+        ("ssh", "tests.remote.kit.ssh", PROJECT),
+        ("mvc", "mvc", python_path),
+    ):
         script = folder / name
-        lines = [
-            "#!/bin/sh",
-            f'PYTHONPATH="{project}" exec "{sys.executable}" -P -m {module} "$@"',
-        ]
-        script.write_text("\n".join(lines) + "\n")
+        line = f'PYTHONPATH="{path}" exec "{sys.executable}" -P -m {module} "$@"'
+        script.write_text(f"#!/bin/sh\n{line}\n")
         script.chmod(0o755)
     return {"PATH": f"{folder}:{os.environ['PATH']}", "FAKE_SSH": str(folder)}
 

@@ -59,7 +59,7 @@ def test_bytes_and_requests_are_counted(proxy: Proxy) -> None:
     assert proxy.trips == 3 and proxy.down > 3 * len(BODY) and proxy.up > 0
 
 
-@pytest.mark.parametrize("faults", [Faults(up=20), Faults(down=3000), Faults(lost=1)])
+@pytest.mark.parametrize("faults", [Faults(up=10), Faults(down=3000), Faults(lost=1)])
 def test_a_fault_happens_once(proxy: Proxy, faults: Faults) -> None:
     limit, reaches, before = faults.down, faults.up is None, Answer.asked
     proxy.again(faults)

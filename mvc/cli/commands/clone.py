@@ -1,0 +1,59 @@
+"""``mvc clone``.
+
+The clone calls the other repository origin. DIR is by default the last part of the URL. What was
+interrupted goes on with the same command.
+"""
+
+from __future__ import annotations
+
+from mvc.cli.options import CommandOptions, argument, flag, option, pairs
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
+from mvc.cli.restored import tell
+from mvc.cli.session import Session, load
+from mvc.cli.text import count, size
+from mvc.model.names import printable
+
+
+class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
+    url: str = argument("URL")
+    folder: str | None = argument("[DIR]")
+    branch: str | None = option("BRANCH", "The branch to begin with.", "-b")
+    states: str = option("STATES", "Whose states come along: all, none or last:N.", default="all")
+    bare: bool = flag("Without working files, for others to push to.")
+    options: tuple[str, ...] = option(
+        "K=V", "An option of the remote, as of 'remote add' (repeatable).", "-o", "--option"
+    )
+
+
+@verb("mvc clone ssh://gpu/srv/models", _CloneOptions)
+def command(session: Session, args: _CloneOptions) -> None:
+    from mvc.api.clone import CloneOptions, clone_into
+
+    chosen = dict(pairs(args.options, "option"))
+    options = CloneOptions(**fields(args, "branch states bare"), options=chosen)
+    with session.progress("receiving") as progress:
+        done = clone_into(args.url, args.folder, options, config=load, progress=progress)
+    out = session.out
+    if session.as_json:
+        out.json("mvc.clone/1", done)
+        return
+    came = done.fetched
+    kind = "bare repository" if args.bare else "repository"
+    out.note(
+        f"Cloned into the {kind} {printable(str(done.folder))}: {count(came.versions, 'version')}, "
+        f"{size(came.bytes)}"
+    )
+    if done.head is None:
+        hint = "" if not came.updates else "; 'mvc switch NAME' goes to one of its branches"
+        out.warn(f"{printable(str(done.branch))} has no version yet: no files were written{hint}")
+        return
+    at = "HEAD detached" if done.branch is None else f"On branch {printable(done.branch)}"
+    out.note(f"{at}, at {done.head.short}")
+    if done.restored is not None:
+        tell(session, done.restored)
+    elif not args.bare:
+        out.note(
+            f"the state of {done.head.short} did not come along: no files were written; "
+            "'mvc fetch' with --states brings more"
+        )

@@ -1,0 +1,40 @@
+"""``mvc pull``.
+
+The branch of the same name at REMOTE must lead on from yours. Files that hold work which is not
+committed are not overwritten: then nothing moves.
+"""
+
+from __future__ import annotations
+
+from mvc.cli.options import CommandOptions, argument
+from mvc.cli.program import verb
+from mvc.cli.restored import tell
+from mvc.cli.session import Session
+from mvc.cli.text import count
+from mvc.cli.transfers import tell_of_fetch
+from mvc.model.names import printable
+
+
+class _PullOptions(CommandOptions, frozen=True, kw_only=True):
+    remote: str | None = argument("[REMOTE]")
+
+
+@verb("mvc pull", _PullOptions)
+def command(session: Session, args: _PullOptions) -> None:
+    repository, out = session.repository, session.out
+    remote = repository.remotes.find(args.remote)
+    with session.progress("receiving") as progress:
+        done = repository.pull(args.remote, progress=progress)
+    if session.as_json:
+        out.json("mvc.pull/1", done)
+        return
+    if done.fetched.is_news:
+        tell_of_fetch(session, done.fetched, remote.url)
+    if done.restored is None:
+        branch, there = printable(done.branch), printable(remote.name)
+        more = f": {count(done.ahead, 'version')} to push" if done.ahead else ""
+        out.note(f"{branch} is up to date with {there}/{branch}{more}")
+        return
+    old = "nothing" if done.old is None else done.old.short
+    out.note(f"Fast-forward {printable(done.branch)}: {old}..{done.new.short}")
+    tell(session, done.restored)

@@ -1,0 +1,39 @@
+"""``mvc push``.
+
+REF is a branch or tag, by default the current branch. Tags, data sets, deployments and annotations
+of what is sent go along. All refs move, or none.
+"""
+
+from __future__ import annotations
+
+from mvc.cli.completing import complete_refs
+from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag, option
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+from mvc.cli.transfers import tell_of_push
+
+
+class _PushOptions(CommandOptions, frozen=True, kw_only=True):
+    remote: str | None = argument("[REMOTE]")
+    refs: tuple[str, ...] = argument("[REF...]", shell_complete=complete_refs)
+    every: bool = flag("Send all branches and tags.", "--all")
+    force: bool = flag("Let refs move back, from where the last fetch saw them.", "-f")
+    delete: tuple[str, ...] = option("REF", "Delete a branch or tag there (repeatable).", "-d")
+    dry_run: bool = DRY_RUN
+
+
+@verb("mvc push origin main", _PushOptions)
+def command(session: Session, args: _PushOptions) -> None:
+    if args.every:
+        check_alone("every", takes="remote force dry_run")
+    repository = session.repository
+    remote = repository.remotes.find(args.remote)
+    with session.progress("sending") as progress:
+        done = repository.push(
+            args.remote, progress=progress, **fields(args, "refs every force delete dry_run")
+        )
+    if session.as_json:
+        session.out.json("mvc.push/1", {"dry_run": args.dry_run, **fields(done)})
+    else:
+        tell_of_push(session, done, remote.url, dry_run=args.dry_run)

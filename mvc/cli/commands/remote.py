@@ -1,0 +1,99 @@
+"""``mvc remote``.
+
+'remote add NAME URL' names one: a folder, ssh://HOST/PATH, https://HOST/NAME, bucket:PATH or
+s3://BUCKET. Nothing is fetched yet. 'remote show NAME' asks it what it has.
+"""
+
+from __future__ import annotations
+
+import click
+
+from mvc.cli.completing import complete_remotes
+from mvc.cli.options import CommandOptions, argument, flag, option, pairs
+from mvc.cli.payload import fields
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+from mvc.cli.tables import columns, show
+from mvc.model.names import printable
+
+_COLUMNS = columns("remote, url, options")
+
+
+class _RemoteOptions(CommandOptions, frozen=True, kw_only=True):
+    words: tuple[str, ...] = argument(
+        "[list | add NAME URL | remove NAME | show [NAME]]", shell_complete=complete_remotes
+    )
+    options: tuple[str, ...] = option(
+        "K=V", "With add: lazy=true, data=false, states=last:5, ... (repeatable).",
+        "-o", "--option", needs="words",
+    )  # fmt: skip
+    force: bool = flag("With add: change a remote that is there.", "-f", needs="words")
+
+
+@verb("mvc remote add origin /srv/models", _RemoteOptions)
+def command(session: Session, args: _RemoteOptions) -> None:
+    action, *names = args.words or ("list",)
+    if action != "add" and (args.options or args.force):
+        raise click.UsageError("-o and -f go with add")
+    if action == "add" and len(names) == 2:
+        chosen = dict(pairs(args.options, "option"))
+        if "force" in chosen:
+            raise click.UsageError("force is -f")
+        made = session.repository.remotes.add(*names, force=args.force, **chosen)
+        session.out.note(f"{printable(made.name)} is {printable(made.url)}")
+    elif action == "remove" and len(names) == 1:
+        gone = session.repository.remotes.remove(*names)
+        session.out.note(f"Removed {printable(gone.name)}; what it brought stays until 'mvc gc'")
+    elif action == "show" and len(names) <= 1:
+        _show(session, *names)
+        return
+    elif action != "list" or names:
+        raise click.UsageError("mvc remote [list | add NAME URL | remove NAME | show [NAME]]")
+    if session.as_json or action == "list":
+        _list(session)
+
+
+def _list(session: Session) -> None:
+    found = session.repository.remotes.list()
+    if session.as_json:
+        session.out.json("mvc.remote/1", {"remotes": found})
+        return
+    rows = []
+    for each in found:
+        told = {key: value for key, value in fields(each).items() if key not in {"name", "url"}}
+        usual = fields(type(each)(each.url))
+        given = [f"{key}={value}".lower() for key, value in told.items() if value != usual[key]]
+        rows.append((printable(each.name), printable(each.url), printable(" ".join(given))))
+    show(session.out, _COLUMNS, rows)
+    if not rows:
+        session.out.note("No remotes yet: name one with 'mvc remote add origin URL'")
+
+
+def _show(session: Session, name: str | None = None) -> None:
+    remotes, out = session.repository.remotes, session.out
+    remote = remotes.find(name)
+    found = remotes.show(name)
+    known = {
+        ref.name.partition("/")[2]: ref.commit
+        for ref in session.repository.remote_refs(remote.name)
+    }
+    gone = sorted(known.keys() - found.branches.keys() - found.tags.keys())
+    if session.as_json:
+        out.json("mvc.remote.show/1", {"remote": remote, **fields(found), "gone": gone})
+        return
+    kind = "bare" if found.bare else "with working files"
+    out.line(f"{printable(remote.name)}: {printable(found.url)}, {kind}")
+    head = found.head if isinstance(found.head, str) else "detached"
+    out.line(f"HEAD: {printable(head)}")
+    rows = []
+    for branch, commit in found.branches.items():
+        seen = known.get(branch)
+        state = "as fetched" if seen == commit else "new" if seen is None else "moved"
+        rows.append(("branch", printable(branch), commit.short, state))
+    mine = {tag.name: tag.commit for tag in session.repository.tags()}
+    for tag, commit in found.tags.items():
+        same = mine.get(tag)
+        state = "as here" if same == commit else "new" if same is None else "another one here"
+        rows.append(("tag", printable(tag), commit.short, state))
+    rows += [("branch", printable(each), known[each].short, "gone there") for each in gone]
+    show(out, columns("kind, name, version, state"), rows)

@@ -1,0 +1,101 @@
+"""How fetches and pushes are shown: a line for each ref that moved, as git writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from mvc.cli.session import Session
+from mvc.cli.tables import Column, show
+from mvc.cli.text import count, size
+from mvc.ids import CommitId
+from mvc.model.names import printable
+
+if TYPE_CHECKING:
+    from mvc.remote.fetch import Fetched, RefUpdate
+    from mvc.remote.push import Pushed
+
+_PREFIXES = ("heads/", "tags/", "remotes/")
+_MARKS = {"new": "*", "forced": "+", "deleted": "-", "kept": "!", "forward": ""}
+_COLUMNS = [Column(""), Column("", style="id"), Column("")]
+
+
+def tell_of_fetch(session: Session, done: Fetched, url: str) -> None:
+    """Says what a fetch brought."""
+    rows = [_row(each, here=True) for each in done.updates]
+    _tell(session, f"From {printable(url)}", rows, done)
+    held = ", ".join(id_.short for id_ in done.held)
+    if held:
+        session.out.warn(
+            f"{held}: forgotten by name at {printable(done.remote)}, and kept here for now, "
+            "because HEAD or a version without weights stands on it"
+        )
+
+
+def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = False) -> None:
+    """Says what a push sent, or would send."""
+    rows = [_row(each, here=False) for each in done.updates]
+    _tell(session, f"To {printable(url)}", rows, done, would=dry_run)
+    for name in done.passed_over:
+        session.out.note(f"tag {printable(name)} is another version there, and stays")
+    for id_ in done.held:
+        session.out.warn(
+            f"{id_.short} was forgotten by name here, and is kept there for now, because something "
+            "stands on it"
+        )
+
+
+def _tell(
+    session: Session,
+    title: str,
+    rows: Sequence[Sequence[str]],
+    done: Fetched | Pushed,
+    *,
+    would: bool = False,
+) -> None:
+    out = session.out
+    if not done.is_news:
+        out.note("Everything up to date")
+        return
+    if session.verbosity < 0:
+        return
+    out.line(title)
+    show(out, _COLUMNS, rows, indent=" ")
+    more = done.operations - done.versions
+    named = [(done.versions, "version"), (max(more, 0), "other operation")]
+    parts = [count(n, noun) for n, noun in named if n]
+    if parts:
+        sent = " would be sent" if would else ""
+        out.line(f"{' and '.join(parts)}, {size(done.bytes)}{sent}")
+
+
+def _row(update: RefUpdate, *, here: bool) -> tuple[str, str, str]:
+    """``* new branch  main -> origin/main``."""
+    old, new, kind = update.old, update.new, "tag" if _is_tag(update.name) else "branch"
+    name, local = _short(update.name), _short(update.local) if here else _short(update.name)
+    what = f"{_id(old)}..{_id(new)}"
+    arrow = f"{name} -> {local}"
+    match update.change:
+        case "new":
+            what = f"new {kind}"
+        case "deleted":
+            what, arrow = "deleted", local
+        case "kept":
+            what, arrow = "kept apart", f"{arrow} ({name} is another version here)"
+        case "forced":
+            what, arrow = f"{_id(old)}...{_id(new)}", f"{arrow} (forced)"
+    return _MARKS[update.change], what, arrow
+
+
+def _is_tag(name: str) -> bool:
+    return name.startswith("tags/")
+
+
+def _short(name: str) -> str:
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return printable(name)
+
+
+def _id(value: CommitId | None) -> str:
+    return "" if value is None else value.short

@@ -1,0 +1,87 @@
+"""How far a repository has dealt with a remote: files of ``.mvc/remotes/R`` that may be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from mvc.errors import HistoryMissing, IoFailed
+from mvc.ids import DIGEST_SIZE, CommitId
+from mvc.remote.door import Head, Place
+from mvc.remote.remotes import Remote
+from mvc.repo.context import Context
+from mvc.repo.lookup.commits import leading_to
+from mvc.store.journal.entries import RefValue
+
+FETCHED = "place"
+"""Up to where the remote's journal was read."""
+PUSHED = "pushed"
+"""Up to where the remote has what this repository's own journal says."""
+_MOST = 1 << 20  # bytes of such a file
+
+
+class KnownPlace(Struct, frozen=True):
+    """A place in a journal, in dealings with the repository of this identity.
+
+    ``tips``: where its branches and tags were after the last push.
+    """
+
+    identity: bytes
+    place: Place
+    tips: tuple[bytes, ...] = ()
+
+    def after(self, place: Place, tips: Iterable[CommitId]) -> KnownPlace:
+        """With another place, and where the refs are by then."""
+        return KnownPlace(self.identity, place, tuple(map(bytes, tips)))
+
+    def untold(self, context: Context, tips: Iterable[CommitId]) -> list[CommitId]:
+        """The versions that lead to ``tips``, and that the remote did not have at the last push."""
+        ids = [CommitId(id_) for id_ in self.tips if len(id_) == DIGEST_SIZE]
+        told = [id_ for id_ in ids if context.store.has_commit(id_)]
+        return leading_to(context.fresh(), tips, told)
+
+
+def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:
+    """The versions that refs name."""
+    return sorted({value for value in refs.values() if isinstance(value, CommitId)})
+
+
+def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | None:
+    """What a file of the remote's folder says; None if it is lost or says nothing."""
+    if not remote.name:
+        return None
+    with suppress(IoFailed, msgspec.MsgspecError, ValueError):
+        data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
+        return msgspec.json.decode(data, type=KnownPlace)
+    return None
+
+
+def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -> None:
+    """Writes such a file, without a flush."""
+    data = msgspec.json.encode(known)
+    context.store.fs.replace_file(
+        remote.folder(context) / name, lambda file: file.write(data), mode=None, durable=False
+    )
+
+
+def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
+    """Raises HistoryMissing for a remote that is another repository, or has gone back."""
+    if known is None or not known.identity or not head.identity:
+        return
+    again = (
+        f"if that is meant: 'mvc remote remove {remote.name}', then "
+        f"'mvc remote add {remote.name} {remote.url}'"
+    )
+    if head.identity != known.identity:
+        raise HistoryMissing(
+            f"{remote.name} is another repository than at the last fetch: {remote.url}", hint=again
+        )
+    if head.place.sequence < known.place.sequence:
+        raise HistoryMissing(
+            f"{remote.name} has gone back: it lacks operations from "
+            f"{head.place.sequence} to {known.place.sequence - 1} that it had",
+            hint=f"was it restored from a copy? {again}",
+        )

@@ -1,0 +1,278 @@
+"""What remotes cost: docs/performance.md, "Remotes".
+
+    PYTHONPATH=examples python -m tests.benchmarks.bench_remotes [--parts wire trips share]
+        [--series digits resnet] [--versions 10 10000] [--root DIR] [--dvc PROGRAM]
+
+wire: bytes and round trips of one new version of the conv net, pushed, fetched and cloned over
+http, beside the bytes of its records; then the same again. trips: round trips where the history
+has so many versions. share: a series of versions (``examples/make_series.py``) is pushed to an
+empty remote and cloned from it: by folder, ssh (a program that runs the command here), http and
+S3 (moto), beside git, git-lfs and dvc, each from the first command to the last; bytes are those
+that lie at the remote, and for ssh and http those on the wire. Series and histories are kept under
+``--root``. Nothing here asserts a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import mvc
+from tests.benchmarks.bench_histories import build
+from tests.benchmarks.measuring import folder, head, program, row, seconds
+from tests.remote.kit.places import KINDS, Place, place
+
+PROJECT = Path(__file__).parents[2]
+KIB = 1024
+Line = list[str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--parts", nargs="*", default=["wire", "trips", "share"])
+    parser.add_argument("--series", nargs="*", default=["digits"])
+    parser.add_argument("--versions", nargs="*", type=int, default=[10, 10_000])
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--dvc", default=shutil.which("dvc"), help="the program dvc")
+    options = parser.parse_args()
+    with folder(options.root) as root:
+        root = root.resolve()
+        if "wire" in options.parts:
+            _wire(root)
+        if "trips" in options.parts:
+            for versions in options.versions:
+                _trips(root, versions)
+        if "share" in options.parts:
+            for name in options.series:
+                _share(root, name, options.dvc)
+
+
+# -- series --------------------------------------------------------------------------------
+
+
+def series(root: Path, name: str) -> list[Path]:
+    """The files of a series, one a version."""
+    out = root / name
+    if not out.exists():
+        line = [sys.executable, "examples/make_series.py", name, str(out)]
+        subprocess.run(line, cwd=PROJECT, check=True)
+    return sorted(out.iterdir())
+
+
+def committed(root: Path, name: str) -> Path:
+    """A repository with a version for each of them."""
+    made = root / f"{name}-mvc"
+    if not made.exists():
+        files = series(root, name)
+        with mvc.Repository.init(made) as repo:
+            for file in files:
+                shutil.copyfile(file, model := made / f"model{file.suffix}")
+                repo.commit(model, message=file.stem)
+    return made
+
+
+@contextmanager
+def _scratch(root: Path) -> Iterator[Path]:
+    place_ = root / "scratch"
+    shutil.rmtree(place_, ignore_errors=True)
+    place_.mkdir()
+    yield place_
+    shutil.rmtree(place_)
+
+
+# -- bytes and round trips -----------------------------------------------------------------
+
+
+def _row(remote: Place, name: str, act: Callable[[], object], records: int = 0) -> None:
+    """What goes through, beside what may."""
+    with remote.counted() as wire:
+        took = seconds(act)
+        sent, trips = wire.up + wire.down, wire.trips
+    limit = f"{int(records * 1.02 + 32 * KIB):,}" if records else ""
+    size = f"{records:,}" if records else ""
+    row(f"{name} ({took:.2f} s)", f"{sent:,}", size, limit, str(trips))
+
+
+def _wire(root: Path) -> None:
+    source = committed(root, "digits")
+    with _scratch(root) as scratch, place("http", scratch) as remote:
+        shutil.copytree(source, scratch / "a")
+        head("one version of the conv net", "bytes", "its records", "limit", "round trips")
+        with mvc.Repository.open(scratch / "a") as repo:
+            repo.undo()
+            repo.remotes.add("origin", remote.url)
+            repo.push("origin", ["main"])
+            mvc.clone(remote.url, scratch / "b").close()
+            model = next(path for path in (scratch / "a").iterdir() if path.is_file())
+            records = repo.commit(model, message="new").stored_bytes
+            _row(remote, "push", lambda: repo.push("origin", ["main"]), records)
+            _row(remote, "push again", lambda: repo.push("origin", ["main"]))
+        with mvc.Repository.open(scratch / "b") as repo:
+            _row(remote, "fetch", lambda: repo.fetch("origin"), records)
+            _row(remote, "fetch again", lambda: repo.fetch("origin"))
+        whole = sum(file.stat().st_size for file in (scratch / "a/.mvc/packs").iterdir())
+        _row(remote, "clone", lambda: mvc.clone(remote.url, scratch / "c").close(), whole)
+
+
+def _trips(root: Path, versions: int) -> None:
+    source = build(root / f"histories-{versions}", versions)
+    with _scratch(root) as scratch, place("http", scratch, source) as remote:
+        head(f"{versions:,} versions", "bytes", "its records", "limit", "round trips")
+        _row(remote, "clone", lambda: mvc.clone(remote.url, scratch / "a").close())
+        shutil.copytree(scratch / "a", scratch / "b")
+        with mvc.Repository.open(scratch / "a") as repo:
+            state = {k: v + 1 for k, v in repo.checkout("HEAD").items()}
+            records = repo.commit(state).stored_bytes
+            _row(remote, "push", lambda: repo.push("origin", ["main"]), records)
+        with mvc.Repository.open(scratch / "b") as repo:
+            _row(remote, "fetch", lambda: repo.fetch("origin"), records)
+            _row(remote, "idle fetch", lambda: repo.fetch("origin"))
+
+
+# -- beside others -------------------------------------------------------------------------
+
+
+def _below(path: Path) -> int:
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+class _Sharing:
+    """Runs whole commands, and adds up what they take."""
+
+    def __init__(self, where: Path, variables: dict[str, str] | None = None) -> None:
+        self.where = where
+        self._variables = os.environ | (variables or {})
+
+    def take(self, *lines: Line, cwd: Path | None = None) -> float:
+        costs = [program(*line, cwd=cwd, environment=self._variables) for line in lines]
+        return sum(cost.wall for cost in costs)
+
+    def quietly(self, *lines: Line, cwd: Path) -> None:
+        for line in lines:
+            subprocess.run(
+                line, cwd=cwd, env=self._variables, check=True, stdout=subprocess.DEVNULL
+            )
+
+
+def _mvc(*arguments: str) -> Line:
+    return [sys.executable, "-m", "mvc", *arguments]
+
+
+def _share(root: Path, name: str, dvc: str | None) -> None:
+    files, source = series(root, name), committed(root, name)
+    raw = sum(file.stat().st_size for file in files)
+    title = f"{len(files)} versions of {name}, {raw / 1e6:.1f} MB"
+    head(title, "push", "clone", "bytes at the remote", "on the wire, push and clone")
+    for kind in KINDS:
+        with _scratch(root) as scratch:
+            _share_mvc(kind, scratch, source)
+    ways = {"git": _share_git, "git lfs": _share_lfs}
+    for way, share in ways.items():
+        with _scratch(root) as scratch:
+            _print(way, *share(scratch, files))
+    if dvc:
+        with _scratch(root) as scratch:
+            _print("dvc (git beside it)", *_share_dvc(scratch, files, dvc))
+
+
+def _print(name: str, push: float, clone: float, stored: int, wire: str = "") -> None:
+    row(name, f"{push:.2f} s", f"{clone:.2f} s", f"{stored:,}", wire)
+
+
+def _share_mvc(kind: str, scratch: Path, source: Path) -> None:
+    with place(kind, scratch) as remote:
+        shutil.copytree(source, a := scratch / "a")
+        sharing = _Sharing(scratch, remote.variables)
+        sharing.quietly(_mvc("-C", str(a), "remote", "add", "origin", remote.url), cwd=scratch)
+        lines = (
+            _mvc("-C", str(a), "push", "origin", "main"),
+            _mvc("clone", remote.url, str(scratch / "b")),
+        )
+        took, sent = list[float](), list[str]()
+        for line in lines:
+            if remote.wire is not None:
+                remote.wire.again()
+            took.append(sharing.take(line))
+            if remote.wire is not None:
+                sent.append(f"{remote.wire.up + remote.wire.down:,}")
+        push, clone, wire = *took, ", ".join(sent)
+        _print(f"mvc, {kind}", push, clone, remote.stored(), wire)
+
+
+def _git(*arguments: str) -> Line:
+    who = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.org",
+        "-c",
+        "protocol.file.allow=always",
+    ]
+    return ["git", *who, *arguments]
+
+
+def _line_of(scratch: Path, files: list[Path], sharing: _Sharing, *before: Line) -> Path:
+    """A git repository with a commit for each file."""
+    a = scratch / "a"
+    sharing.quietly(_git("init", "-q", "--bare", "r"), _git("init", "-q", "a"), cwd=scratch)
+    sharing.quietly(*before, cwd=a)
+    for file in files:
+        shutil.copyfile(file, a / f"model{file.suffix}")
+        sharing.quietly(_git("add", "."), _git("commit", "-qm", file.stem), cwd=a)
+    sharing.quietly(_git("remote", "add", "origin", (scratch / "r").as_uri()), cwd=a)
+    return a
+
+
+def _share_git(scratch: Path, files: list[Path]) -> tuple[float, float, int]:
+    sharing = _Sharing(scratch)
+    a = _line_of(scratch, files, sharing)
+    push = sharing.take(_git("push", "-q", "origin", "HEAD:main"), cwd=a)
+    uri = (scratch / "r").as_uri()
+    clone = sharing.take(_git("clone", "-q", "-b", "main", uri, str(scratch / "b")))
+    return push, clone, _below(scratch / "r")
+
+
+def _share_lfs(scratch: Path, files: list[Path]) -> tuple[float, float, int]:
+    """A clone has one version; ``fetch --all`` brings the others, which mvc's clone has."""
+    sharing = _Sharing(scratch, {"HOME": str(scratch)})
+    suffix = files[0].suffix
+    sharing.quietly(["git", "lfs", "install"], cwd=scratch)
+    a = _line_of(scratch, files, sharing, ["git", "lfs", "track", f"*{suffix}"])
+    push = sharing.take(_git("push", "-q", "origin", "HEAD:main"), cwd=a)
+    uri, b = (scratch / "r").as_uri(), scratch / "b"
+    clone = sharing.take(_git("clone", "-q", "-b", "main", uri, str(b)))
+    clone += sharing.take(["git", "lfs", "fetch", "--all"], cwd=b)
+    return push, clone, _below(scratch / "r")
+
+
+def _share_dvc(scratch: Path, files: list[Path], dvc: str) -> tuple[float, float, int]:
+    """``dvc push --all-commits`` to a folder; a clone of git, then ``dvc fetch --all-commits``."""
+    sharing = _Sharing(scratch, {"HOME": str(scratch), "DVC_NO_ANALYTICS": "1"})
+    a, store = scratch / "a", scratch / "store"
+    sharing.quietly(_git("init", "-q", "--bare", "r"), _git("init", "-q", "a"), cwd=scratch)
+    sharing.quietly(
+        [dvc, "init", "-q"], [dvc, "remote", "add", "-q", "-d", "origin", str(store)], cwd=a
+    )
+    model = f"model{files[0].suffix}"
+    for file in files:
+        shutil.copyfile(file, a / model)
+        sharing.quietly([dvc, "add", "-q", model], _git("add", "."), cwd=a)
+        sharing.quietly(_git("commit", "-qm", file.stem), cwd=a)
+    sharing.quietly(_git("remote", "add", "origin", (scratch / "r").as_uri()), cwd=a)
+    push = sharing.take(
+        [dvc, "push", "-q", "--all-commits"], _git("push", "-q", "origin", "HEAD:main"), cwd=a
+    )
+    uri, b = (scratch / "r").as_uri(), scratch / "b"
+    clone = sharing.take(_git("clone", "-q", "-b", "main", uri, str(b)))
+    clone += sharing.take([dvc, "fetch", "-q", "--all-commits"], [dvc, "checkout", "-q"], cwd=b)
+    return push, clone, _below(store) + _below(scratch / "r")
+
+
+if __name__ == "__main__":
+    main()

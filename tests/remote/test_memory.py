@@ -1,0 +1,94 @@
+"""Memory: of a client at any size of a model, of a server with a thousand that wait."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import mvc
+from mvc.api.repository import Repository
+from tests.benchmarks.measuring import program
+from tests.remote.kit.places import KINDS, Place, place
+
+PROJECT = Path(__file__).parents[2]
+MIB = 1 << 20
+CLIENT, SERVER = 256, 200
+"""MiB."""
+
+
+def sparse(megabytes: int, seed: int) -> dict[str, np.ndarray]:
+    """Tensors of 64 MiB of which one number in a hundred is not zero."""
+    random = np.random.default_rng(seed)
+    made = {}
+    for i in range(megabytes // 64):
+        array = np.zeros(16 * MIB, np.float32)
+        some = random.integers(0, array.size, array.size // 100)
+        array[some] = random.standard_normal(some.size)
+        made[f"t{i}"] = array
+    return made
+
+
+def peak(remote: Place, *arguments: str) -> float:
+    """MiB of ``mvc ARGUMENTS`` at its peak, and of whatever it starts."""
+    variables = os.environ | remote.variables | {"PYTHONPATH": str(PROJECT)}
+    return program(sys.executable, "-m", "mvc", *arguments, environment=variables).peak
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("megabytes", [128, pytest.param(1024, marks=pytest.mark.long)])
+def test_a_client_stays_below_its_bound(kind: str, megabytes: int, tmp_path: Path) -> None:
+    with place(kind, tmp_path) as remote:
+        with Repository.init(tmp_path / "a") as repo:
+            repo.commit(sparse(megabytes, 0), path="model.safetensors")
+            repo.commit(sparse(megabytes, 1), path="model.safetensors")
+            repo.remotes.add("origin", remote.url)
+        a, b = str(tmp_path / "a"), str(tmp_path / "b")
+        found = {"push": peak(remote, "-C", a, "push", "origin", "main")}
+        found["clone"] = peak(remote, "clone", remote.url, b)
+        with mvc.Repository.open(a) as repo:
+            repo.commit(sparse(megabytes, 2), path="model.safetensors")
+        found["push one"] = peak(remote, "-C", a, "push", "origin", "main")
+        found["fetch one"] = peak(remote, "-C", b, "fetch", "origin")
+        assert max(found.values()) < CLIENT, found
+        assert remote.peak() < SERVER
+
+
+def _waiting(remote: Place, count: int) -> list[http.client.HTTPConnection]:
+    """Connections that wait for the next entry."""
+    made = []
+    for _ in range(count):
+        connection = remote.connection()
+        connection.request("GET", remote.waiting_path(), headers=remote.headers)
+        made.append(connection)
+    return made
+
+
+def _closing(connections: list[http.client.HTTPConnection]) -> Callable[[], None]:
+    def close() -> None:
+        for connection in connections:
+            connection.close()
+
+    return close
+
+
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_server_stays_below_its_bound_with_many_that_wait(
+    count: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    with place("http", tmp_path) as remote, Repository.init(tmp_path / "a") as repo:
+        repo.commit(sparse(64, 0))
+        repo.remotes.add("origin", remote.url)
+        repo.push("origin", ["main"])
+        connections = _waiting(remote, count)
+        request.addfinalizer(_closing(connections))
+        repo.commit(sparse(64, 1))
+        repo.push("origin", ["main"])  # while all wait
+        statuses = [connection.getresponse().status for connection in connections]
+        assert statuses == [200] * count
+        assert remote.peak() < SERVER
