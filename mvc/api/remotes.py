@@ -88,7 +88,7 @@ class Remotes(Namespace):
         """The branches and tags of a remote, or of the repository at a URL, as they are now."""
         return refs_of(self.find(name), self.context)
 
-    def holding(self, commit: CommitId) -> list[str]:
+    def holding(self, commit: CommitId) -> Sequence[str]:
         """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
         snapshot = self.context.fresh()
         return [

@@ -303,9 +303,7 @@ class Program(click.Group):
         formatter.write_paragraph()
         formatter.write_dl([(section, ", ".join(names)) for section, names in others])
         formatter.write_paragraph()
-        from mvc.cli.topics import TOPICS
-
-        formatter.write(f"{_MORE}{', '.join(TOPICS)}.\n")
+        formatter.write(_MORE)
 
     def format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Every command with its line, every global option, examples and exit codes."""
@@ -315,6 +313,10 @@ class Program(click.Group):
         for section, commands in SECTIONS.items():
             with formatter.section(section):
                 formatter.write_dl([(n.ljust(width), line) for n, line in commands.items()])
+        from mvc.cli.topics import TOPICS
+
+        with formatter.section("Topics, for 'mvc help TOPIC'"):
+            formatter.write_text(", ".join(TOPICS))
         self.format_options(ctx, formatter)
         with formatter.section("Example"):
             for line in _EXAMPLE:
@@ -324,8 +326,7 @@ class Program(click.Group):
         """The sections of ``format_all`` list them."""
 
 
-_MORE = """'mvc help COMMAND' explains a command, 'mvc help --all' lists all with a line,
-'mvc help TOPIC' one of """
+_MORE = "'mvc help COMMAND' explains one; 'mvc help --all' lists all, and the topics.\n"
 _EXAMPLE = (
     "mvc init",
     'mvc commit model.safetensors -m "nightly" --deploy prod',

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, show
-from mvc.cli.text import count, size
+from mvc.cli.text import count, listed, size
 from mvc.ids import CommitId
 from mvc.model.names import printable
 
@@ -38,6 +38,9 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     _tell(session, f"To {printable(url)}", rows, done, would=dry_run)
     for name in done.passed_over:
         session.out.note(f"tag {printable(name)} is another version there, and stays")
+    if done.denied:
+        lacks = listed([printable(scope) for scope in done.denied], 5)
+        session.out.warn(f"left out, because your token there lacks the scope: {lacks}")
     for id_ in done.held:
         session.out.warn(
             f"{id_.short} was forgotten by name here, and is kept there for now, because something "

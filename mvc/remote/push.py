@@ -38,13 +38,15 @@ from mvc.remote.places import (
     tips_of,
 )
 from mvc.remote.remotes import Remote
+from mvc.remote.scopes import allows
 from mvc.remote.sender import Sending, send
-from mvc.remote.slices import decode_entries, encode_entries
+from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
+from mvc.repo.lookup.stamping import node
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.types import Bytes, Progress
@@ -72,7 +74,8 @@ class Pushed(Struct, frozen=True):
     ``passed_over``: tags that are another version there. ``held``: versions that were forgotten by
     name here and are kept there for now, because something stands on them. ``outside``: versions
     without weights that can be trained again only where their data lie. ``at_home``: data sets
-    whose contents stay here.
+    whose contents stay here. ``denied``: scopes that the caller lacks there, so that tags and
+    deployments which would have gone along have not.
     """
 
     remote: str
@@ -84,6 +87,7 @@ class Pushed(Struct, frozen=True):
     held: tuple[CommitId, ...] = ()
     outside: tuple[CommitId, ...] = ()
     at_home: tuple[CommitId, ...] = ()
+    denied: tuple[str, ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -131,6 +135,7 @@ def push(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
             operations=work.operations, bytes=work.bytes, held=tuple(work.held),
             outside=work.outside, at_home=work.at_home,
+            denied=(*plan.denied, *sorted(work.denied)),
         )  # fmt: skip
 
 
@@ -162,8 +167,9 @@ def push_states(
 class _Plan:
     def __init__(self, context: Context, remote: Remote, head: Head, options: PushOptions) -> None:
         self._context, self._remote = context, remote
-        self._theirs, self._options = head.refs, options
+        self._theirs, self._options, self._scopes = head.refs, options, head.scopes
         self.passed_over: tuple[str, ...] = ()
+        self.denied: tuple[str, ...] = ()
 
     def updates(self, refs: Sequence[str]) -> list[RefUpdate]:
         """The refs that are to move. Raises RefConflict if one of them must not."""
@@ -272,7 +278,7 @@ class _Plan:
         context, named = self._context, {update.name for update in updates}
         tips = [update.new for update in updates if update.new is not None]
         below = Ancestors(context.store.snapshot, [*tips, *self.standing(refs)])
-        found, others = list[RefUpdate](), list[str]()
+        found, others, denied = list[RefUpdate](), list[str](), list[str]()
         for ref in tags(context):
             name = TAG + ref.name
             theirs = self._theirs.get(name)
@@ -281,9 +287,11 @@ class _Plan:
             update = self._update(name, ref.commit)
             if update.change == "forced":
                 others.append(ref.name)
-            else:
+            elif allows(self._scopes, "push", name):
                 found.append(update)
-        self.passed_over = tuple(others)
+            else:
+                denied.append(f"push:{name}")
+        self.passed_over, self.denied = tuple(others), tuple(denied)
         return found
 
     def data_sets(
@@ -333,6 +341,7 @@ class _Push:
         self._last: Slice | None = None
         self.bytes = self.versions = self.operations = 0
         self.held: dict[CommitId, None] = {}
+        self.denied = frozenset[str]()
         self._refused = frozenset[CommitId]()
         self._end, self._alone = head.place, True  # whether nobody else has written there
 
@@ -395,9 +404,28 @@ class _Push:
         return commits.get(self._context, id_).params.get(DATA_SET) == BY_REFERENCE
 
     def _slices(self, wanted: Wanted) -> Iterator[Slice]:
+        """Without what goes along and the remote would refuse."""
         if not wanted.versions and not wanted.again:
-            return iter(())
-        return send(self._context, wanted, without=self._without)
+            return
+        for each in send(self._context, wanted, without=self._without):
+            yield self._allowed(each)
+
+    def _allowed(self, given: Slice) -> Slice:
+        """The slice without deployments that were made here and that the remote would refuse.
+
+        What came from elsewhere is known there already, or is refused by name.
+        """
+        scopes, own = self._head.scopes, node(self._context.store.snapshot)
+        entries = list[Sent]()
+        for sent in decode_entries(given.head) if scopes else ():
+            made = () if sent.truths is None else sent.truths.deployments
+            out = [d for d in made if d.node == own and not allows(scopes, "deploy", d.target)]
+            self.denied |= {f"deploy:{each.target}" for each in out}
+            if sent.truths is not None and out:
+                kept = replace(sent.truths, deployments=tuple(d for d in made if d not in out))
+                sent = replace(sent, truths=kept or None)
+            entries.append(sent)
+        return replace(given, head=encode_entries(entries)) if self.denied else given
 
     def count(self, wanted: Wanted) -> None:
         """Counts what would go."""
@@ -476,7 +504,7 @@ class _Push:
         if not remote.name:
             return
         noted = _note_refs(context, remote, updates)
-        if self._last is not None and (place := self._last.place) is not None:
+        if not self.denied and self._last is not None and (place := self._last.place) is not None:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
             now = {**head.refs, **{each.name: each.new for each in updates}}

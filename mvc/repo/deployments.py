@@ -18,6 +18,7 @@ from functools import partial
 from itertools import groupby
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData, NoDeployment, UnknownTarget
 from mvc.ids import CommitId, DeploymentId
@@ -29,6 +30,7 @@ from mvc.repo.times import check_moment, datetime_of, format_time
 from mvc.store.index import keys
 from mvc.store.journal.entries import Deployment, Entry, Retraction
 from mvc.store.journal.frames import Recorded
+from mvc.store.journal.stamps import Stamp
 from mvc.store.snapshot import Snapshot
 
 _FEW = 4  # records among which an immediate one is searched first
@@ -234,13 +236,28 @@ def all_on(
     """A target's deployments in the order they were recorded."""
     found: list[Deployed] = []
     before, stamped = None, stamping.is_stamped(snapshot, target)
+    late = snapshot.late_stamps(target) if stamped else {}
     for offset in snapshot.deployments_on(target):
         with noting(incomplete):
             recorded = snapshot.entry(offset)
             made = _in_entry(recorded, target)
-            found.append(_deployed(snapshot, recorded, made, before, stamped=stamped))
+            stamp = made.stamp or late.get(recorded.sequence)
+            standing = None if stamp is None or not stamped else _Standing(stamp, None)
+            found.append(_deployed(snapshot, recorded, made, before, standing=standing))
         before = offset
-    return sorted(found, key=lambda deployed: deployed.order) if stamped else found
+    return list(_in_order(found)) if stamped else found
+
+
+def _in_order(found: list[Deployed]) -> Iterator[Deployed]:
+    """All deployments of a target by their stamps, each compared with those before it."""
+    earlier_ns: int | None = None
+    by_hybrid = sorted(found, key=lambda deployed: deployed.order)
+    for _, equal in groupby(by_hybrid, lambda deployed: deployed.order[0]):
+        group = list(equal)
+        for each in group:
+            back = earlier_ns is not None and each.recorded_ns < earlier_ns
+            yield replace(each, clock_back=True) if back else each
+        earlier_ns = max(each.recorded_ns for each in group)
 
 
 def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | None) -> None:
@@ -272,7 +289,8 @@ def of_commit(
                 befores = [snapshot.deployment_before(each.target, offset) for each in made]
                 for each, before in zip(made, befores, strict=True):
                     stamped = stamping.is_stamped(snapshot, each.target)
-                    found.append(_deployed(snapshot, recorded, each, before, stamped=stamped))
+                    standing = _standing(snapshot, recorded, each) if stamped else None
+                    found.append(_deployed(snapshot, recorded, each, before, standing=standing))
         if all(each.id is not None for each in found):
             found.sort(key=lambda deployed: (*deployed.order, deployed.target))
         return tuple(found)
@@ -296,9 +314,9 @@ def on_target(
     note_gaps(snapshot, target, incomplete)
     low = keys.DEPLOYED + keys.text(target)
     high = keys.after(low if until is None else low + keys.moment(check_moment(until)))
-    found = _down(snapshot, target, low, high, incomplete=incomplete)
     if not stamping.is_stamped(snapshot, target):
-        return found
+        return _down(snapshot, target, low, high, incomplete=incomplete)
+    found = _down(snapshot, target, low, high, incomplete=incomplete, stamped=True)
     return _settled(found, lambda deployed: deployed.time_ns, down=True)
 
 
@@ -308,7 +326,7 @@ def newest_first(snapshot: Snapshot, target: str) -> Iterator[Deployed]:
         low = keys.TARGET + keys.text(target)
         return _down(snapshot, target, low, keys.after(low))
     low = keys.STAMPED + keys.text(target)
-    found = _down(snapshot, target, low, keys.after(low))
+    found = _down(snapshot, target, low, keys.after(low), stamped=True)
     return _settled(found, lambda deployed: deployed.order[0], down=True)
 
 
@@ -352,21 +370,17 @@ def immediate(snapshot: Snapshot, target: str, count: int) -> Iterator[Deployed]
 
 def _immediate_by_stamp(snapshot: Snapshot, target: str, size: int) -> list[int]:
     """The numbers of the entries of the immediate ones among a target's newest by stamps."""
-    found: list[tuple[int, bytes, int | None]] = []
-    low = keys.STAMPED + keys.text(target)
-    high = keys.after(low)
-    while (key := snapshot.last(low, high)) is not None:
-        hybrid_ns, high = keys.moment_of(key), key
-        if len(found) >= size and hybrid_ns != found[-1][0]:
-            break
-        recorded = snapshot.stamped_in(snapshot.entry(keys.offset_of(key)), target, hybrid_ns)
-        made = _in_entry(recorded, target)
-        if (stamp := stamping.stamp_of(snapshot, recorded, made)) is None:
-            raise _bad_index(target)
-        immediate_ = made.time_ns == stamp.recorded_ns
-        found.append((hybrid_ns, made.id(stamp), recorded.sequence if immediate_ else None))
-    newest = sorted(found, key=lambda row: row[:2], reverse=True)[:size]
-    return [number for _, _, number in newest if number is not None]
+    found: list[tuple[Recorded, Stamp]] = []
+    for _, equal in groupby(snapshot.newest_stamped(target, size), lambda row: row[1].hybrid_ns):
+        group = list(equal)
+        if len(group) > 1:
+            group.sort(key=lambda row: _in_entry(row[0], target).id(row[1]))
+        found += group
+    return [
+        recorded.sequence
+        for recorded, stamp in found[: -size - 1 : -1]
+        if _in_entry(recorded, target).time_ns == stamp.recorded_ns
+    ]
 
 
 def _if_immediate(
@@ -379,7 +393,7 @@ def _if_immediate(
         yield recorded.sequence
     elif before is None or snapshot.entry(before).sequence != made.previous:
         # A look-up may have passed over one.
-        _deployed(snapshot, recorded, made, before, stamped=False)
+        _deployed(snapshot, recorded, made, before, standing=None)
 
 
 def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
@@ -390,8 +404,9 @@ def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
             hint="run 'mvc fsck' to see what is damaged",
         )
     before = snapshot.deployment_before(target, recorded.offset)
-    stamped = stamping.is_stamped(snapshot, target)
-    return _deployed(snapshot, recorded, _in_entry(recorded, target), before, stamped=stamped)
+    made, stamped = _in_entry(recorded, target), stamping.is_stamped(snapshot, target)
+    standing = _standing(snapshot, recorded, made) if stamped else None
+    return _deployed(snapshot, recorded, made, before, standing=standing)
 
 
 def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
@@ -399,13 +414,14 @@ def upwards(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
 
     The iterator reads only what is taken.
     """
-    found = _up(snapshot, target, since)
-    if not stamping.is_stamped(snapshot, target):
+    stamped = stamping.is_stamped(snapshot, target)
+    found = _up(snapshot, target, since, stamped=stamped)
+    if not stamped:
         return found
     return _settled(found, lambda deployed: deployed.time_ns, down=False)
 
 
-def _up(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
+def _up(snapshot: Snapshot, target: str, since: int, *, stamped: bool) -> Iterator[Deployed]:
     low = keys.DEPLOYED + keys.text(target)
     start, high = low + keys.moment(since), keys.after(low)
     last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
@@ -416,7 +432,7 @@ def _up(snapshot: Snapshot, target: str, since: int) -> Iterator[Deployed]:
         if last is not None:
             bound = last[0] + (b"\xff" * 8 if there is None else keys.number(there.offset) + b"\0")
         key = snapshot.first(bound, high)
-        return None if key is None else _at_key(snapshot, target, key)
+        return None if key is None else _at_key(snapshot, target, key, stamped=stamped)
 
     while (found := snapshot.retry_on_rewrite(look)) is not None:
         yield found[2]
@@ -429,6 +445,8 @@ def _down(
     low: bytes,
     high: bytes,
     incomplete: list[DamagedData] | None = None,
+    *,
+    stamped: bool = False,
 ) -> Iterator[Deployed]:
     last: tuple[bytes, int] | None = None  # of the previous key, because gc moves entries
 
@@ -440,7 +458,7 @@ def _down(
         return snapshot.last(low, bound)
 
     def look() -> tuple[bytes, int, Deployed] | None:
-        return None if (at := key()) is None else _at_key(snapshot, target, at)
+        return None if (at := key()) is None else _at_key(snapshot, target, at, stamped=stamped)
 
     while True:
         try:
@@ -458,14 +476,17 @@ def _down(
         last = found[:2]
 
 
-def _at_key(snapshot: Snapshot, target: str, key: bytes) -> tuple[bytes, int, Deployed]:
+def _at_key(
+    snapshot: Snapshot, target: str, key: bytes, *, stamped: bool
+) -> tuple[bytes, int, Deployed]:
     """The deployment that a key leads to, after the key up to its offset and its entry's number."""
     recorded = at = snapshot.entry(keys.offset_of(key))
     if key.startswith(keys.STAMPED):
-        recorded = snapshot.stamped_in(at, target, keys.moment_of(key))
+        recorded, _ = snapshot.stamped_by(key, target)
     before = snapshot.deployment_before(target, recorded.offset)
-    made, stamped = _in_entry(recorded, target), stamping.is_stamped(snapshot, target)
-    deployed = _deployed(snapshot, recorded, made, before, stamped=stamped)
+    made = _in_entry(recorded, target)
+    standing = _standing(snapshot, recorded, made) if stamped else None
+    deployed = _deployed(snapshot, recorded, made, before, standing=standing)
     return keys.without_offset(key), at.sequence, deployed
 
 
@@ -476,18 +497,33 @@ def _in_entry(recorded: Recorded, target: str) -> Deployment:
     return found
 
 
+class _Standing(Struct, frozen=True):
+    """``earlier_ns``: when the deployment before, by stamps, was recorded."""
+
+    stamp: Stamp
+    earlier_ns: int | None
+
+
+def _standing(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> _Standing | None:
+    """Where a deployment of a target stands whose deployments have stamps."""
+    if (stamp := stamping.stamp_of(snapshot, recorded, made)) is None:
+        return None
+    before_ns = stamping.recorded_before(snapshot, made.target, stamp.hybrid_ns)
+    return _Standing(stamp, before_ns)
+
+
 def _deployed(
     snapshot: Snapshot,
     recorded: Recorded,
     deployment: Deployment,
     before: int | None,
     *,
-    stamped: bool,
+    standing: _Standing | None,
 ) -> Deployed:
     """The deployment, after a check that its predecessor is in the entry at byte ``before``.
 
-    The check detects a look-up that skipped a deployment. ``stamped``: those of the target have
-    stamps. Raises DamagedData.
+    The check detects a look-up that skipped a deployment. ``standing``: None if those of the target
+    have no stamps. Raises DamagedData.
     """
     target, sequence = deployment.target, recorded.sequence
     there = None
@@ -506,11 +542,11 @@ def _deployed(
         key=lambda taken: (taken.entry.done_ns, taken.entry.done_by, taken.entry.reason),
         default=None,
     )
-    stamp = stamping.stamp_of(snapshot, recorded, deployment) if stamped else None
-    recorded_ns = entry.time_ns if stamp is None else stamp.recorded_ns
+    stamp, recorded_ns = None, entry.time_ns
     earlier_ns = None if there is None else there.entry.time_ns
-    if stamp is not None:
-        earlier_ns = stamping.recorded_before(snapshot, target, stamp.hybrid_ns)
+    if standing is not None:
+        stamp, earlier_ns = standing.stamp, standing.earlier_ns
+        recorded_ns = stamp.recorded_ns
     return Deployed(
         target,
         deployment.time_ns,

@@ -37,6 +37,8 @@ PROOFS = 4
 """Slices that are proven and published at once; more are asked to come later."""
 SENDS = 8
 """Answers with slices at once."""
+UPLOADS = 64
+"""Requests that bring parts of slices, at once."""
 WAITING = 4096
 """Requests that wait for news."""
 LONGEST_HEAD = 32 << 10
@@ -44,7 +46,6 @@ LONGEST_HEAD = 32 << 10
 _POLL = 0.5
 _SILENCE = 60.0  # seconds without a byte of a request's body
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
-_MAX_WANTED = 16 * MIB
 _T = TypeVar("_T")
 
 Log = Callable[[str], None]
@@ -65,7 +66,7 @@ class Application:
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
         self._clock, self._poll = clock or Clock(), poll
-        self._proofs, self._sends, self._waits = 0, 0, 0
+        self._proofs = self._sends = self._uploads = self._waits = 0
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
@@ -200,10 +201,14 @@ class Application:
         scopes.require(caller.scopes, "read")
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
-        wanted = wire.decode_wanted(await _body(request, _MAX_WANTED))
         if self._sends >= SENDS:
             raise _Full
         self._sends += 1
+        try:
+            wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
+        except BaseException:
+            self._sends -= 1
+            raise
         given = _given(served, wanted, skip, check)
         return _Frames(self._slices(given), partial(self._ends_sending, given))
 
@@ -242,13 +247,24 @@ class Application:
         if request.method == "GET":
             size = await self._run(lambda: upload.size)
             return Response(str(size), media_type=wire.CONTENT)
-        await self._run(served.uploads.clear)
-        lock = await self._run(upload.lock)
+        if self._uploads >= UPLOADS:
+            await _drained(request)
+            raise _Full
+        self._uploads += 1
         try:
-            response = await self._received(request, served, upload, caller)
-        except BaseException:
-            lock.release()
-            raise
+            await self._run(served.uploads.clear)
+            try:
+                lock = await self._run(upload.lock)
+            except InUse:
+                await _drained(request)
+                raise
+            try:
+                response = await self._received(request, served, upload, caller)
+            except BaseException:
+                lock.release()
+                raise
+        finally:
+            self._uploads -= 1
         response.ended.append(lock.release)
         return response
 

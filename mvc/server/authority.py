@@ -42,8 +42,8 @@ class Account:
     """Everybody who reaches the server is one account, as behind ssh."""
 
     def __init__(self, held: tuple[str, ...] = ()) -> None:
-        self._scopes = scopes.within(held, "") or ALL if held else ALL
-        if held and not scopes.within(held, ""):
+        self._scopes = scopes.within(held, "") if held else ALL
+        if not self._scopes:
             raise RemoteRefused("no scope of this command is for its repository")
 
     def caller(self, authorization: str | None, repository: str) -> Caller:  # noqa: ARG002
@@ -66,7 +66,13 @@ class Holders:
                 hint="ask who runs it for one ('mvc serve token add'), and set MVC_TOKEN_NAME, "
                 "with the name of the remote, or its option token_file",
             ))  # fmt: skip
-        token = self._tokens.holder(given[len(_BEARER) :].strip())
+        try:
+            token = self._tokens.holder(given[len(_BEARER) :].strip())
+        except MvcError as error:  # it names places that are no business of strangers
+            raise Denied(500, RemoteRefused(
+                "this server cannot read its tokens",
+                hint="its owner sees why with 'mvc serve token list' there",
+            )) from error  # fmt: skip
         if token is None:
             raise Denied(401, RemoteRefused(
                 "the token is not known here",

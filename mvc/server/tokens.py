@@ -23,6 +23,7 @@ from mvc.io.process import trusted_owners
 from mvc.model.names import printable
 from mvc.remote.credentials import FORM
 from mvc.remote.scopes import parse_scopes
+from mvc.repo.ownership import refuse_foreign
 from mvc.store.store import FOLDER
 
 DAYS = 90
@@ -49,8 +50,10 @@ class Tokens:
     """The tokens of one served folder, read anew when their file changes."""
 
     def __init__(self, fs: FileSystem, folder: Path, clock: Clock | None = None) -> None:
+        """Raises DubiousOwnership for another user's repository."""
         self._fs, self._clock = fs, clock or Clock()
         inside = folder / FOLDER
+        refuse_foreign(fs, inside)
         self._file = inside / _FILE_INSIDE if fs.stat(inside) is not None else folder / _FILE
         self._identity: FileIdentity | None = None
         self._known: tuple[Token, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -483,23 +483,56 @@ class Snapshot:
         late = recorded.entry.stamps
         return next((e.stamp for e in late if (e.target, e.sequence) == (target, sequence)), None)
 
-    def stamped_at(self, target: str, hybrid_ns: int) -> list[Recorded]:
-        """The entries that recorded the deployments on a target with this hybrid time."""
-        low = keys.STAMPED + keys.text(target) + keys.moment(hybrid_ns)
-        found = [self.entry(keys.offset_of(key)) for key in self.under(low)]
-        return [self.stamped_in(each, target, hybrid_ns) for each in found]
+    def late_stamps(self, target: str) -> dict[int, Stamp]:
+        """The same of all deployments on a target that have such stamps, by number of the entry."""
+        low = keys.LATE_STAMP + keys.text(target)
+        offsets = sorted({keys.offset_of(key) for key in self.under(low)})
+        late = (each for offset in offsets for each in self.entry(offset).entry.stamps)
+        return {each.sequence: each.stamp for each in late if each.target == target}
 
-    def stamped_in(self, recorded: Recorded, target: str, hybrid_ns: int) -> Recorded:
-        """The entry that recorded a deployment which ``recorded`` stamps. Raises DamagedData."""
-        own = (each.stamp for each in recorded.entry.deployments if each.target == target)
-        if any(stamp is not None and stamp.hybrid_ns == hybrid_ns for stamp in own):
-            return recorded
-        late = (e for e in recorded.entry.stamps if e.target == target)
-        number = next((e.sequence for e in late if e.stamp.hybrid_ns == hybrid_ns), None)
-        there = None if number is None else self.by_sequence(number)
-        if there is None:
-            raise DamagedData("the index and the journal differ on the stamps of deployments")
-        return there
+    def stamped_at(self, target: str, hybrid_ns: int) -> list[tuple[Recorded, Stamp]]:
+        """The deployments on a target with this hybrid time: their entries and stamps."""
+        low = keys.STAMPED + keys.text(target) + keys.moment(hybrid_ns)
+        return [self.stamped_by(key, target) for key in self.under(low)]
+
+    def newest_stamped(self, target: str, count: int) -> list[tuple[Recorded, Stamp]]:
+        """``count`` deployments on a target with the greatest hybrid times, as ``stamped_at``.
+
+        More where others have the time of the last of them. In ascending order of these times.
+        """
+        low = keys.STAMPED + keys.text(target)
+        newest, span = self.newest_hybrid(target), 1 << 30
+        if newest is None:
+            return []
+        while True:
+            start = low + keys.moment(newest - span)
+            found = self.scan(start, keys.after(low))
+            if len(found) >= count or span > newest:
+                break
+            span *= 8
+        if len(found) > count:
+            last = keys.without_offset(found[-count])
+            found = found[bisect_left(found, last) :]
+        near = {r.sequence: r for r in map(self.entry, self.newest_deployments(target, count))}
+        return [self.stamped_by(key, target, near) for key in found]
+
+    def stamped_by(
+        self, key: bytes, target: str, near: Mapping[int, Recorded] | None = None
+    ) -> tuple[Recorded, Stamp]:
+        """The entry and the stamp of the deployment to which a key leads. Raises DamagedData.
+
+        ``near``: some entries by their numbers, which need no look-up.
+        """
+        recorded, hybrid_ns = self.entry(keys.offset_of(key)), keys.moment_of(key)
+        for made in recorded.entry.deployments:
+            if made.target == target and made.stamp and made.stamp.hybrid_ns == hybrid_ns:
+                return recorded, made.stamp
+        late = (each for each in recorded.entry.stamps if each.stamp.hybrid_ns == hybrid_ns)
+        for each in late:
+            there = (near or {}).get(each.sequence) or self.by_sequence(each.sequence)
+            if each.target == target and there is not None:
+                return there, each.stamp
+        raise DamagedData("the index and the journal differ on the stamps of deployments")
 
     def _last_entry(self, low: bytes, high: bytes) -> Recorded | None:
         """The entry that the greatest key of a range leads to."""

@@ -20,15 +20,25 @@ from tests.repo.working import write_model
 OTHER = os.geteuid() + 54_321
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 
-WITHOUT = {"init", "config", "completion", "pipeline", "train-distributed", "probe", "help"}
+WITHOUT = {
+    "init",
+    "config",
+    "completion",
+    "pipeline",
+    "train-distributed",
+    "probe",
+    "help",
+    "serve",
+}
 """Commands that need no repository."""
 
 ARGUMENTS = {
     "annotate": ["HEAD", "--note", "good"], "deploy": ["HEAD", "production"], "forget": ["HEAD"],
     "import": ["."], "repack": ["-n"], "retract": ["production"], "rm": ["model.safetensors"],
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
-    "identify": ["model.safetensors"], "clone": ["..", "../../copy"], "serve": ["--stdio", ".."],
+    "identify": ["model.safetensors"], "clone": ["..", "../../copy"],
 }  # fmt: skip
+ARGUMENTS["serve"] = [".."]
 
 
 @pytest.fixture

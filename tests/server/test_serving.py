@@ -224,6 +224,17 @@ class TestTokens:
         move(source, wide, "heads/deployed")
         move(source, narrow, "heads/deployed-too")  # it says nothing that is new there
 
+    def test_strangers_are_not_told_where_tokens_lie(self, served: tuple[Path, Serving]) -> None:
+        folder, server = served
+        text = token(folder, "read", name="before")
+        (folder / ".mvc-tokens").chmod(0o644)
+        try:
+            with pytest.raises(RemoteRefused, match="cannot read its tokens") as caught:
+                door(f"{server.url}/models", text).head()
+        finally:
+            (folder / ".mvc-tokens").chmod(0o600)
+        assert str(folder) not in f"{caught.value}{caught.value.hint}"
+
     def test_no_word_of_one_is_logged(self, served: tuple[Path, Serving]) -> None:
         folder, server = served
         text = token(folder, "read", name="secret")

@@ -93,3 +93,27 @@ def test_a_push_that_a_scope_forbids_changes_nothing(
         monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:heads/*", name="wider"))
         ada.push()
     assert len(content(folder / "models")) == 1
+
+
+def test_what_goes_along_unasked_is_left_out_where_a_scope_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = served_folder(tmp_path / "served")
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "read,push:heads/*,deploy:lab"))
+    with serving(folder) as server, Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", f"{server.url}/models")
+        record(ada, 1)
+        ada.tag("v1")
+        ada.deploy("HEAD", "prod")
+        ada.deploy("HEAD", "lab")
+        done = ada.push()
+        assert done.denied == ("push:tags/v1", "deploy:prod")
+        with Repository.open(folder / "models") as remote:
+            assert [live.target for live in remote.live()] == ["lab"]
+            assert not list(remote.tags())
+        monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:*,deploy:*", name="wider"))
+        assert ada.push().denied == ()
+        with Repository.open(folder / "models") as remote:
+            assert sorted(live.target for live in remote.live()) == ["lab", "prod"]
+            assert [ref.name for ref in remote.tags()] == ["v1"]
+        assert not ada.push().is_news

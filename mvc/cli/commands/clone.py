@@ -28,7 +28,8 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc clone ssh://gpu/srv/models", _CloneOptions)
 def command(session: Session, args: _CloneOptions) -> None:
-    from mvc.api.clone import CloneOptions, clone_into
+    from mvc.api.clone import clone_into
+    from mvc.remote.clone import CloneOptions
 
     chosen = dict(pairs(args.options, "option"))
     options = CloneOptions(**fields(args, "branch states bare"), options=chosen)

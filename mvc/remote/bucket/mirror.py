@@ -63,7 +63,7 @@ class Seen(Struct, frozen=True):
     data: bytes
 
 
-class Change(Struct, frozen=True):
+class PackChange(Struct, frozen=True):
     """New packs of the bucket; or, where the journal is ``anew``, all that it names."""
 
     packs: dict[int, PackObject]
@@ -114,7 +114,7 @@ class Mirror:
         self.fs = MirrorPacks(self._folder / PACKS, objects, self.pool, records)
         self._context: Context | None = None
         self.seen: Seen | None = None
-        self.pending: Change | None = None
+        self.pending: PackChange | None = None
         """What a swap did of which the answer was lost, if it happened."""
         self._written = 0  # rows of packs in their file
         try:
@@ -184,7 +184,7 @@ class Mirror:
     def _make(self) -> None:
         """A new repository, which becomes the bucket's once it is published."""
         if self.fs.stat(self._folder) is None:
-            create(FileSystem(), self.clock, self.place, "main", b"")
+            create(FileSystem(), self.clock, self.place, branch="main", config=b"")
 
     def _follow(self, seen: Seen) -> None:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""
@@ -202,7 +202,7 @@ class Mirror:
                     return
         self._rebuild(seen)
 
-    def _extend(self, seen: Seen, at: Position, pending: Change | None) -> bool:
+    def _extend(self, seen: Seen, at: Position, pending: PackChange | None) -> bool:
         """Goes on after ``at``, if the head's journal has that place."""
         if not self.has(at):
             return False
@@ -339,12 +339,12 @@ class Mirror:
         self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
         self.remember(seen)
 
-    def settle(self, seen: Seen, change: Change | None = None) -> None:
+    def settle(self, seen: Seen, change: PackChange | None = None) -> None:
         """Notes what was swapped in."""
         self._apply(change)
         self.remember(seen)
 
-    def _apply(self, change: Change | None) -> None:
+    def _apply(self, change: PackChange | None) -> None:
         if change is None:
             return
         if change.anew:

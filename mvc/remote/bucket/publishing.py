@@ -31,7 +31,7 @@ from mvc.remote.bucket.layout import (
     encode_headers,
     final_size,
 )
-from mvc.remote.bucket.mirror import EMPTY, Change, Mirror, Seen
+from mvc.remote.bucket.mirror import EMPTY, Mirror, PackChange, Seen
 from mvc.store.format import read_features
 from mvc.store.journal.frames import Recorded, frame_of, read_entry
 from mvc.store.packs.reader import PACKS, pack_path
@@ -52,7 +52,7 @@ class _NewPack(Struct):
     size: int = 0
 
 
-class _Journal(Struct):
+class _PublishedJournal(Struct):
     """A journal as it is to be published: old and new parts, and what the head itself holds."""
 
     kept: tuple[JournalPart, ...]
@@ -65,7 +65,7 @@ class _Journal(Struct):
         return {p.number: p for part in (*self.parts, self.tail) for p in part.packs}
 
 
-class _Upload(Struct):
+class _NewObject(Struct):
     """An object to write; ``parts`` makes its content. ``pack`` is that of a pack's object."""
 
     name: str
@@ -115,7 +115,9 @@ class Publisher:
             frames=journal.tail.frames,
         )
         self._write_all(uploads)
-        if not self._swap(head, Change(packs) if extends else Change(journal.named, anew=True)):
+        if not self._swap(
+            head, PackChange(packs) if extends else PackChange(journal.named, anew=True)
+        ):
             return mirror.has(end)
         for number, pack in new.items():
             mirror.fs.write_headers(packs[number], sorted(pack.records.items()))
@@ -126,7 +128,7 @@ class Publisher:
         seen = self._mirror.seen
         return seen is None or self._swap(replace(seen.head, swaps=seen.head.swaps + 1), None)
 
-    def _swap(self, head: BucketHead, change: Change | None) -> bool:
+    def _swap(self, head: BucketHead, change: PackChange | None) -> bool:
         """Swaps the head. If that fails, or is not known, the mirror follows what is there."""
         mirror, data = self._mirror, head.encoded()
         if len(data) > MAX_HEAD:
@@ -148,7 +150,7 @@ class Publisher:
 
     # -- writing --------------------------------------------------------------------------
 
-    def _write_all(self, uploads: list[_Upload]) -> None:
+    def _write_all(self, uploads: list[_NewObject]) -> None:
         """Writes objects, small ones at the same time."""
         due = [upload for upload in uploads if not self._is_there(upload)]
         for _ in self._mirror.pool.map(self._write, (u for u in due if u.size <= _LARGE)):
@@ -157,12 +159,12 @@ class Publisher:
             if upload.size > _LARGE:
                 self._write(upload)
 
-    def _write(self, upload: _Upload) -> None:
+    def _write(self, upload: _NewObject) -> None:
         self._objects.write(upload.name, upload.parts(), upload.size)
         if upload.pack is not None:
             self._written[upload.content] = upload.pack, self._now()
 
-    def _is_there(self, upload: _Upload) -> bool:
+    def _is_there(self, upload: _NewObject) -> bool:
         """Whether a pack was written not long ago, so that no sweep has deleted it yet."""
         _, then = self._written.get(upload.content, (None, None))
         return then is not None and all(
@@ -173,7 +175,7 @@ class Publisher:
         """By two clocks: one may be set, the other may stand still while the computer sleeps."""
         return monotonic(), self._mirror.clock.now_ns() / 1e9
 
-    def _upload(self, number: int, new: _NewPack) -> _Upload:
+    def _upload(self, number: int, new: _NewPack) -> _NewObject:
         """The object of a pack; the one that has the same content, if that was written just now."""
         headers, nonce = encode_headers(new.records), os.urandom(NONCE)
 
@@ -187,7 +189,7 @@ class Publisher:
         content = hasher.update(headers).digest()
         hash_, behind = hasher.update(nonce).digest(), len(headers) + NONCE
         pack = PackObject(number, hash_, new.size, behind)
-        made = _Upload(pack.name, new.size + behind, parts, pack, content)
+        made = _NewObject(pack.name, new.size + behind, parts, pack=pack, content=content)
         if self._is_there(made):
             made.pack = replace(self._written[content][0], number=number)
         return made
@@ -200,8 +202,8 @@ class Publisher:
                 yield file.read(at, min(_BLOCK, size - at))
 
 
-def _whole(name: str, data: bytes) -> _Upload:
-    return _Upload(name, len(data), lambda: iter((data,)))
+def _whole(name: str, data: bytes) -> _NewObject:
+    return _NewObject(name, len(data), lambda: iter((data,)))
 
 
 def _hashes(packs: Mapping[int, PackObject]) -> set[bytes]:
@@ -240,7 +242,9 @@ def _entries(snapshot: Snapshot, offset: int) -> Iterator[tuple[Recorded, bytes]
             offset = recorded.after.offset
 
 
-def _journal(snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]) -> _Journal:
+def _journal(
+    snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObject]
+) -> _PublishedJournal:
     """How the journal is cut: ``before`` goes on if its head has room, else parts are made.
 
     A new part takes in the last ones before it that are no larger, unless they are final: so an
@@ -252,12 +256,12 @@ def _journal(snapshot: Snapshot, before: BucketHead, known: Mapping[int, PackObj
         tail = next(_chunks(snapshot, start, known, end), PartOfJournal((), b""))
         head = replace(before, packs=tail.packs, frames=tail.frames)
         if len(head.encoded()) + _GROWTH <= MAX_HEAD:
-            return _Journal(before.parts, [], tail)
+            return _PublishedJournal(before.parts, [], tail)
     kept, final = list(before.parts), final_size(end // 2)
     while kept and kept[-1].frames < final and 2 * kept[-1].frames <= end - start:
         start -= 2 * kept.pop().frames
     parts = list(_chunks(snapshot, start, known, final))
-    return _Journal(tuple(kept), parts, PartOfJournal((), b""))
+    return _PublishedJournal(tuple(kept), parts, PartOfJournal((), b""))
 
 
 def _chunks(

@@ -74,11 +74,11 @@ def every(snapshot: Snapshot, target: str) -> list[tuple[int, Stamp, bool]]:
 
 
 def _every(snapshot: Snapshot, target: str) -> Iterator[tuple[int, Stamp, bool]]:
-    own, newest, some = node(snapshot), None, snapshot.has_stamps(target)
+    own, newest, late = node(snapshot), None, snapshot.late_stamps(target)
     for offset in snapshot.deployments_on(target):
         recorded = snapshot.entry(offset)
         made = on(recorded, target)
-        has = stamp_of(snapshot, recorded, made) if some and made is not None else None
+        has = (made and made.stamp) or late.get(recorded.sequence)
         time_ns = recorded.entry.time_ns
         stamp = has or Stamp(own, time_ns, time_ns)
         if has is None and newest is not None:
@@ -129,9 +129,7 @@ def recorded_before(snapshot: Snapshot, target: str, hybrid_ns: int) -> int | No
         before = snapshot.newest_hybrid(target, hybrid_ns)
         if before is None:
             return None
-        pairs = [(r, on(r, target)) for r in snapshot.stamped_at(target, before)]
-        found = [stamp_of(snapshot, r, made) for r, made in pairs if made is not None]
-        return max(stamp.recorded_ns for stamp in found if stamp is not None)
+        return max(stamp.recorded_ns for _, stamp in snapshot.stamped_at(target, before))
 
     return snapshot.retry_on_rewrite(look)
 
@@ -140,10 +138,9 @@ def with_id(snapshot: Snapshot, target: str, hybrid_ns: int, id_: DeploymentId) 
     """The entry that recorded a deployment with a stamp; None if it is not here."""
 
     def look() -> Recorded | None:
-        for recorded in snapshot.stamped_at(target, hybrid_ns):
+        for recorded, stamp in snapshot.stamped_at(target, hybrid_ns):
             made = on(recorded, target)
-            stamp = None if made is None else stamp_of(snapshot, recorded, made)
-            if made is not None and stamp is not None and made.id(stamp) == id_:
+            if made is not None and made.id(stamp) == id_:
                 return recorded
         return None
 

@@ -45,7 +45,7 @@ _LARGEST = 1 << 24  # bytes of an entry
 ENTRY_TAGS = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
     _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _LONG_NAMES: 0,
-    _ORIGIN: 9,
+    _ORIGIN: 10,
 }  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
