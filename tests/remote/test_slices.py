@@ -20,7 +20,7 @@ SENT = (
     Sent((b"a commit",), 5, (Absent(bytes(ID), "dropped", "model.pt", 12),)),
     Sent(again=(bytes(ID),), shapes=(SentShape(bytes(ID), "float32", (2, 3)),)),
 )
-MOVES = (Move("heads/main", None, ID), Move("tags/v1", ID, None, force=True))
+MOVES: tuple[Move, ...] = (Move("heads/main", None, ID), Move("tags/v1", ID, None, force=True))
 
 
 def given(records: bytes = b"12345") -> Slice:
@@ -44,7 +44,11 @@ def test_what_was_written_is_read() -> None:
     (one, records), other = read_all(written() * 2)
     assert other[1] == records == b"12345"
     assert slices.decode_entries(one.head) == SENT
-    assert (one.moves, one.place, one.features) == (MOVES, Place(7, bytes(16), 9), {"lc"})
+    assert (one.moves, one.place, one.features) == (
+        MOVES,
+        Place(7, bytes(16), 9),
+        frozenset({"lc"}),
+    )
     assert one.size == 5
 
 

@@ -32,7 +32,7 @@ class Wanderer:
         self._source, self._target = source, target
         self._state: Mapping[str, np.ndarray] = model(seed)
         self._wanted = Wanted()
-        many: list[Callable[[], object]] = [self.commit] * 8 + [self.transfer] * 4
+        many = [*(self.commit,) * 8, *(self.transfer,) * 4]
         storage = source.storage
         self._operations: list[Callable[[], object]] = [
             *many,
