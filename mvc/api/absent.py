@@ -6,16 +6,19 @@ as a report, fetches none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mvc.errors import StateForgotten
+from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
+
+if TYPE_CHECKING:
+    from mvc.remote.remotes import Remote
 
 _Class = TypeVar("_Class", bound=type)
 _T = TypeVar("_T")
@@ -80,13 +83,26 @@ def fetch_absent(context: Context, error: StateForgotten) -> None:
     version = CommitId(error.absent)
     lazy = [remote for remote in remotes(context).values() if remote.lazy]
     if lazy:
-        from mvc.remote.fetch import fetch_states
-
-        fetch_states(context, lazy[0], [version])
+        _fetch_from(context, lazy, version)
         return
     way = way_to(context, version)
     others = error.hint if way is None or error.hint != availability.GONE else None
     raise StateForgotten(error.message, hint="; ".join(filter(None, (way, others))))
+
+
+def _fetch_from(context: Context, lazy: Sequence[Remote], version: CommitId) -> None:
+    """Fetches a state from the first of these remotes that has it; raises the first one's error."""
+    from mvc.remote.fetch import fetch_states
+
+    failed: MvcError | None = None
+    for remote in lazy:
+        try:
+            fetch_states(context, remote, [version])
+            return
+        except (RemoteUnreachable, StateForgotten) as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
 
 
 def way_to(context: Context, version: CommitId) -> str | None:

@@ -177,6 +177,8 @@ def test_a_lazy_remote_that_is_away(line: Line) -> None:
     with pytest.raises(RemoteUnreachable):
         repo.checkout(line.ids[2])
     assert list(repo.log(limit=1))
+    repo.remotes.add("mirror", line.root / "away", lazy="true")
+    assert is_right(repo, line, 3)  # another one has it
     (line.root / "away").rename(line.root / "server")
     assert is_right(repo, line, 2)
 
