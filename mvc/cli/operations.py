@@ -58,6 +58,8 @@ def _moves(entry: Entry, full: bool) -> Iterator[str]:
         yield f"operation {link.sequence} follows {before} on {printable(link.target)}"
     if len(entry.commits) > 1:
         yield count(len(entry.commits), "commit")
+    for found in entry.evidence if entry.origin_ns is not None else ():
+        yield f"{_value(found.commit, full)} annotated"
     if entry.stamps:
         yield f"{count(len(entry.stamps), 'deployment')} stamped"
     if entry.here_again:

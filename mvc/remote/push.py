@@ -46,7 +46,7 @@ from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
-from mvc.repo.lookup.stamping import node
+from mvc.repo.lookup.stamping import node, stamp_long
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.types import Bytes, Progress
@@ -116,6 +116,8 @@ def push(
     with closing(open_door(remote, context)) as door:
         head = door.head()
         check_same(remote, known_place(context, remote, FETCHED), head)
+        if not chosen.dry_run:
+            stamp_long(context.store)
         plan = _Plan(context, remote, head, chosen)
         updates = plan.updates(refs)
         work = _Push(context, remote, door, head=head, progress=progress)

@@ -40,6 +40,7 @@ from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
     PREFIX_SIZE,
+    Member,
     RecordHeader,
     decode_header,
     read_prefix,
@@ -285,7 +286,7 @@ def _take_records(
             members += len(header.members)
             if members > _MEMBERS:
                 raise DamagedData("a slice brings more objects than any has")
-            if not draft.is_new or all(map(graph.holds, header.by_id)):
+            if not draft.is_new or all(_is_here(graph, member) for member in header.members):
                 for _ in source.parts(header.body_size):
                     pass
                 continue
@@ -295,6 +296,15 @@ def _take_records(
             draft.records.append((pack, at, header))
         draft.regions = packs.cut()
     source.end()
+
+
+def _is_here(graph: Graph, member: Member) -> bool:
+    """Whether codings lead to what a member would bring."""
+    try:
+        graph.path(member.id, member.start)
+    except DamagedData:
+        return False
+    return True
 
 
 def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:

@@ -106,6 +106,8 @@ def test_an_undo_passes_over_a_fetch(pair: Pair) -> None:
     fetched = next(o.number for o in bob.oplog() if o.entry.operation == "fetch")
     with pytest.raises(RefConflict, match="took over what a remote has, which stays"):
         bob.undo(fetched)
+    theirs = next(o.entry for o in bob.oplog() if o.entry.evidence)
+    assert moves(theirs) == f"{pair.ids[3].short} annotated"
     assert bob.undo().before.commit == made
     assert bob.head().commit == pair.ids[3]
     assert [a.note for a in bob.annotations(pair.ids[3])] == ["theirs"]

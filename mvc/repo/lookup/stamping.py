@@ -19,6 +19,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 
 _AT_ONCE = 256  # stamps in one entry
+_LONG = 1000  # deployments on one target
 
 
 def node(snapshot: Snapshot) -> bytes:
@@ -107,6 +108,15 @@ def stamp_all(store: Store) -> None:
             with suppress(_AllStamped):
                 store.publish(partial(_stamping, store, late[begin : begin + _AT_ONCE]))
         store.snapshot.refresh()
+
+
+def stamp_long(store: Store) -> None:
+    """Stamps a long history: who sends a deployment of it would read all before it each time."""
+    snapshot = store.snapshot
+    if not store.writable or snapshot.has_stamps():
+        return
+    if any(len(snapshot.deployments_on(target)) > _LONG for target in snapshot.targets()):
+        stamp_all(store)
 
 
 class _AllStamped(Exception):
