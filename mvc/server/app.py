@@ -18,6 +18,7 @@ from typing import TypeVar
 from blake3 import blake3
 from msgspec.structs import replace
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -80,7 +81,8 @@ class Application:
                     ("send", self._send, ["POST"]),
                     ("receive", self._receive, ["GET", "POST"]),
                 )
-            ]
+            ],
+            exception_handlers={HTTPException: self._unknown},
         )
 
     def close(self) -> None:
@@ -131,6 +133,13 @@ class Application:
             return response
 
         return answer
+
+    async def _unknown(self, request: Request, error: Exception) -> Response:
+        """What is no part of the protocol."""
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        host = printable(request.client.host) if request.client else ""
+        self._say(f"{host or '-'} - {printable(request.method)} - - {status} 0ms")
+        return Response(status_code=status)
 
     def _say(self, text: str) -> None:
         if self._log is not None:

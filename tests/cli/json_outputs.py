@@ -125,6 +125,20 @@ repack --drop-weights HEAD --trust-code
 checkout HEAD --model -o whole --retrain --trust-code
 pipeline --bench other.safetensors --max-bytes 1kB
 nonsense
+init --bare server
+remote add origin server
+remote
+push -n
+push
+push
+fetch
+pull
+ls-remote
+remote show
+clone server copy
+clone server copy
+push --delete nowhere
+remote remove origin
 """.replace("\\\n  ", "")
     .strip()
     .splitlines()

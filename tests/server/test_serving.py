@@ -271,6 +271,7 @@ def test_requests_are_bounded(folder: Path) -> None:
             assert b" 403 " in raw(server, line, text, "Content-Length: 1", body=b"x")
         assert b" 404 " in raw(server, "GET /models/v2/head HTTP/1.1", text)
         assert b" 405 " in raw(server, "DELETE /models/v1/head HTTP/1.1", text)
+        assert " - GET - - 404 0ms" in server.log and " - DELETE - - 405 0ms" in server.log
         assert door(f"{server.url}/models", text).head()
 
 

@@ -54,6 +54,18 @@ def test_completes_commands_revisions_and_targets(mvc) -> None:
     assert words(mvc, "mvc log --target p") == ["prod"]
 
 
+def test_completes_remotes_and_their_refs(mvc) -> None:
+    mvc.commit(1)
+    mvc("init", "--bare", "server")
+    mvc("remote", "add", "origin", "server")
+    mvc("push")
+    assert words(mvc, "mvc fetch ") == words(mvc, "mvc gc --remote ") == ["origin"]
+    assert words(mvc, "mvc push origin ") == ["main"]
+    assert words(mvc, "mvc remote ") == ["add", "list", "remove", "show"]
+    assert words(mvc, "mvc remote show ") == ["origin"]
+    assert words(mvc, "mvc show or") == ["origin/main"]
+
+
 def test_completes_metrics(mvc) -> None:
     mvc.write(1)
     mvc("commit", "model.safetensors", "--metric", "acc=1", "--metric", "val_loss=2")
