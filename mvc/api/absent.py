@@ -6,16 +6,19 @@ as a report, fetches none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from mvc.errors import StateForgotten
+from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability
+
+if TYPE_CHECKING:
+    from mvc.remote.remotes import Remote
 
 _Class = TypeVar("_Class", bound=type)
 _T = TypeVar("_T")
@@ -37,7 +40,12 @@ def fetching(cls: _Class) -> _Class:
 def _fetching(function: FunctionType) -> Callable[..., Any]:
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
-        return _retried(lambda: function(self, *args, **named), self.context)
+        fetched = set[bytes]()
+        while True:
+            try:
+                return function(self, *args, **named)
+            except StateForgotten as error:
+                _fetch_once(self.context, error, fetched)
 
     return method
 
@@ -45,21 +53,23 @@ def _fetching(function: FunctionType) -> Callable[..., Any]:
 @contextmanager
 def entered(context: Context, make: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
     """What ``make`` returns, entered; its beginning is tried as a public method is."""
-    with ExitStack() as stack:
-        yield _retried(lambda: stack.enter_context(make()), context)
-
-
-def _retried(act: Callable[[], _T], context: Context) -> _T:
-    """Acts again once a state that was lacking was fetched."""
     fetched = set[bytes]()
-    while True:
-        try:
-            return act()
-        except StateForgotten as error:
-            if error.absent is None or error.absent in fetched:
-                raise
-            fetch_absent(context, error)
-            fetched.add(error.absent)
+    with ExitStack() as stack:
+        while True:
+            try:
+                entered_ = stack.enter_context(make())
+                break
+            except StateForgotten as error:
+                _fetch_once(context, error, fetched)
+        yield entered_
+
+
+def _fetch_once(context: Context, error: StateForgotten, fetched: set[bytes]) -> None:
+    """Fetches what was lacking, unless it was ``fetched`` before; else raises the error."""
+    if error.absent is None or error.absent in fetched:
+        raise error
+    fetch_absent(context, error)
+    fetched.add(error.absent)
 
 
 def fetch_absent(context: Context, error: StateForgotten) -> None:
@@ -73,13 +83,26 @@ def fetch_absent(context: Context, error: StateForgotten) -> None:
     version = CommitId(error.absent)
     lazy = [remote for remote in remotes(context).values() if remote.lazy]
     if lazy:
-        from mvc.remote.fetch import fetch_states
-
-        fetch_states(context, lazy[0], [version])
+        _fetch_from(context, lazy, version)
         return
     way = way_to(context, version)
     others = error.hint if way is None or error.hint != availability.GONE else None
     raise StateForgotten(error.message, hint="; ".join(filter(None, (way, others))))
+
+
+def _fetch_from(context: Context, lazy: Sequence[Remote], version: CommitId) -> None:
+    """Fetches a state from the first of these remotes that has it; raises the first one's error."""
+    from mvc.remote.fetch import fetch_states
+
+    failed: MvcError | None = None
+    for remote in lazy:
+        try:
+            fetch_states(context, remote, [version])
+            return
+        except (RemoteUnreachable, StateForgotten) as error:
+            failed = failed or error
+    assert failed is not None
+    raise failed
 
 
 def way_to(context: Context, version: CommitId) -> str | None:

@@ -14,6 +14,8 @@ from mvc.remote.clone import clone as clone_repository
 from mvc.repo.opening import Configure
 from mvc.types import PathName, Progress
 
+__all__ = ["CloneOptions", "clone", "clone_into", "visit"]
+
 
 def clone(
     url: PathName,

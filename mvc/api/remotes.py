@@ -91,11 +91,11 @@ class Remotes(Namespace):
     def holding(self, commit: CommitId) -> Sequence[str]:
         """The branches of remotes that lead to a version, as ``REMOTE/BRANCH``."""
         snapshot = self.context.fresh()
-        return [
+        return tuple(
             ref.name
             for ref in remote_refs(self.context)
             if commit in Ancestors(snapshot, [ref.commit])
-        ]
+        )
 
     def folder(self, name: str) -> Path | None:
         """The folder of a remote that is one. Raises RemoteUnreachable, NotARepository."""

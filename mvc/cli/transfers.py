@@ -38,6 +38,11 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
     _tell(session, f"To {printable(url)}", rows, done, would=dry_run)
     for name in done.passed_over:
         session.out.note(f"tag {printable(name)} is another version there, and stays")
+    names = ", ".join(id_.short for id_ in done.at_home)
+    if names:
+        session.out.note(f"the files of data sets stay here: {names}")
+    for id_ in done.outside:
+        session.out.note(f"{id_.short} can be trained again only where its data lie")
     if done.denied:
         lacks = listed([printable(scope) for scope in done.denied], 5)
         session.out.warn(f"left out, because your token there lacks the scope: {lacks}")
@@ -46,6 +51,15 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
             f"{id_.short} was forgotten by name here, and is kept there for now, because something "
             "stands on it"
         )
+
+
+def tell_of_states(session: Session, title: str, done: Fetched | Pushed) -> None:
+    """Says how many states came or went by themselves."""
+    if not done.is_news:
+        session.out.note("Everything up to date")
+    elif session.verbosity >= 0:
+        session.out.line(printable(title))
+        session.out.line(f"{count(done.versions, 'state')}, {size(done.bytes)}")
 
 
 def _tell(

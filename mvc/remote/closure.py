@@ -90,7 +90,7 @@ class Closure:
         self._snapshot = context.store.snapshot
         # Of its own: what it has opened can be read although maintenance deletes it.
         self._packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
-        self._graph = Graph(self._snapshot, _Bytes(), undo=False)
+        self._graph = Graph(self._snapshot, _Bytes(), undo=0)
         self._stream = ManifestStream(context.store)
         self._is_held, self._is_banned = held, banned
         self._lacking = {self._meant(id_) for id_ in whole}
@@ -99,6 +99,8 @@ class Closure:
         self._extra: set[bytes] = set()  # objects that were sent with others' entries
         self._homes: dict[int, bool] = {}
         self._first: dict[bytes, int | None] = {}
+        # Who lacks an object mostly lacks what is older, too, which the next answer would say.
+        self._doubted = max((self._home(id_) or 0 for id_ in self._lacking), default=-1)
         self._found: dict[bytes, TensorSpec | None] = {}
 
     def _meant(self, id_: bytes) -> bytes:
@@ -125,7 +127,9 @@ class Closure:
         home = self._home(id_)
         if id_ in self._extra or home in self._done:
             return id_ not in self._left
-        return home is not None and id_ not in self._lacking and self._held_at(home)
+        if home is None or home <= self._doubted or id_ in self._lacking:
+            return False
+        return self._held_at(home)
 
     def _home(self, id_: bytes) -> int | None:
         """Where the entry stands that published an object first."""

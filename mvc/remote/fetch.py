@@ -154,12 +154,19 @@ def fetch_states(
     *,
     progress: Progress | None = None,
 ) -> Fetched:
-    """Brings the states of versions that are here without them; durable on return.
+    """Brings the states, or the weights, of versions that are here without; durable on return.
 
     Raises StateForgotten for one that the remote lacks as well, or that was forgotten by name.
     """
     snapshot = context.fresh()
-    lacking = here_again(context, dict.fromkeys(versions))
+    asked = tuple(dict.fromkeys(versions))
+    marked = here_again(context, asked)
+
+    def lacks(id_: CommitId) -> bool:
+        absent = availability.forgotten(context, id_) is not None
+        return absent or (id_ not in marked and availability.dropped(context, id_) is not None)
+
+    lacking = tuple(filter(lacks, asked))
     if not lacking:
         return Fetched(remote.name, ())
     with closing(open_door(remote, context)) as door:
@@ -174,7 +181,8 @@ def fetch_states(
                 f"{remote.name or remote.url} lacks it as well: {error.message}",
                 hint="another repository may have it: 'mvc remote' lists those that are known",
             ) from error
-    return Fetched(remote.name, (), len(lacking), operations=work.operations, bytes=work.bytes)
+    came = sum(not lacks(id_) for id_ in lacking)
+    return Fetched(remote.name, (), came, operations=work.operations, bytes=work.bytes)
 
 
 def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId]:

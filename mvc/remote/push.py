@@ -42,7 +42,7 @@ from mvc.remote.scopes import allows
 from mvc.remote.sender import Sending, send
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.repo.context import Context
-from mvc.repo.lookup import commits
+from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
@@ -158,9 +158,15 @@ def push_states(
         head = door.head()
         check_same(remote, known_place(context, remote, FETCHED), head)
         work = _Push(context, remote, door, head=head, progress=progress)
-        again = tuple(dict.fromkeys(versions))
-        work.run(Wanted(again=again, have=frozenset(nearest_kept(context, again))), ())
-        return Pushed(remote.name or remote.url, (), operations=work.operations, bytes=work.bytes)
+        for id_ in versions:
+            availability.check_kept(context, id_)
+        again = work.lacking(tuple(dict.fromkeys(versions)))
+        if again:
+            work.run(Wanted(again=again, have=frozenset(nearest_kept(context, again))), ())
+        return Pushed(
+            remote.name or remote.url, (), versions=len(again), operations=work.operations,
+            bytes=work.bytes,
+        )  # fmt: skip
 
 
 # -- which refs move ---------------------------------------------------------------------------
@@ -359,6 +365,15 @@ class _Push:
             return Wanted(versions=versions, have=frozenset(have))
         due = known.untold(context, have)  # others have brought these since
         return Wanted(known.place, versions=versions, have=frozenset(have), due=tuple(due))
+
+    def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
+        """Those whose states the remote lacks: it is offered all of them without a record."""
+        sent = [Sent(again=(bytes(id_),)) for id_ in versions]
+        missing = set(self._door.receive(Slice(encode_entries(sent), 0, ())).missing)
+        by_manifest = {commits.get(self._context, id_).manifest: id_ for id_ in versions}
+        if missing <= by_manifest.keys():
+            return tuple(by_manifest[id_] for id_ in by_manifest if id_ in missing)
+        return versions
 
     def plan(self, wanted: Wanted, *, partial: bool) -> None:
         """Looks at what goes without something.

@@ -13,7 +13,13 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, HistoryMissing, WeightsDropped
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    HistoryMissing,
+    UnknownRevision,
+    WeightsDropped,
+)
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.maintenance.rewrite_plan import coding_features
@@ -34,6 +40,7 @@ from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
     PREFIX_SIZE,
+    Member,
     RecordHeader,
     decode_header,
     read_prefix,
@@ -55,7 +62,8 @@ class _ReceivedEntry(Struct):
     """An entry that was sent, which of its versions are new here, and where its records lie.
 
     ``again``: versions that were here without their states or weights, which have come;
-    ``marked`` and ``restored`` say so in the journal.
+    ``marked`` and ``restored`` say so in the journal. ``lapsed``: versions without weights, and
+    without what makes them again, which count as forgotten by rule.
     """
 
     sent: Sent
@@ -64,6 +72,7 @@ class _ReceivedEntry(Struct):
     again: tuple[Commit, ...] = ()
     marked: tuple[CommitId, ...] = ()
     restored: tuple[Weights, ...] = ()
+    lapsed: set[CommitId] = field(default_factory=set)
     records: list[Placed] = field(default_factory=list)
     regions: tuple[Region, ...] = ()
     marks: tuple[bytes, ...] = ()
@@ -106,7 +115,7 @@ class _ReceivedEntry(Struct):
             forgotten=tuple(
                 Forgotten(commit.id, False, commit.root)  # by name, once its tombstone comes
                 for commit, lack in lacks
-                if lack.why != "dropped"
+                if lack.why != "dropped" or commit.id in self.lapsed
             ),
             weights=(
                 *self.restored,
@@ -143,7 +152,7 @@ def receive(
     context.fresh()
     check_features(given.features)
     check_moves(scopes, given.moves)
-    drafts = _drafts(context, decode_entries(given.head), given.size)
+    drafts = _drafts(context, decode_entries(given.head), given.size, local=local)
     try:
         with store.pack_writer(fresh=fresh) as packs:
             _take_records(store.graph, packs, given.records, drafts)
@@ -187,7 +196,9 @@ def place_of(snapshot: Snapshot) -> Place:
 # -- what was sent ---------------------------------------------------------------------------
 
 
-def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_ReceivedEntry]:
+def _drafts(
+    context: Context, sent: Sequence[Sent], size: int, *, local: bool
+) -> list[_ReceivedEntry]:
     """The entries, checked: sizes, parents, times."""
     if sum(each.size for each in sent) != size or any(each.size < 0 for each in sent):
         raise DamagedData("the entries of a slice have other records than it brings")
@@ -214,13 +225,19 @@ def _drafts(context: Context, sent: Sequence[Sent], size: int) -> list[_Received
         here_again(context, [given.commit.id for given in draft.given])  # refuses a tombstone's
         _come_back(context, draft)
         drafts.append(draft)
-    _check_made_from(context, drafts)
+    _check_made_from(context, drafts, local=local)
     return drafts or [_ReceivedEntry(Sent())]
 
 
 def _come_back(context: Context, draft: _ReceivedEntry) -> None:
     """Notes which versions without states, or without weights, have theirs again."""
     ids = [CommitId(id_) for id_ in draft.sent.again]
+    for id_ in ids:
+        if not context.store.has_commit(id_):
+            raise UnknownRevision(
+                f"there is no version {id_.short} whose state could be taken",
+                hint="push the version itself first",
+            )
     draft.marked = here_again(context, ids)
     for id_ in ids:
         gone = None if id_ in draft.absent else availability.dropped(context, id_)
@@ -231,20 +248,29 @@ def _come_back(context: Context, draft: _ReceivedEntry) -> None:
             draft.again += (commits.get(context, id_),)
 
 
-def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry]) -> None:
-    """Raises WeightsDropped for a version without weights if what makes them again is not here."""
-    coming = {given.commit.id for draft in drafts for given in draft.given}
+def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry], *, local: bool) -> None:
+    """Looks at versions without weights of which what makes them again is not here.
+
+    In a fetch such a version counts as forgotten by rule, because its base may have been forgotten
+    here; it comes back with its base. Else raises WeightsDropped.
+    """
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
-    for given in (given for draft in drafts for given in draft.given if given.given_up):
-        for needed in given.commit.needs:
+    coming = {given.commit.id for draft in drafts for given in draft.given}
+    made = [(d, given.commit) for d in drafts for given in d.given if given.given_up]
+    for draft, commit in made:  # bases come before what was trained from them
+        for needed in commit.needs:
             is_here = needed not in fresh and availability.forgotten(context, needed) is None
-            if needed not in coming and not is_here:
+            if needed in coming or is_here:
+                continue
+            if not local or commit.id not in fresh:
                 raise WeightsDropped(
-                    f"version {given.commit.id.short} has no weights, and {needed.short}, from "
-                    "which they are trained again, comes without its state",
+                    f"version {commit.id.short} has no weights, and {needed.short}, from which "
+                    "they are trained again, comes without its state",
                     hint="send the state of both, or store the weights again first: "
-                    f"'mvc repack --add {given.commit.id.short} --trust-code'",
+                    f"'mvc repack --add {commit.id.short} --trust-code'",
                 )
+            draft.lapsed.add(commit.id)
+            coming.discard(commit.id)
 
 
 def _take_records(
@@ -260,7 +286,7 @@ def _take_records(
             members += len(header.members)
             if members > _MEMBERS:
                 raise DamagedData("a slice brings more objects than any has")
-            if not draft.is_new or all(map(graph.holds, header.by_id)):
+            if not draft.is_new or all(_is_here(graph, member) for member in header.members):
                 for _ in source.parts(header.body_size):
                     pass
                 continue
@@ -270,6 +296,15 @@ def _take_records(
             draft.records.append((pack, at, header))
         draft.regions = packs.cut()
     source.end()
+
+
+def _is_here(graph: Graph, member: Member) -> bool:
+    """Whether codings lead to what a member would bring."""
+    try:
+        graph.path(member.id, member.start)
+    except DamagedData:
+        return False
+    return True
 
 
 def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:

@@ -65,11 +65,12 @@ def opened_ahead(context: Context, entries: Sequence[Entry]) -> Iterator[Snapsho
         with snapshot.fs.lock(path), snapshot.fs.open_write(path) as file:
             snapshot.refresh()
             heal(snapshot, file)
-    at, parts = snapshot.position, list[bytes]()
+    begin = at = snapshot.position
+    parts = list[bytes]()
     for entry in entries:
         data, at = encode_entry(entry, at)
         parts.append(data)
-    ahead = snapshot.position.offset, b"".join(parts)
+    ahead = begin.offset, b"".join(parts)
     with closing(Snapshot(snapshot.fs, snapshot.folder, writable=False, ahead=ahead)) as view:
         yield view
 
@@ -120,7 +121,8 @@ class _Object(Struct):
 class _Proof:
     def __init__(self, context: Context, view: Snapshot) -> None:
         self._view = view
-        self._graph = Graph(view, Speed(), undo=False)
+        # What is proven may be undone: a false coding that is undone would prove itself.
+        self._graph = Graph(view, Speed(), undo=view.journal.fixed)
         self._pool: Executor = context.store.pool
         self._made = context.store.made
         self._recovery = Recovery(view, self._graph, self._pool, self._made)
@@ -170,13 +172,18 @@ class _Proof:
 
     def _is_there(self, id_: bytes, start: int) -> bool:
         """Whether codings lead to a piece; if not, it is noted as missing."""
-        try:
-            self._graph.path(id_, start)
-        except DamagedData:
+        if not self._leads_to(id_, start):
             self._miss(id_)
             return False
         if id_ not in self._received:
             self._used.setdefault(id_, 1)
+        return True
+
+    def _leads_to(self, id_: bytes, start: int) -> bool:
+        try:
+            self._graph.path(id_, start)
+        except DamagedData:
+            return False
         return True
 
     def _look_for_bases(self, records: Sequence[Placed]) -> None:
@@ -236,7 +243,8 @@ class _Proof:
         placed = commits.find(self._view, id_)
         if placed is None or self._view.forgotten(id_) is not None:
             return None
-        return self._load(placed[1].manifest)
+        manifest = placed[1].manifest
+        return self._load(manifest) if self._leads_to(manifest, 0) else None
 
     def _objects_of(self, id_: CommitId) -> dict[bytes, TensorSpec]:
         """The objects that a version has, which are here; none if its state is not."""

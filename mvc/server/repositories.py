@@ -32,6 +32,8 @@ class Served:
         self._context = open_context(root, discover=False, fs=fs)
         self.folder = self._context.store.folder
         self.uploads = Uploads(fs, self.folder)
+        with suppress(MvcError):
+            self.uploads.clear()
         self._place = fs.stat(self.folder)
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, Head] | None = None

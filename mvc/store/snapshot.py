@@ -649,7 +649,7 @@ class Snapshot:
                     self._reopen()
                 self._index.follow_index()
                 self._catch_up()
-                if self.journal.fixed:
+                if self.journal.fixed is not None:
                     return  # others may have indexed more
                 superseded = self._index.superseded
                 known = None if superseded is None else superseded.position

@@ -147,6 +147,48 @@ def test_who_has_the_weights_keeps_them(story: Story) -> None:
         assert repo.checkout(second) and sound(repo)
 
 
+def test_weights_that_another_one_has_are_fetched(story: Story) -> None:
+    story.author.push()
+    drop(story.author.context, story.trained)
+    story.author.storage.gc(grace="0")
+    with pytest.raises(WeightsDropped):
+        story.author.checkout(story.trained)
+    assert story.author.fetch(versions=[story.trained]).versions == 1
+    assert dropped(story.author, story.trained) is None
+    assert story.is_right(story.author.checkout(story.trained))
+    drop(story.author.context, story.trained)
+    story.server.context.fresh()
+    drop(story.server.context, story.trained)
+    for repo in (story.author, story.server):
+        repo.storage.gc(grace="0")
+    assert story.author.fetch(versions=[story.trained]).versions == 0
+    assert dropped(story.author, story.trained) is not None and sound(story.author)
+
+
+def test_a_base_that_was_forgotten_here_stops_no_fetch(story: Story) -> None:
+    """What was trained from it, and has no weights, comes without its state; later with both."""
+    story.author.push()
+    ada = story.clone("ada")
+    ada.commit({"w": torch.ones(3)}, message="mine")
+    ada.storage.forget(keep_last=1)
+    ada.storage.gc(grace="0")
+    second = story.train()
+    drop(story.author.context, second)
+    third = story.author.commit(story.state, message="third").id
+    story.author.push()
+    for _ in range(2):
+        ada.fetch()
+        assert ada.find("origin/main") == third and story.is_right(ada.checkout(third))
+        assert sound(ada)
+    with pytest.raises(StateForgotten) as error:
+        ada.recipes.retrain(second, trust=True)
+    assert f"'mvc fetch origin {second.short}' brings it" in str(error.value.hint)
+    ada.storage.gc(grace="0")
+    ada.fetch(versions=[second])
+    assert dropped(ada, second) is not None and ada.forgotten_ns(story.trained) is None
+    assert ada.recipes.retrain(second, trust=True).state and sound(ada)
+
+
 def test_a_clone_with_few_states_takes_along_what_makes_the_weights(story: Story) -> None:
     drop(story.author.context, story.trained)
     story.author.push()

@@ -13,6 +13,7 @@ from mvc.api.repository import Repository
 from mvc.errors import (
     RemoteUnreachable,
     StateForgotten,
+    UnknownRevision,
     WrongUsage,
 )
 from mvc.ids import CommitId
@@ -159,12 +160,25 @@ def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Line) -> None:
     assert repo.storage.fsck(full=True).sound
 
 
+def test_a_follower_fetches_what_is_live(line: Line) -> None:
+    repo = line.clone("c", states="none", lazy="true")
+    with mvc.Follower(repo, "prod", to=line.root / "live.safetensors") as follower:
+        first = follower.poll()
+        assert first is not None and first.commit == line.ids[2]
+        repo.deploy(line.ids[5], "prod")
+        assert follower.poll() is not None
+    assert repo.identify(line.root / "live.safetensors")[0].commit == line.ids[5]
+    assert kept(repo, line) == [2, 5]
+
+
 def test_a_lazy_remote_that_is_away(line: Line) -> None:
     repo = line.clone("c", states="none", lazy="true")
     (line.root / "server").rename(line.root / "away")
     with pytest.raises(RemoteUnreachable):
         repo.checkout(line.ids[2])
     assert list(repo.log(limit=1))
+    repo.remotes.add("mirror", line.root / "away", lazy="true")
+    assert is_right(repo, line, 3)  # another one has it
     (line.root / "away").rename(line.root / "server")
     assert is_right(repo, line, 2)
 
@@ -196,8 +210,12 @@ def test_states_are_pushed_to_who_lacks_them(line: Line) -> None:
         assert all(is_right(server, line, number) for number in (0, 2, 5, 6))
         assert server.storage.fsck(full=True).sound
         before = server.context.fresh().position
-        repo.push(states=[line.ids[5]])
+        again = repo.push(states=[line.ids[5], line.ids[0]])
+        assert (again.is_news, again.versions, again.bytes) == (False, 0, 0)
         assert server.context.fresh().position == before
+        mine = repo.commit(state(8)).id
+        with pytest.raises(UnknownRevision, match=mine.short):
+            repo.push(states=[mine])
 
 
 def test_a_version_that_neither_side_has_whole_is_refused(line: Line) -> None:

@@ -44,7 +44,10 @@ class Place:
         return root
 
     def door(self, root: Path) -> HttpDoor:
-        return door(f"http://127.0.0.1:{self.proxy.port}/{root.name}", self.token)
+        return door(self.url(root), self.token)
+
+    def url(self, root: Path) -> str:
+        return f"http://127.0.0.1:{self.proxy.port}/{root.name}"
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +162,7 @@ def test_pushers_at_once_to_branches_of_their_own(place: Place, tmp_path: Path, 
     with Repository.open(root) as repo:
         for number in range(count):
             assert len(list(repo.log(f"n{number}"))) == 1
-        assert not repo.storage.fsck(full=True).problems
+        assert repo.storage.fsck(full=True).sound
 
 
 def test_pushers_at_once_to_one_branch(place: Place, tmp_path: Path) -> None:
@@ -180,6 +183,40 @@ def test_pushers_at_once_to_one_branch(place: Place, tmp_path: Path) -> None:
     assert len(won) >= 1 and len(won) + len(refused) == 4
     with Repository.open(root) as repo:
         assert len(list(repo.log("main"))) == 1
+
+
+@pytest.mark.long
+def test_pushers_at_once_beside_a_gc(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, done, failures = place.fresh(), threading.Event(), list[Exception]()
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", place.token)
+
+    def push(number: int) -> None:
+        try:
+            with Repository.init(tmp_path / f"{number}") as repo:
+                repo.remotes.add("origin", place.url(root))
+                repo.rename_branch("main", f"n{number}")
+                for value in range(4):
+                    record(repo, 1000 + 10 * number + value)
+                    repo.push()
+        except Exception as error:
+            failures.append(error)
+
+    def collect() -> None:
+        while not done.wait(0.1):
+            with Repository.open(root) as repo:
+                repo.storage.gc()
+
+    collector = threading.Thread(target=collect)
+    collector.start()
+    _together(push, 16)
+    done.set()
+    collector.join()
+    assert failures == []
+    with Repository.open(root) as repo:
+        assert [len(list(repo.log(f"n{number}"))) for number in range(16)] == [4] * 16
+        assert repo.storage.fsck(full=True).sound
 
 
 def _together(function: Callable[[int], None], count: int) -> None:

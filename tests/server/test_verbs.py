@@ -9,7 +9,8 @@ import pytest
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import RefConflict, RemoteRefused
+from mvc.errors import RefConflict, RemoteRefused, StateForgotten
+from mvc.ids import CommitId
 from tests.remote.kit import ssh
 from tests.remote.kit.proxy import Proxy
 from tests.remote.kit.serving import serving, token
@@ -93,6 +94,36 @@ def test_a_push_that_a_scope_forbids_changes_nothing(
         monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(folder, "push:heads/*", name="wider"))
         ada.push()
     assert len(content(folder / "models")) == 1
+
+
+def test_states_travel_later(url: str, tmp_path: Path) -> None:
+    def weights(repo: Repository, rev: CommitId) -> bytes:
+        return repo.checkout(rev)["w"].tobytes()
+
+    with Repository.init(tmp_path / "ada") as ada:
+        ada.remotes.add("origin", url)
+        for number in range(1, 6):
+            record(ada, number)
+        ids = [entry.id for entry in ada.log()][::-1]
+        ada.push()
+        with mvc.clone(url, tmp_path / "bob", states="last:1") as bob:
+            assert [bob.forgotten_ns(id_) is None for id_ in ids] == [False] * 4 + [True]
+            bob.fetch("origin", [ids[1]])
+            assert weights(bob, ids[1]) == weights(ada, ids[1])
+            bob.remotes.add("origin", url, force=True, lazy="true")
+            assert weights(bob, ids[2]) == weights(ada, ids[2])
+            assert bob.storage.fsck(full=True).sound
+        with mvc.visit(url) as there:
+            assert weights(there, ids[0]) == weights(ada, ids[0])
+        ada.storage.forget(keep_last=1)
+        ada.storage.gc(grace="0")
+        ada.fetch(versions=ids[:2])
+        assert ada.checkout(ids[1])
+        with mvc.clone(url, tmp_path / "carl") as carl:
+            carl.storage.forget(keep_last=1)
+            with pytest.raises(StateForgotten):
+                carl.push(states=[ids[1]])
+            ada.push(states=[ids[1]])
 
 
 def test_what_goes_along_unasked_is_left_out_where_a_scope_lacks(

@@ -1,19 +1,22 @@
 """``mvc fetch``.
 
 Branches of REMOTE are then known as REMOTE/NAME; your own branches and files stay as they are.
-Without REMOTE it is origin, or the only remote.
+Without REMOTE it is origin, or the only remote. With REVs only their states come, which are here
+without them.
 """
 
 from __future__ import annotations
 
+from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.transfers import tell_of_fetch
+from mvc.cli.transfers import tell_of_fetch, tell_of_states
 
 
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     remote: str | None = argument("[REMOTE]")
+    versions: tuple[str, ...] = argument("[REV]...", shell_complete=COMPLETIONS["REV"])
     prune: bool = flag("Forget branches that are gone there.", "-p")
     states: str | None = option("STATES", "Whose states come along: all, none or last:N.")
     exit_code: bool = flag("Exit with 1 if nothing was new.")
@@ -25,10 +28,16 @@ def command(session: Session, args: _FetchOptions) -> int:
     remote = repository.remotes.find(args.remote)
     with session.progress("receiving") as progress:
         done = repository.fetch(
-            args.remote, states=args.states, prune=args.prune, progress=progress
+            args.remote,
+            args.versions,
+            states=args.states,
+            prune=args.prune,
+            progress=progress,
         )
     if session.as_json:
         session.out.json("mvc.fetch/1", done)
+    elif args.versions:
+        tell_of_states(session, f"From {remote.url}", done)
     else:
         tell_of_fetch(session, done, remote.url)
     return int(args.exit_code and not done.is_news)

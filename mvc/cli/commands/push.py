@@ -11,7 +11,7 @@ from mvc.cli.options import DRY_RUN, CommandOptions, argument, check_alone, flag
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
-from mvc.cli.transfers import tell_of_push
+from mvc.cli.transfers import tell_of_push, tell_of_states
 
 
 class _PushOptions(CommandOptions, frozen=True, kw_only=True):
@@ -20,20 +20,30 @@ class _PushOptions(CommandOptions, frozen=True, kw_only=True):
     every: bool = flag("Send all branches and tags.", "--all")
     force: bool = flag("Let refs move back, from where the last fetch saw them.", "-f")
     delete: tuple[str, ...] = option("REF", "Delete a branch or tag there (repeatable).", "-d")
+    states: tuple[str, ...] = option(
+        "REV", "Send the state of a version that is there without it (repeatable)."
+    )
+    partial: bool = flag("Send also versions whose states neither side has.")
     dry_run: bool = DRY_RUN
 
 
 @verb("mvc push origin main", _PushOptions)
 def command(session: Session, args: _PushOptions) -> None:
     if args.every:
-        check_alone("every", takes="remote force dry_run")
+        check_alone("every", takes="remote force partial dry_run")
+    if args.states:
+        check_alone("states", takes="remote")
     repository = session.repository
     remote = repository.remotes.find(args.remote)
     with session.progress("sending") as progress:
         done = repository.push(
-            args.remote, progress=progress, **fields(args, "refs every force delete dry_run")
+            args.remote,
+            progress=progress,
+            **fields(args, "refs every force delete states partial dry_run"),
         )
     if session.as_json:
         session.out.json("mvc.push/1", {"dry_run": args.dry_run, **fields(done)})
+    elif args.states:
+        tell_of_states(session, f"To {remote.url}", done)
     else:
         tell_of_push(session, done, remote.url, dry_run=args.dry_run)

@@ -110,8 +110,8 @@ class _Way(Struct, frozen=True):
 class Graph:
     """Plans paths over a view's records."""
 
-    def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: bool = True) -> None:
-        """Without ``undo`` paths use an object's own codings only: no delta is walked backwards."""
+    def __init__(self, snapshot: Snapshot, speed: Speed, *, undo: int | None = None) -> None:
+        """``undo``: only deltas of entries before this byte of the journal are walked backwards."""
         self._snapshot = snapshot
         self._speed = speed
         self._undo = undo
@@ -314,8 +314,6 @@ class Graph:
                     yield None, step
                 elif (origin := self.resolve_prefix(base)) is not None:
                     yield (origin, start), step
-            if not self._undo:
-                continue
             for key in self._snapshot.under(keys.EDGE + keys.number(home)):
                 yield from self._undone(keys.offset_of(key), id_, start)
             yield from self._undone(home, id_, start)
@@ -324,7 +322,7 @@ class Graph:
         self, offset: int, id_: bytes, start: int
     ) -> Iterator[tuple[tuple[bytes, int], PathStep]]:
         """Deltas *from* this object in an entry: undone, they lead back to it."""
-        if not self.nameable(id_):
+        if (self._undo is not None and offset >= self._undo) or not self.nameable(id_):
             return
         for pack, at, header in self._snapshot.records(offset):
             for i in header.by_base.get(id_[: keys.ID_BYTES], ()):

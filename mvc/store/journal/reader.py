@@ -67,8 +67,8 @@ class JournalReader:
 
     ``identity`` is the checksum of the first entry, ``durable`` the number of the file's bytes
     that are known to be flushed. ``generation`` counts how often the journal was found replaced;
-    ``settled`` says whether the journal's name is known to be durable. ``fixed``: what others
-    append is not read, nor a journal that replaces this one.
+    ``settled`` says whether the journal's name is known to be durable. ``fixed``: the
+    byte up to which the file is read; what others append is not, nor a journal that replaces this.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class JournalReader:
         self._fs = fs
         self._path = folder / JOURNAL
         self._file: ReadFile = fs.open_read(self._path)
-        self.fixed = ahead is not None
+        self.fixed = None if ahead is None else ahead[0]
         if ahead is not None:
             self._file = ContinuedFile(self._file, *ahead)
         first = read_entry(self._file, 0)
@@ -180,7 +180,7 @@ class JournalReader:
 
     def is_replaced(self) -> bool:
         """Whether another file has the journal's name by now."""
-        if self.fixed:
+        if self.fixed is not None:
             return False
         there = self._fs.stat(self._path)
         ours = self._file.identity()

@@ -51,6 +51,7 @@ class Rewrite:
         self._size = 0
         self._unproven: list[Region] = []
         self._done = False
+        self._is_complete = False  # all that others appended is kept, and none can append more
         self._old = ExitStack()  # holds the old journal's lock from the end of ``meanwhile`` on
         self.packs = packs
 
@@ -196,6 +197,7 @@ class Rewrite:
             snapshot.check_whole()
             heal(snapshot, old)
         yield from self._appended()
+        self._is_complete = True
 
     def publish(self, last: Entry) -> Recorded:
         """Puts the new journal in the old one's place, with ``last`` as its last entry.
@@ -203,6 +205,8 @@ class Rewrite:
         Call it when ``meanwhile`` has given all entries. Raises ConcurrentRewrite if another
         process has deleted the new journal.
         """
+        if not self._is_complete:
+            raise RuntimeError("a journal is replaced only once all of the old one is kept")
         snapshot = self._snapshot
         fs, path = snapshot.fs, snapshot.folder / JOURNAL
         begin, sequence = self._at.offset, snapshot.position.sequence

@@ -104,6 +104,20 @@ def test_workers_models_are_deployed_if_asked_for(tmp_path: Path) -> None:
         assert {ref.name for ref in repo.branches()} == {"main", "worker-0", "worker-1"}
 
 
+def test_global_models_are_pushed_behind_the_rounds(tmp_path: Path) -> None:
+    for branch in (None, "site"):
+        folder, there = tmp_path / f"{branch}", tmp_path / f"{branch}-there"
+        Repository.init(there, bare=True).close()
+        with Repository.init(folder) as repo:
+            repo.remotes.add("origin", str(there))
+        settings = {} if branch is None else {"branch": branch}
+        team = Team(folder, protocol="local-sgd", every=10, push="origin", **settings)
+        assert team.run(team_of(2)) == [None, None]
+        with Repository.open(folder) as repo, Repository.open(there) as remote:
+            assert remote.find(branch or "main") == repo.live("global").commit
+            assert len(remote.deployments("global")) == team.finished["rounds"] + 1
+
+
 def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:
     settings = {"protocol": "diloco", "every": 5, "up": "int8", "down": "int8"}
     whole, parts = Team(tmp_path / "whole", **settings), Team(tmp_path / "parts", **settings)

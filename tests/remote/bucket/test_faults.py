@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import count
@@ -150,3 +152,54 @@ def test_gc(fresh: Callable[[], Team], every: int) -> None:
     failed = each_failure(fresh, collect, check, every)
     expected = {"look head", "swap head", "write packs", "write dropped", "list packs"}
     assert every > 1 or expected | {"read dropped", "delete dropped"} <= {*failed}
+
+
+DIES = """
+import os, sys
+from mvc.api.repository import Repository
+from mvc.remote.bucket.objects import FolderObjects
+from mvc.remote.push import push
+from mvc.remote.remotes import find_remote
+
+root, name, after = sys.argv[1:]
+real = getattr(FolderObjects, name)
+
+def dies(self, *arguments):
+    if after == "True":
+        real(self, *arguments)
+    os._exit(9)
+
+setattr(FolderObjects, name, dies)
+with Repository.open(root) as repo:
+    push(repo.context, find_remote(repo.context))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        pytest.param("write", False, marks=pytest.mark.long),
+        pytest.param("write", True, marks=pytest.mark.long),
+        pytest.param("swap", False, marks=pytest.mark.long),
+        ("swap", True),
+    ],
+)
+def test_the_next_process_goes_on_after_a_killed_one(
+    folder_team: Team, name: str, after: bool
+) -> None:
+    team = folder_team
+    team.commit("ada", 0)
+    team.push("ada")
+    team.commit("ada", 1)
+    team.close()
+    killed = [sys.executable, "-c", DIES, str(team.folder / "ada"), name, str(after)]
+    assert subprocess.run(killed).returncode == 9
+    team.fetch("carol")
+    there = ["ada 1", "ada 0"] if (name, after) == ("swap", True) else ["ada 0"]
+    assert messages(team["carol"], "origin/main") == there
+    team.commit("ada", 2)
+    team.push("ada")
+    team.fetch("bob")
+    assert messages(team["bob"], "origin/main") == ["ada 2", "ada 1", "ada 0"]
+    assert_clean(team["bob"])
+    assert team.problems("ada") == ()

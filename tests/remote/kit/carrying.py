@@ -67,7 +67,7 @@ def carry(
     took, without = took or Carried(), by_name(target.context.fresh())
     took.place = wanted.after
     wanted = replace(wanted, without=wanted.without | without)
-    for _ in range(4):
+    for _ in range(12):
         took.tries += 1
         missing: tuple[bytes, ...] = ()
         for given in over_the_wire(send(source.context, wanted, most=most), took):
