@@ -327,6 +327,24 @@ def test_what_is_forgotten_while_gc_runs_goes_with_it(history: History) -> None:
     history.check()
 
 
+def test_what_is_here_again_while_gc_runs_stays(history: History) -> None:
+    """A fetch that found all objects of a state still stored appends no record."""
+    ids = chain(history, 6)
+    history.repo.storage.forget(keep_last=2)
+    store, back = mvc.Repository.open(history.repo.root).context.store, ids[1]
+    done_once: list[int] = []
+
+    def meanwhile(done: int, total: int, what: str) -> None:
+        if what == "operations" and done == total and not done_once:
+            done_once.append(done)
+            store.publish(lambda: Entry("fetch", store.now_ns(), here_again=(back,)))
+
+    assert history.repo.storage.gc(grace="0", progress=meanwhile).forgotten == 3
+    assert done_once
+    assert history.repo.checkout(back)
+    assert history.repo.storage.fsck(full=True).sound
+
+
 def test_undo_does_not_bring_it_back(history: History) -> None:
     ids = chain(history, 3)
     history.forget(ids[1])
