@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -119,14 +120,14 @@ def test_a_hook_of_the_index(tree: Path, marker: Path) -> None:
     git(tree, "commit", "-m", "more")
     marker.unlink(missing_ok=True)
 
-    def touch() -> None:
+    def touch(seconds: int) -> None:
+        """The same contents, and another time than the index says."""
         for name in ("a", "b"):
-            (tree / name).unlink()
-            (tree / name).write_text(name)
+            os.utime(tree / name, (seconds, seconds))
 
-    touch()
+    touch(10**9)
     is_dangerous(tree, marker)
-    touch()
+    touch(10**9 + 60)
     assert ask(tree).dirty and not marker.exists()
 
 
