@@ -13,7 +13,14 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
-from mvc.errors import Busy, StateForgotten, UnknownRevision, WeightsDropped, WouldOverwrite
+from mvc.errors import (
+    Busy,
+    HistoryMissing,
+    StateForgotten,
+    UnknownRevision,
+    WeightsDropped,
+    WouldOverwrite,
+)
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, LateFlushes
@@ -214,9 +221,10 @@ def _build(
 
 
 def _current(there: Head, remote: Remote, options: CloneOptions) -> RefValue:
-    """What HEAD will be. Raises UnknownRevision for a branch that is not there."""
+    """What HEAD will be. Raises UnknownRevision for a branch that is not there; InvalidName."""
     if options.branch is None:
-        return there.refs.get(HEAD)
+        to = there.refs.get(HEAD)
+        return check_ref("branch", to) if isinstance(to, str) else to
     check_ref("branch", options.branch)
     if BRANCH + options.branch not in there.refs:
         names = sorted(n.removeprefix(BRANCH) for n in there.refs if n.startswith(BRANCH))
@@ -228,7 +236,10 @@ def _current(there: Head, remote: Remote, options: CloneOptions) -> RefValue:
 
 
 def _begin(context: Context, remote: Remote, to: RefValue, options: CloneOptions) -> None:
-    """Makes the current branch, of a bare repository all branches, and has HEAD lead to it."""
+    """Makes the current branch, of a bare repository all branches, and has HEAD lead to it.
+
+    Raises HistoryMissing for a HEAD on a version that did not come.
+    """
 
     def make() -> Entry:
         ref = context.store.ref
@@ -238,5 +249,7 @@ def _begin(context: Context, remote: Remote, to: RefValue, options: CloneOptions
         changes = [RefChange(n, ref(n), new) for n, new in wanted.items() if ref(n) != new]
         return Entry("clone", context.store.clock.now_ns(), remote.url, refs=tuple(changes))
 
+    if isinstance(to, CommitId) and not context.store.has_commit(to):
+        raise HistoryMissing(f"HEAD of {remote.url} is on {to.short}, which it does not send")
     tracked = remote_refs(context, remote.name)
     context.store.publish(make)

@@ -305,8 +305,6 @@ class Merger:
         check_clock(truths.time_ns, now_ns, "an operation")
         late = self._late() if truths.targets else ()
         forgotten, weights, held = _forgotten(context, truths)
-        if held:
-            _hold(context, truths, held)
         return Merged(
             decode_text(truths.author),
             decode_text(truths.reason),
@@ -319,6 +317,11 @@ class Merger:
             stamps=late,
             held=held,
         )
+
+    def hold(self, truths: Truths, merged: Merged) -> None:
+        """Remembers what was held back; call it under the same lock, if nothing is refused."""
+        if merged.held:
+            _hold(self._context, truths, merged.held)
 
     def _late(self) -> tuple[LateStamp, ...]:
         """The stamps of what was deployed since ``prepare``, while there was none yet."""

@@ -238,6 +238,8 @@ def _come_back(context: Context, draft: _ReceivedEntry) -> None:
                 f"there is no version {id_.short} whose state could be taken",
                 hint="push the version itself first",
             )
+        if id_ in draft.absent and draft.absent[id_].why != "dropped":
+            raise DamagedData(f"the state of version {id_.short} was to come, and does not")
     draft.marked = here_again(context, ids)
     for id_ in ids:
         gone = None if id_ in draft.absent else availability.dropped(context, id_)
@@ -390,7 +392,7 @@ class _Publication:
             for draft in self._drafts:  # what is refused is refused before anything is published
                 self._entry(draft, self._commits)
             for draft in self._drafts:
-                if self._entry(draft, draft.own) is not None:
+                if self._entry(draft, draft.own, hold=True) is not None:
                     yield partial(self._made, draft)
 
         return store.publish_all(makes)
@@ -415,10 +417,13 @@ class _Publication:
         assert entry is not None
         return entry
 
-    def _entry(self, draft: _ReceivedEntry, own: Collection[CommitId]) -> Entry | None:
+    def _entry(
+        self, draft: _ReceivedEntry, own: Collection[CommitId], *, hold: bool = False
+    ) -> Entry | None:
         """What is recorded of a draft, under the journal's lock; None if nothing of it is new.
 
-        ``own``: versions that are there by then. Raises what the receiver refuses.
+        ``own``: versions that are there by then. ``hold``: what cannot be forgotten yet is
+        remembered. Raises what the receiver refuses.
         """
         entry = draft.entry(self._operation, self._context.store.now_ns())
         news = draft.is_new
@@ -426,7 +431,10 @@ class _Publication:
             merged = self._merger.merge(draft.sent.truths, own)
             targets = {d.target for d in merged.deployments}
             targets |= {r.target for r in merged.retractions}
-            check_news(self._scopes, targets, forgets=bool(merged.forgotten))
+            forgets = bool(merged.forgotten or merged.held)
+            check_news(self._scopes, targets, forgets=forgets)
+            if hold:
+                self._merger.hold(draft.sent.truths, merged)
             entry, news = merged.into(entry), news or merged.is_news
             self.held.update(dict.fromkeys(merged.held))
         if draft is self._drafts[-1]:

@@ -27,6 +27,7 @@ FILE = "remotes.yaml"
 FOLDER = "remotes"
 DEFAULT = "origin"
 _MOST = 1000  # remotes of a repository
+_MOST_PORTS = 65_535
 
 BUCKETS = ("s3", "gs", "az", "bucket")
 
@@ -141,7 +142,9 @@ def normalised(url: str, cwd: Path) -> str:
             hint="a token is read from the variable MVC_TOKEN_NAME, with the name of the remote, "
             "or from a file of mode 0600; ssh asks its agent",
         )
-    if not _AUTHORITIES[scheme].fullmatch(authority):
+    port = re.search(r":([0-9]+)$", authority)
+    is_port = port is None or 0 < int(port[1]) <= _MOST_PORTS
+    if not _AUTHORITIES[scheme].fullmatch(authority) or not is_port:
         raise WrongUsage(f"this is no host: {authority[:100]!r}", hint=_FORMS)
     if "?" in path or "#" in path:
         raise WrongUsage(f"a URL ends with its path: {scheme}://{authority}/...", hint=_FORMS)

@@ -34,6 +34,7 @@ def sync(source: Context, to: Context) -> list[CommitId]:
             made = Entry(entry.operation, store.now_ns(), entry.note, commits=commits)
             if truths is not None:
                 merged = merger.merge(truths, {commit.id for commit in commits})
+                merger.hold(truths, merged)
                 held.extend(merged.held)
                 made = merged.into(made)
             if made.commits or made.origin_ns is not None:

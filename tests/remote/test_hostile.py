@@ -20,14 +20,15 @@ from msgspec.structs import replace
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import MvcError
+from mvc.errors import HistoryMissing, InvalidName, MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.remote.door import Move, Received, Slice, Wanted
+from mvc.remote.door import Head, Move, Received, Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
-from mvc.remote.slices import Absent, Sent, SentShape
+from mvc.remote.slices import Absent, Lack, Sent, SentShape
+from mvc.store.journal.entries import RefValue
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
 from tests.remote.kit.forged import Forged, Record, add_version, full, taken_apart
@@ -540,6 +541,52 @@ def test_a_state_that_was_forgotten_by_name_does_not_come_back(world: World) -> 
     held = inventory(world.receiver.context.fresh()).codings.keys()
     assert not held & (contents - others)
     assert_clean(world.receiver)
+
+
+@pytest.mark.parametrize("why", ["rule", "name", "dropped"])
+def test_a_state_that_was_to_come_and_does_not_stays_forgotten(why: Lack, world: World) -> None:
+    world.receiver.storage.forget(keep_last=1)
+    world.receiver.storage.gc(grace="0")
+    before = world.seen()
+    id_ = bytes(world.ids[0])
+    lack = Absent(id_, why, "model.safetensors")
+    assert is_refused(world, Forged([Sent(again=(id_,), absent=(lack,))], [[]]))
+    assert world.seen() == before
+    assert_clean(world.receiver)
+
+
+def test_who_may_not_forget_has_nothing_forgotten_later(world: World) -> None:
+    """A state that HEAD stands on is forgotten once HEAD moves on, if its owner said so."""
+    tip = world.ids[-1]
+    tomb = Sent(truths=Truths(START, tombstones=(Tombstone(bytes(tip)),)))
+    low = FolderDoor("a", world.source.context, scopes=("push:heads/side",))
+    with pytest.raises(RemoteRefused, match="admin"):
+        low.receive(Slice(*_only([tomb])))
+    world._grow(1)
+    low.receive(Slice(*_only([Sent(truths=Truths(START))])))
+    fresh_process()
+    assert states(world.source, [tip])[tip] != "state-forgotten"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "-x", "HEAD", "a\x1b[31m", "", "x" * 5000, "main\n", CommitId(b"\x07" * 32)],
+    ids=ascii,
+)
+def test_a_clone_stands_on_no_branch_that_cannot_be(
+    name: RefValue, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = FolderDoor.head
+
+    def forged(door: FolderDoor) -> Head:
+        head = honest(door)
+        return replace(head, refs={**head.refs, "HEAD": name})
+
+    monkeypatch.setattr(FolderDoor, "head", forged)
+    with pytest.raises((InvalidName, HistoryMissing)) as caught:
+        mvc.clone(str(world.receiver.root), tmp_path / "clone")
+    assert "\x1b" not in caught.value.message
+    assert not (tmp_path / "clone" / ".mvc").exists()
 
 
 def _only(entries: list[Sent]) -> tuple[bytes, int, list[bytes]]:

@@ -64,6 +64,8 @@ def test_a_url_is_kept_whole(given: str, kept: str, scheme: str) -> None:
         ("ssh://-oProxyCommand=touch/m", "no host"),
         ("ssh://-x@gpu/m", "no host"),
         ("ssh:///m", "no host"),
+        ("ssh://gpu:99999/m", "no host"),
+        ("https://models.lab:0/m", "no host"),
         ("git://gpu/m", "no door for git"),
         ("me@gpu:models", "not a URL of mvc"),
         ("", "no URL"),
