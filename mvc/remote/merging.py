@@ -511,7 +511,7 @@ def _held(context: Context) -> list[Truths]:
     data = store.fs.read_bytes(store.folder / HELD, MAX_ENTRY)
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, ValueError) as error:
         raise DamagedData(
             f"the file {HELD} is damaged, which lists versions that others have forgotten",
             hint=f"delete .mvc/{HELD}, and .mvc/remotes: then a fetch asks for all of it again",

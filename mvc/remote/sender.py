@@ -426,6 +426,8 @@ def _begins(snapshot: Snapshot, after: Place | None) -> Position:
     end = snapshot.position
     if (after.sequence, after.chain) == (end.sequence, end.chain):
         return end
+    if after.sequence > end.sequence:
+        return GENESIS
     before = snapshot.by_sequence(after.sequence - 1)
     return GENESIS if before is None or before.check != after.chain else before.after
 

@@ -103,7 +103,7 @@ def decode_entries(head: bytes) -> tuple[Sent, ...]:
     """From the head of a slice; raises DamagedData."""
     try:
         return _entries.decode(head)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValueError: no UTF-8
         raise DamagedData("the entries of a slice are not in the form that they have") from error
 
 

@@ -24,7 +24,7 @@ from mvc.errors import HistoryMissing, InvalidName, MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.remote.door import Head, Move, Received, Slice, Wanted
+from mvc.remote.door import Head, Move, Place, Received, Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.slices import Absent, Lack, Sent, SentShape
@@ -587,6 +587,13 @@ def test_a_clone_stands_on_no_branch_that_cannot_be(
         mvc.clone(str(world.receiver.root), tmp_path / "clone")
     assert "\x1b" not in caught.value.message
     assert not (tmp_path / "clone" / ".mvc").exists()
+
+
+@pytest.mark.parametrize("number", [1 << 62, 1 << 63, -1])
+def test_a_place_that_was_never_reached_is_the_beginning(number: int, world: World) -> None:
+    place = Place(number, bytes(16), number)
+    (given,) = world.sends.send(Wanted(after=place))
+    assert len(taken_apart(given).entries) == len(world.ids)
 
 
 def _only(entries: list[Sent]) -> tuple[bytes, int, list[bytes]]:

@@ -103,9 +103,13 @@ def packed(make: Callable[[], object]) -> bytes:
         packed(lambda: [{"commits": "text"}]),
         packed(lambda: {"commits": []}),
         b"\x91" * 5000,
+        packed(lambda: [{"shapes": [[bytes(32), "float32", [1]]]}]).replace(b"oat3", b"\xb5" * 4),
     ],
-    ids=["empty", "bomb", "negative", "short", "reason", "dimensions", "type", "form", "nested"],
-)
+    ids=[
+        "empty", "bomb", "negative", "short", "reason", "dimensions", "type", "form", "nested",
+        "no text",
+    ],
+)  # fmt: skip
 def test_entries_in_another_form_are_refused(head: bytes) -> None:
     with pytest.raises(DamagedData):
         slices.decode_entries(head)
