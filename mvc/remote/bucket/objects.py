@@ -143,8 +143,8 @@ class FolderObjects:
                 file.write(part)
 
         with _reaching(self.url):
-            self._fs.make_dirs(path.parent)
-            self._fs.replace_file(path, fill, mode=None, durable=True)
+            self._fs.make_dirs(path.parent, within=self._folder)
+            self._fs.replace_file(path, fill, mode=None, durable=True, within=self._folder)
 
     def look(self, name: str, limit: int, known: str = "") -> Versioned | None:
         self.check_there()
@@ -165,9 +165,11 @@ class FolderObjects:
         folder = self._folder / name
         mine, temporary = self._numbered(name, before + 1), folder / _temporary()
         with _reaching(self.url):
-            self._fs.make_dirs(folder)
+            self._fs.make_dirs(folder, within=self._folder)
             try:
-                self._fs.write_beside(mine, temporary.name, lambda file: file.write(data))
+                self._fs.write_beside(
+                    mine, temporary.name, lambda file: file.write(data), within=self._folder
+                )
                 if not self._link(temporary, mine):
                     return None
             finally:
@@ -225,7 +227,8 @@ class FolderObjects:
         folder, _, start = prefix.rpartition("/")
         with _reaching(self.url):
             path = self._folder / folder
-            names = self._fs.list(path) if self._fs.stat(path) is not None else []
+            there = self._fs.stat(path, follow=not folder)
+            names = self._fs.list(path) if there is not None and there.is_dir else []
             for name in names:
                 identity = self._fs.stat(path / name, follow=False)
                 if name.startswith(start) and identity is not None and identity.is_file:
@@ -239,7 +242,7 @@ class FolderObjects:
                 if identity is not None and identity.is_dir:
                     self._fs.remove_tree(path)
                 else:
-                    self._fs.unlink(path, missing_ok=True)
+                    self._fs.unlink(path, missing_ok=True, within=self._folder)
 
     def now_ns(self) -> int:
         self.write(CLOCK, [b""], 0)
@@ -273,6 +276,11 @@ def _reaching(url: str) -> Iterator[None]:
         yield
     except (StorageFull, ReadOnly):
         raise
+    except FileExistsError as error:
+        raise RemoteRefused(
+            f"{url} is no bucket of mvc: one of its folders is a link or a file",
+            hint="look at it, and put the folder back in its place",
+        ) from error
     except IoFailed as error:
         raise RemoteUnreachable(f"{url}: {error.message}", hint=error.hint) from error
 

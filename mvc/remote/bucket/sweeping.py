@@ -9,8 +9,11 @@ is unnamed, and its own time does where there is none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from mvc.ids import DIGEST_SIZE
+from mvc.io.files import TEMPORARY
 from mvc.remote.bucket.layout import (
     DROPPED,
     JOURNAL_PARTS,
@@ -19,9 +22,10 @@ from mvc.remote.bucket.layout import (
     decode_dropped,
 )
 from mvc.remote.bucket.mirror import Mirror
-from mvc.remote.bucket.objects import Stored
+from mvc.remote.bucket.objects import Objects, Stored
 from mvc.remote.bucket.publishing import Publisher
 
+_OWN = re.compile(rf"[0-9a-f]{{{2 * DIGEST_SIZE}}}|{re.escape(TEMPORARY)}[0-9a-f]+")
 DAY = 24 * 3600 * 10**9
 UNNAMED_FOR = 14 * DAY
 """How long an object stays that no head names, in ns."""
@@ -51,14 +55,19 @@ def _unnamed(mirror: Mirror) -> Iterator[Stored]:
     """Objects that the head does not name, each with the time since when that is so."""
     objects, named = mirror.objects, _named(mirror)
     since: dict[str, int] = {}
-    for note in objects.list(DROPPED):
+    for note in _own(objects, DROPPED):
         data = objects.read(note.name, MAX_DROPPED)
         for hash_ in () if data is None else decode_dropped(data, objects.url):
             name = PACK_OBJECTS + hash_.hex()
             since[name] = max(since.get(name, 0), note.time_ns)
         yield note
     for prefix in (PACK_OBJECTS, JOURNAL_PARTS):
-        for each in objects.list(prefix):
+        for each in _own(objects, prefix):
             if each.name not in named:
                 time_ns = max(each.time_ns, since.get(each.name, 0))
                 yield Stored(each.name, each.size, time_ns)
+
+
+def _own(objects: Objects, prefix: str) -> Iterator[Stored]:
+    """The objects with such names as are given here, and what killed writers left."""
+    return (each for each in objects.list(prefix) if _OWN.fullmatch(each.name, len(prefix)))

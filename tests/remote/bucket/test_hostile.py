@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -284,3 +286,34 @@ def test_a_symbolic_link_in_a_folder_is_not_followed(shared: Team, tmp_path: Pat
     with pytest.raises(MvcError) as raised:
         shared.fetch("carol")
     assert "secret" not in str(raised.value).replace(str(secret), "")
+
+
+@pytest.mark.parametrize("name", ["packs", "journal", "dropped"])
+def test_nothing_is_deleted_or_written_behind_a_link(
+    name: str, shared: Team, tmp_path: Path
+) -> None:
+    bucket, place = shared.folder / "bucket", tmp_path / "home"
+    place.mkdir()
+    if (bucket / name).exists():
+        shutil.copytree(bucket / name, place, dirs_exist_ok=True)
+        shutil.rmtree(bucket / name)
+    for file in ("diary", "ab" * 32):
+        (place / file).write_bytes(b"")
+        os.utime(place / file, (1, 1))
+    (bucket / name).symlink_to(place)
+    there = sorted(place.iterdir())
+    with suppress(MvcError):
+        shared.maintain("ada", lambda repo: repo.storage.gc(grace="0"))
+    shared.commit("ada", 2)
+    with suppress(MvcError):
+        shared.push("ada")
+    assert sorted(place.iterdir()) == there
+
+
+def test_a_file_of_others_in_a_bucket_stays(shared: Team) -> None:
+    file, left = (shared.folder / "bucket/packs" / each for each in ("README", "ab" * 32))
+    for each in (file, left):
+        each.write_bytes(b"")
+        os.utime(each, (1, 1))
+    shared.maintain("ada", lambda repo: repo.storage.gc(grace="0"))
+    assert (file.exists(), left.exists()) == (True, False)
