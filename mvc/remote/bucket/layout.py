@@ -36,6 +36,7 @@ NONCE = 16
 _MOST_PACKS = 1 << 24
 _LARGEST_PACK = 1 << 40
 _MOST_FEATURES = 256
+_NUMBER = 10  # bytes of the longest number
 _MAX_FEATURE = 64
 
 
@@ -201,19 +202,37 @@ def encode_headers(records: Mapping[int, bytes]) -> bytes:
     return writer.done()
 
 
-def decode_headers(data: bytes, pack: PackObject, url: str) -> Iterator[tuple[int, bytes]]:
-    """(offset, header) of the records of a pack; DamagedData if they do not fit into it."""
+def decode_headers(
+    parts: Iterable[bytes], pack: PackObject, url: str
+) -> Iterator[tuple[int, bytes]]:
+    """(offset, header) of the records of a pack; DamagedData if they do not fit into it.
+
+    No more of ``parts`` are taken than are needed next.
+    """
     what = f"the end of {pack.name} of {url}"
-    reader, at = Reader(data, what), len(PACK_HEADER)
-    for _ in range(reader.count(pack.size)):
-        at += reader.uint(pack.size)
-        prefix = reader.raw(PREFIX_SIZE)
+    source, at = iter(parts), len(PACK_HEADER)
+    left, reader = b"", Reader(b"", what)
+
+    def go_on(size: int) -> Reader:
+        """What comes next, with ``size`` bytes of it, if there are so many."""
+        nonlocal left, reader
+        if len(left) - reader.position < size:
+            taken = [left[reader.position :]]
+            while sum(map(len, taken)) < size and (part := next(source, b"")):
+                taken.append(part)
+            left = b"".join(taken)
+            reader = Reader(left, what)
+        return reader
+
+    for _ in range(go_on(_NUMBER).count(pack.size)):
+        at += go_on(_NUMBER).uint(pack.size)
+        prefix = go_on(PREFIX_SIZE).raw(PREFIX_SIZE)
         header_size, body_size = read_prefix(prefix, pack.size - at, what)
         if header_size > MAX_RECORD_HEADER:
             raise reader.fail("a header is too long")
-        yield at, prefix + reader.raw(header_size + CHECK_SIZE)
+        yield at, prefix + go_on(header_size + CHECK_SIZE).raw(header_size + CHECK_SIZE)
         at += PREFIX_SIZE + header_size + CHECK_SIZE + body_size
-    reader.raw(NONCE)
+    go_on(NONCE + 1).raw(NONCE)
     reader.end()
 
 

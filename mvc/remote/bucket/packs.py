@@ -27,6 +27,7 @@ from mvc.store.store import Store
 
 _RECORDS_AHEAD = 3  # records that are read before they are asked for
 _SMALL_PACK = 1 << 20  # bytes of a pack up to which all of it is read at once
+_HEADERS = 4 << 20  # bytes of headers that are read at once
 _KEPT_BODIES = 48  # of small packs
 _AHEAD_PACKS = 24
 _LOADED_TOGETHER = 256
@@ -227,13 +228,18 @@ class MirrorPacks(FileSystem):
             pass
 
     def _load(self, pack: PackObject, *, body: bool) -> None:
-        whole = body and pack.size <= _SMALL_PACK
-        start, length = (0 if whole else pack.size), pack.headers + (pack.size if whole else 0)
-        data = self._read(pack, start, length)
-        if whole:
+        if body and pack.size <= _SMALL_PACK:
+            data = self._read(pack, 0, pack.size + pack.headers)
             self._keep(pack.number, _done(data[: pack.size]))
-        headers = decode_headers(data[length - pack.headers :], pack, self._objects.url)
-        self.write_headers(pack, headers)
+            parts = iter((data[pack.size :],))
+        else:
+            parts = self._headers(pack)
+        self.write_headers(pack, decode_headers(parts, pack, self._objects.url))
+
+    def _headers(self, pack: PackObject) -> Iterator[bytes]:
+        """What stands behind a pack, in parts: how much that is its writer says."""
+        for at in range(0, pack.headers, _HEADERS):
+            yield self._read(pack, pack.size + at, min(_HEADERS, pack.headers - at))
 
     def write_headers(self, pack: PackObject, headers: Iterable[tuple[int, bytes]]) -> None:
         """Makes the file of a pack: its headers where they lie in it, nothing between them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -113,16 +114,17 @@ def test_headers_must_fit_into_their_pack() -> None:
     size = 8 + len(header) + 10
     data = encode_headers({8: header}) + bytes(16)
     pack = PackObject(1, bytes(32), size, len(data))
-    assert list(decode_headers(data, pack, URL)) == [(8, header)]
-    assert list(
-        decode_headers(encode_headers({11: header}) + bytes(16), replace(pack, size=size + 3), URL)
-    )
+    for step in (1, 7, len(data)):
+        parts = (data[begin : begin + step] for begin in range(0, len(data), step))
+        assert list(decode_headers(parts, pack, URL)) == [(8, header)]
+    later = encode_headers({11: header}) + bytes(16)
+    assert list(decode_headers([later], replace(pack, size=size + 3), URL))
     for wrong in (
         encode_headers({9: header}) + bytes(16),  # ends behind the pack
         data[:-1], data + b"\0", b"\xff\xff\x03" + data[1:], b"", b"\x05" + data[1:],
     ):  # fmt: skip
         with pytest.raises(DamagedData):
-            list(decode_headers(wrong, pack, URL))
+            list(decode_headers([wrong], pack, URL))
 
 
 def test_notes_of_dropped_packs() -> None:
@@ -243,6 +245,25 @@ CHANGES: dict[str, Callable[[BucketHead], BucketHead]] = {
 def test_forged_heads(shared: Team, change: str) -> None:
     forge(shared, CHANGES[change])
     refused(shared, MvcError)
+
+
+def test_sizes_of_packs_take_no_memory(shared: Team) -> None:
+    """A sparse file has any size that its head says."""
+    size = 256 << 20
+    forge(
+        shared,
+        lambda head: replace(
+            head, packs=tuple(replace(pack, size=size, headers=size) for pack in head.packs)
+        ),
+    )
+    for path in (shared.folder / "bucket/packs").iterdir():
+        os.truncate(path, 2 * size)
+    tracemalloc.start()
+    try:
+        refused(shared, MvcError)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_unknown_feature(shared: Team) -> None:
