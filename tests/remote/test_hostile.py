@@ -24,7 +24,7 @@ from mvc.errors import HistoryMissing, InvalidName, MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
-from mvc.remote.door import Head, Move, Place, Received, Slice, Wanted
+from mvc.remote.door import Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
 from mvc.remote.slices import Absent, Lack, Sent, SentShape
@@ -578,7 +578,7 @@ def test_a_clone_stands_on_no_branch_that_cannot_be(
 ) -> None:
     honest = FolderDoor.head
 
-    def forged(door: FolderDoor) -> Head:
+    def forged(door: FolderDoor) -> RemoteHead:
         head = honest(door)
         return replace(head, refs={**head.refs, "HEAD": name})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import resource
 import socket
@@ -25,6 +26,7 @@ from mvc.server.app import Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
+from mvc.testing.files import FailingFS
 from tests.remote.kit.serving import Serving, door, serving, token
 from tests.server.moving import content, move, record, served_folder
 
@@ -59,6 +61,25 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def folder(tmp_path: Path) -> Path:
     """A folder to serve, with an empty bare repository ``models``."""
     return served_folder(tmp_path / "served")
+
+
+def holders(folder: Path) -> Holders:
+    return Holders(Tokens(FileSystem(), folder))
+
+
+@contextlib.contextmanager
+def in_this_process(application: Application) -> Iterator[str]:
+    """The URL at which an application answers in a thread."""
+    server = listening.server_of(application.asgi)
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        thread = threading.Thread(target=server.run, args=([listens],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listens.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            application.close()
 
 
 @pytest.fixture
@@ -290,6 +311,23 @@ def test_a_quota_is_named_and_nothing_stays(
         assert move(source, door(f"{server.url}/models", text), "heads/main")
 
 
+def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository) -> None:
+    text = token(folder, *SCOPES)
+    uploads = folder / "models/.mvc/uploads"
+    full = FailingFS(fail_at=0, error=errno.ENOSPC, persistent=True, within=uploads)
+    record(source, 9, size=200_000)
+    with in_this_process(Application(Repositories(full, folder), holders(folder))) as url:
+        opened = door(f"{url}/models", text)
+        opened.head()
+        full.fail_at = full.calls + 3  # the folder and the file are made
+        with pytest.raises(StorageFull):
+            move(source, opened, "heads/main")
+        assert full.failures
+        full.fail_at = 0
+        assert not list(uploads.glob("*[0-9a-f]"))
+        assert move(source, opened, "heads/main")
+
+
 def test_news_end_a_wait(folder: Path, source: Repository) -> None:
     text = token(folder, *SCOPES)
     with serving(folder) as server:
@@ -401,21 +439,13 @@ def test_a_connection_on_which_no_request_begins_is_ended(
 ) -> None:
     monkeypatch.setattr(listening, "BEGINS", 0.1)
     text = token(folder, *SCOPES)
-    files = FileSystem()
-    gate = Holders(Tokens(files, folder))
-    application = Application(Repositories(files, folder), gate)
-    server = listening.server_of(application.asgi)
-    with socket.create_server(("127.0.0.1", 0)) as listens:
-        thread = threading.Thread(target=server.run, args=([listens],))
-        thread.start()
-        address = ("127.0.0.1", listens.getsockname()[1])
+    application = Application(Repositories(FileSystem(), folder), holders(folder))
+    with in_this_process(application) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
         with socket.create_connection(address) as silent, socket.create_connection(address) as slow:
             slow.sendall(b"GET /models/v1/head HTTP/1.1\r\nX: ")
             assert silent.recv(1) == slow.recv(1) == b""
-        assert door(f"http://127.0.0.1:{address[1]}/models", text).head()
-        server.should_exit = True
-        thread.join()
-    application.close()
+        assert door(f"{url}/models", text).head()
 
 
 def test_an_answer_goes_on_only_as_it_was(folder: Path, source: Repository) -> None:
