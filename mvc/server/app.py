@@ -319,6 +319,7 @@ class Application:
             await self._run(upload.delete)
             await _drained(request)  # else the client sees a broken connection, and no answer
             raise
+        whole = False
         try:
             with upload.appending(at) as write:
                 buffer = bytearray()
@@ -328,12 +329,14 @@ class Application:
                         if len(buffer) >= MIB:
                             await self._run(write, bytes(buffer))
                             buffer.clear()
+                    whole = True
                 finally:
                     if buffer:
                         write(buffer)
         except StorageFull:  # what came would keep the disk full for everybody
             await self._run(upload.delete)
-            await _drained(request)
+            if not whole:
+                await _drained(request)
             raise
         finally:
             served.release(upload.id)
