@@ -20,6 +20,8 @@ from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, 
 from mvc.io.files import FileSystem
 from mvc.remote import wire
 from mvc.remote.door import Move, Wanted
+from mvc.remote.doors import open_door
+from mvc.remote.remotes import Remote
 from mvc.server import listening
 from mvc.server.app import Application
 from mvc.server.authority import Holders
@@ -160,6 +162,21 @@ class TestTokens:
         assert "MVC_TOKEN" in str(caught.value.hint)
         with pytest.raises(RemoteRefused, match="not known here"):
             door(f"{server.url}/models", "mvc_" + "x" * 43).head()
+
+    def test_who_has_none_is_told_the_variable_of_the_remote(
+        self, served: tuple[Path, Serving]
+    ) -> None:
+        url = f"{served[1].url}/models"
+        for remote, told in [
+            (Remote(url, "gpu-lab"), "set MVC_TOKEN_GPU_LAB,"),
+            (Remote(url), "mvc remote add NAME URL"),
+        ]:
+            with (
+                contextlib.closing(open_door(remote)) as opened,
+                pytest.raises(RemoteRefused) as caught,
+            ):
+                opened.head()
+            assert told in str(caught.value.hint)
 
     def test_one_that_has_expired(
         self, served: tuple[Path, Serving], monkeypatch: pytest.MonkeyPatch
