@@ -84,7 +84,7 @@ def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -
 
         out.line(
             f"To be freed: {size(done.freed)} of {size(done.before)}. A bucket keeps what is "
-            f"dropped for {UNNAMED_FOR // DAY} days; the next 'mvc gc --remote' after that deletes it"
+            f"dropped for {UNNAMED_FOR // DAY} days; 'mvc gc --remote' then deletes it"
         )
     elif done.freed > 0:
         out.line(f"Freed {size(done.freed)} of {size(done.before)}")

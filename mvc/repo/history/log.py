@@ -40,9 +40,10 @@ class LogEntry(Struct, frozen=True):
     included, in the order they were recorded. ``reset_point`` is None if it was not asked for.
     ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None; with ``absent``,
     when the version came from a remote without it. ``relations``: what each of its models is to
-    those of its first parent; None if unknown, or not asked for. ``dropped``: of a version that gave up its weights, how a recipe makes them
-    again. ``storage``: how it is stored and what that costs, if it was asked for. ``annotations``:
-    what was found out later, in order; those that were undone are left out.
+    those of its first parent; None if unknown, or not asked for. ``dropped``: of a version that
+    gave up its weights, how a recipe makes them again. ``storage``: how it is stored and what that
+    costs, if it was asked for. ``annotations``: what was found out later, in order; those that
+    were undone are left out.
     """
 
     id: CommitId
