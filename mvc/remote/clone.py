@@ -20,7 +20,7 @@ from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.process import boot_id
 from mvc.model.names import check_ref, printable
-from mvc.remote.door import Head, Wanted
+from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.doors import check_folder, open_door
 from mvc.remote.fetch import Fetched, fetch_from
 from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, tips_of
@@ -216,7 +216,7 @@ def _build(
     return done
 
 
-def _current(there: Head, remote: Remote, options: CloneOptions) -> RefValue:
+def _current(there: RemoteHead, remote: Remote, options: CloneOptions) -> RefValue:
     """What HEAD will be. Raises UnknownRevision for a branch that is not there."""
     if options.branch is None:
         return there.refs.get(HEAD)

@@ -31,7 +31,7 @@ class Place(Struct, frozen=True):
     seen: int = 0
 
 
-class Head(Struct, frozen=True):
+class RemoteHead(Struct, frozen=True):
     """What a remote is now.
 
     ``identity``: the check of its journal's first entry. ``refs``: branches (``heads/NAME``), tags
@@ -120,7 +120,7 @@ class Door(Protocol):
 
     url: str
 
-    def head(self) -> Head:
+    def head(self) -> RemoteHead:
         """What the remote is now; one round trip."""
         ...
 

@@ -18,7 +18,7 @@ from mvc.errors import DamagedData, HistoryMissing, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import REMOTE
-from mvc.remote.door import Door, Head, Move, Place, Slice, Wanted
+from mvc.remote.door import Door, Move, Place, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.merging import here_again
 from mvc.remote.moves import advances, leads_to
@@ -112,7 +112,7 @@ def fetch_from(
     context: Context,
     remote: Remote,
     door: Door,
-    head: Head,
+    head: RemoteHead,
     *,
     wanted: Wanted,
     prune: bool = False,
@@ -201,7 +201,7 @@ def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId
 
 
 def _note_told(
-    context: Context, remote: Remote, head: Head, before: Place, *, brought: set[CommitId]
+    context: Context, remote: Remote, head: RemoteHead, before: Place, *, brought: set[CommitId]
 ) -> None:
     """Has the next push pass over what this fetch brought, if all else was pushed ``before``."""
     known = known_place(context, remote, PUSHED)
@@ -217,7 +217,7 @@ def _note_told(
 # -- refs --------------------------------------------------------------------------------------
 
 
-def _planned(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate]:
+def _planned(context: Context, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
     """What is another here than there; how it differs is known once all versions are here."""
     ref, own = context.store.ref, f"{REMOTE}{remote.name}/"
     for name, new in sorted(head.refs.items()):
@@ -247,7 +247,7 @@ def _waits(update: RefUpdate) -> bool:
     return update.local == update.name and update.old is not None
 
 
-def _gone(context: Context, remote: Remote, head: Head) -> Iterator[RefUpdate]:
+def _gone(context: Context, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
     """Refs of what is not there any more."""
     for each in remote_refs(context, remote.name):
         short = each.name.partition("/")[2]

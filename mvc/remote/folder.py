@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mvc.ids import CommitId
-from mvc.remote.door import Head, Received, Slice, Wanted
+from mvc.remote.door import Received, RemoteHead, Slice, Wanted
 from mvc.remote.receiver import PUSHED, place_of, receive
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import head_refs, send
@@ -28,11 +28,11 @@ class FolderDoor:
         self.context = context
         self._fresh, self._scopes = fresh, scopes
 
-    def head(self) -> Head:
+    def head(self) -> RemoteHead:
         """What the repository is now."""
         store, snapshot = self.context.store, self.context.fresh()
         refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
-        return Head(
+        return RemoteHead(
             identity=snapshot.identity,
             place=place_of(snapshot),
             features=read_features(store.fs, store.folder),

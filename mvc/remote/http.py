@@ -29,7 +29,7 @@ from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.remote import slices, wire
 from mvc.remote.credentials import read_token, variable_of
-from mvc.remote.door import Head, Place, Received, Slice, Wanted
+from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.remotes import Remote
 from mvc.remote.wire import Broken
 from mvc.repo.context import Context
@@ -237,11 +237,11 @@ class HttpDoor:
         self.url = client.url
         self._client = client
 
-    def head(self) -> Head:
+    def head(self) -> RemoteHead:
         """What the remote is now."""
         return wire.decode_head(self._client.read("GET", "head"))
 
-    def news(self, place: Place, seconds: float = wire.WAIT) -> Head | None:
+    def news(self, place: Place, seconds: float = wire.WAIT) -> RemoteHead | None:
         """What the remote is once its journal goes beyond ``place``; None if it did not in time."""
         path = f"head?after={place.chain.hex()}&wait={seconds:g}"
         for tries in self._client.tries():

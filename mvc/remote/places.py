@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mvc.errors import HistoryMissing, IoFailed
 from mvc.ids import DIGEST_SIZE, CommitId
-from mvc.remote.door import Head, Place
+from mvc.remote.door import Place, RemoteHead
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import leading_to
@@ -67,7 +67,7 @@ def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -
     )
 
 
-def check_same(remote: Remote, known: KnownPlace | None, head: Head) -> None:
+def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:
     """Raises HistoryMissing for a remote that is another repository, or has gone back."""
     if known is None or not known.identity or not head.identity:
         return

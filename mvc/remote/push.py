@@ -24,7 +24,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, printable
-from mvc.remote.door import Door, Head, Move, Place, Received, Slice, Wanted
+from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.fetch import Change, RefUpdate, nearest_kept
 from mvc.remote.moves import advances, leads_to, shown
@@ -173,7 +173,9 @@ def push_states(
 
 
 class _Plan:
-    def __init__(self, context: Context, remote: Remote, head: Head, options: PushOptions) -> None:
+    def __init__(
+        self, context: Context, remote: Remote, head: RemoteHead, options: PushOptions
+    ) -> None:
         self._context, self._remote = context, remote
         self._theirs, self._options, self._scopes = head.refs, options, head.scopes
         self.passed_over: tuple[str, ...] = ()
@@ -353,7 +355,7 @@ class _Push:
         remote: Remote,
         door: Door,
         *,
-        head: Head,
+        head: RemoteHead,
         progress: Progress | None,
     ) -> None:
         self._context, self._remote, self._door = context, remote, door

@@ -18,7 +18,7 @@ from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.names import printable
-from mvc.remote.door import Head, Place, Received, Wanted
+from mvc.remote.door import Place, Received, RemoteHead, Wanted
 
 CONTENT = "application/x-mvc"
 """The type of every body."""
@@ -45,7 +45,7 @@ class Broken(ConnectionError):
 
 
 class _Head(Struct, array_like=True):
-    """A Head; the value of a ref is the id of a version, or the name of another ref."""
+    """A RemoteHead; the value of a ref is the id of a version, or the name of another ref."""
 
     identity: bytes
     place: Place
@@ -85,7 +85,7 @@ def _decode(kind: type[_M], data: bytes) -> _M:
         ) from error
 
 
-def encode_head(head: Head) -> bytes:
+def encode_head(head: RemoteHead) -> bytes:
     """A head as it travels."""
     refs: dict[str, tuple[bytes | None, str | None]] = {
         n: (None, v) if isinstance(v, str) else (v, None) for n, v in head.refs.items()
@@ -98,14 +98,14 @@ def encode_head(head: Head) -> bytes:
     )  # fmt: skip
 
 
-def decode_head(data: bytes) -> Head:
+def decode_head(data: bytes) -> RemoteHead:
     """Raises RemoteRefused."""
     said = _decode(_Head, data)
     try:
         refs = {n: CommitId(v[0]) if v[0] is not None else v[1] for n, v in said.refs.items()}
     except ValueError as error:
         raise RemoteRefused("the other end names what is no version") from error
-    return Head(
+    return RemoteHead(
         said.identity, said.place, said.features, refs,
         time_ns=said.time_ns, bare=said.bare, scopes=said.scopes, unnamed=said.unnamed,
     )  # fmt: skip

@@ -29,7 +29,7 @@ from mvc.io.clock import Clock
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Head, Wanted
+from mvc.remote.door import RemoteHead, Wanted
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
@@ -169,7 +169,7 @@ class Application:
         said = wire.encode_head(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
         return Response(said, media_type=wire.CONTENT, headers={"ETag": tag})
 
-    async def _news(self, served: Served, after: str, seconds: float) -> Head:
+    async def _news(self, served: Served, after: str, seconds: float) -> RemoteHead:
         """The head once its chain is another one, or after so many seconds."""
         if self._waits >= WAITING:
             raise _Full

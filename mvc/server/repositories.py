@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mvc.errors import MvcError, RemoteRefused, StorageFull
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.remote.door import Head
+from mvc.remote.door import RemoteHead
 from mvc.remote.folder import FolderDoor
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
@@ -36,7 +36,7 @@ class Served:
             self.uploads.clear()
         self._place = fs.stat(self.folder)
         self._lock = threading.Lock()
-        self._head: tuple[FileIdentity | None, Head] | None = None
+        self._head: tuple[FileIdentity | None, RemoteHead] | None = None
         self._promised: dict[str, int] = {}
 
     def is_in_place(self) -> bool:
@@ -56,7 +56,7 @@ class Served:
         """What changes whenever the head does."""
         return self._fs.stat(self.folder / JOURNAL)
 
-    def head(self) -> Head:
+    def head(self) -> RemoteHead:
         """What it is now, but for the time."""
         journal = self.journal()
         known = self._head

@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
+
 import mvc
 from tests.benchmarks.bench_histories import build
 from tests.benchmarks.measuring import folder, head, program, row, seconds
@@ -105,12 +107,16 @@ def _wire(root: Path) -> None:
         shutil.copytree(source, scratch / "a")
         head("one version of the conv net", "bytes", "its records", "limit", "round trips")
         with mvc.Repository.open(scratch / "a") as repo:
-            repo.undo()
             repo.remotes.add("origin", remote.url)
             repo.push("origin", ["main"])
             mvc.clone(remote.url, scratch / "b").close()
-            model = next(path for path in (scratch / "a").iterdir() if path.is_file())
-            records = repo.commit(model, message="new").stored_bytes
+            (path,) = repo.manifest("HEAD").by_path
+            torch.manual_seed(0)
+            state = {
+                key: value + 1e-4 * torch.randn_like(value)
+                for key, value in repo.checkout("HEAD", path=path).items()
+            }
+            records = repo.commit(state, path=path, message="new").stored_bytes
             _row(remote, "push", lambda: repo.push("origin", ["main"]), records)
             _row(remote, "push again", lambda: repo.push("origin", ["main"]))
         with mvc.Repository.open(scratch / "b") as repo:
@@ -189,10 +195,12 @@ def _share_mvc(kind: str, scratch: Path, source: Path) -> None:
     with place(kind, scratch) as remote:
         shutil.copytree(source, a := scratch / "a")
         sharing = _Sharing(scratch, remote.variables)
-        sharing.quietly(_mvc("-C", str(a), "remote", "add", "origin", remote.url), cwd=scratch)
+        sharing.quietly(
+            _mvc("-q", "-C", str(a), "remote", "add", "origin", remote.url), cwd=scratch
+        )
         lines = (
-            _mvc("-C", str(a), "push", "origin", "main"),
-            _mvc("clone", remote.url, str(scratch / "b")),
+            _mvc("-q", "-C", str(a), "push", "origin", "main"),
+            _mvc("-q", "clone", remote.url, str(scratch / "b")),
         )
         took, sent = list[float](), list[str]()
         for line in lines:

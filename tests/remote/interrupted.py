@@ -36,6 +36,8 @@ VERBS = ("push", "fetch", "clone")
 VERSIONS = 6
 SLICE = 3_000
 """Bytes of a slice, so that the few versions go in several."""
+CHANGES = 60
+"""Of files, that a push of them makes at the other end, about."""
 LARGEST, ROUND = 12_000, 8_000
 """Bytes of a version that is a slice of its own; of what frames a second try."""
 
@@ -203,6 +205,17 @@ def cut(world: World, verb: str, how: str, point: float) -> Counter[str]:
     return Counter(points=1, interrupted=failed, sent_again=again)
 
 
+def kill_server(world: World, verb: str, rng: random.Random) -> Counter[str]:
+    """The process at the other end of ssh dies; if it makes fewer changes it does not."""
+    lay(world, verb)
+    world.remote.kill_next(rng.randrange(1, CHANGES if verb == "push" else 4))
+    values, status = in_child(lambda send: _unreachable(world, verb, send))
+    assert status == 0, f"{verb} ended with {status}"
+    run(lambda send: look(world, verb))
+    run(lambda send: finish(world, verb))
+    return Counter(points=1, interrupted=values == ["unreachable"])
+
+
 def _unreachable(world: World, verb: str, send: Send) -> None:
     """A client may settle it by itself; else it says so by name."""
     try:
@@ -222,7 +235,10 @@ def main(folder: Path, seed: str, kind: str, how: str, points: int) -> None:
         for i in range(points):
             verb = VERBS[i % len(VERBS)]
             point = (i // len(VERBS) + rng.random()) / -(-points // len(VERBS))
-            found = kill(world, verb, point) if how == "kill" else cut(world, verb, how, point)
+            if how == "server":
+                found = kill_server(world, verb, rng)
+            else:
+                found = kill(world, verb, point) if how == "kill" else cut(world, verb, how, point)
             most = max(most, found.pop("sent_again", 0))
             counted += found
     print(json.dumps({**counted, "max_sent_again": most}))

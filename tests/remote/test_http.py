@@ -19,13 +19,13 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.remote import wire
-from mvc.remote.door import Head, Place
+from mvc.remote.door import Place, RemoteHead
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
 from tests.remote.kit.serving import door
 
 TOKEN = "mvc_" + "k" * 43
-HEAD = Head(b"i" * 16, Place(3, b"c" * 16), frozenset(), {"HEAD": "heads/main"}, 1)
+HEAD = RemoteHead(b"i" * 16, Place(3, b"c" * 16), frozenset(), {"HEAD": "heads/main"}, 1)
 Answer = Callable[[BaseHTTPRequestHandler, int], None]
 
 

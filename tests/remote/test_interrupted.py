@@ -12,7 +12,8 @@ from tests.crash.images import folder_in_memory
 from tests.seeds import draw
 
 WAYS = [(kind, how) for kind, ways in (
-    ("folder", ("kill",)), ("http", ("up", "down", "lost", "server")), ("ssh", ("up", "down")),
+    ("folder", ("kill",)), ("http", ("up", "down", "lost")), ("ssh", ("up", "down", "server")),
+    ("bucket", ("kill",)),
 ) for how in ways]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import http.client
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ import pytest
 
 import mvc
 from mvc.api.repository import Repository
+from mvc.remote.doors import open_door
+from mvc.remote.remotes import Remote
 from tests.benchmarks.measuring import program
-from tests.remote.kit.places import KINDS, Place, place
+from tests.remote.kit.places import KINDS, Place, connect, place
 
 PROJECT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -34,10 +37,17 @@ def sparse(megabytes: int, seed: int) -> dict[str, np.ndarray]:
     return made
 
 
-def peak(remote: Place, *arguments: str) -> float:
-    """MiB of ``mvc ARGUMENTS`` at its peak, and of whatever it starts."""
+def peak(remote: Place, code: str, *folders: Path) -> float:
+    """MiB of a process that runs ``code`` at its peak, and of whatever it starts."""
     variables = os.environ | remote.variables | {"PYTHONPATH": str(PROJECT)}
-    return program(sys.executable, "-m", "mvc", *arguments, environment=variables).peak
+    words = [remote.url, *map(str, folders)]
+    line = ["-c", f"import sys, mvc\nurl, *folders = sys.argv[1:]\n{code}", *words]
+    return program(sys.executable, *line, environment=variables).peak
+
+
+PUSH = "mvc.Repository.open(folders[0]).push('origin', ['main'])"
+FETCH = "mvc.Repository.open(folders[0]).fetch('origin')"
+CLONE = "mvc.clone(url, folders[0])"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,25 +58,32 @@ def test_a_client_stays_below_its_bound(kind: str, megabytes: int, tmp_path: Pat
             repo.commit(sparse(megabytes, 0), path="model.safetensors")
             repo.commit(sparse(megabytes, 1), path="model.safetensors")
             repo.remotes.add("origin", remote.url)
-        a, b = str(tmp_path / "a"), str(tmp_path / "b")
-        found = {"push": peak(remote, "-C", a, "push", "origin", "main")}
-        found["clone"] = peak(remote, "clone", remote.url, b)
+        a, b = tmp_path / "a", tmp_path / "b"
+        found = {"push": peak(remote, PUSH, a), "clone": peak(remote, CLONE, b)}
         with mvc.Repository.open(a) as repo:
             repo.commit(sparse(megabytes, 2), path="model.safetensors")
-        found["push one"] = peak(remote, "-C", a, "push", "origin", "main")
-        found["fetch one"] = peak(remote, "-C", b, "fetch", "origin")
+        found["push one"] = peak(remote, PUSH, a)
+        found["fetch one"] = peak(remote, FETCH, b)
+        print(kind, found, remote.peak())
         assert max(found.values()) < CLIENT, found
         assert remote.peak() < SERVER
 
 
-def _waiting(remote: Place, count: int) -> list[http.client.HTTPConnection]:
+def _waiting(remote: Place, after: str, count: int) -> list[http.client.HTTPConnection]:
     """Connections that wait for the next entry."""
     made = []
     for _ in range(count):
-        connection = remote.connection()
-        connection.request("GET", remote.waiting_path(), headers=remote.headers)
+        connection = connect(remote)
+        path = f"/remote/v1/head?after={after}&wait=60"
+        connection.request("GET", path, headers={"Authorization": f"Bearer {remote.token}"})
         made.append(connection)
     return made
+
+
+def _chain(remote: Place) -> str:
+    """Where its journal ends."""
+    with closing(open_door(Remote(remote.url, "origin"))) as door:
+        return door.head().place.chain.hex()
 
 
 def _closing(connections: list[http.client.HTTPConnection]) -> Callable[[], None]:
@@ -85,7 +102,8 @@ def test_a_server_stays_below_its_bound_with_many_that_wait(
         repo.commit(sparse(64, 0))
         repo.remotes.add("origin", remote.url)
         repo.push("origin", ["main"])
-        connections = _waiting(remote, count)
+        after = _chain(remote)
+        connections = _waiting(remote, after, count)
         request.addfinalizer(_closing(connections))
         repo.commit(sparse(64, 1))
         repo.push("origin", ["main"])  # while all wait

@@ -10,7 +10,7 @@ from msgspec.structs import FieldInfo, fields
 from mvc.errors import MvcError, RemoteRefused, UnknownRevision
 from mvc.ids import CommitId
 from mvc.remote import wire
-from mvc.remote.door import Head, Place, Received, Wanted
+from mvc.remote.door import Place, Received, RemoteHead, Wanted
 from mvc.remote.wire import Broken
 
 ID = CommitId(bytes(range(32)))
@@ -18,7 +18,7 @@ ID = CommitId(bytes(range(32)))
 
 PLACE = Place(3, b"c" * 16, 9)
 MESSAGES = {
-    Head: {
+    RemoteHead: {
         "identity": b"i" * 16, "place": PLACE, "features": frozenset({"entry-5"}),
         "refs": {"heads/main": ID, "HEAD": "heads/main", "heads/new": None}, "time_ns": 7,
         "bare": True, "scopes": ("read",), "unnamed": (ID,),
@@ -43,7 +43,7 @@ def _default(field: FieldInfo) -> object:
 
 def test_messages_come_back_as_they_were() -> None:
     codecs = {
-        Head: (wire.encode_head, wire.decode_head),
+        RemoteHead: (wire.encode_head, wire.decode_head),
         Wanted: (wire.encode_wanted, wire.decode_wanted),
         Received: (wire.encode_received, wire.decode_received),
     }

@@ -8,7 +8,7 @@ import pytest
 from mvc.errors import DamagedData, RemoteRefused
 from mvc.io.files import FileSystem
 from mvc.remote import slices
-from mvc.remote.door import Head, Place, Received, Slice, Wanted
+from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
 from mvc.server.uploads import HELD, InUse, Uploads
 
 ID = "0123456789abcdef" * 2
@@ -23,7 +23,7 @@ class Door:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def head(self) -> Head:
+    def head(self) -> RemoteHead:
         raise NotImplementedError
 
     def send(self, wanted: Wanted) -> list[Slice]:

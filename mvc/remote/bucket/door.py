@@ -22,7 +22,7 @@ from mvc.remote.bucket.mirror import Mirror
 from mvc.remote.bucket.objects import FolderObjects, Objects, check_conditions
 from mvc.remote.bucket.publishing import Publisher
 from mvc.remote.bucket.sweeping import sweep
-from mvc.remote.door import Head, Received, Slice, Wanted
+from mvc.remote.door import Received, RemoteHead, Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.remotes import Remote
 from mvc.repo.config import own_config
@@ -50,7 +50,7 @@ class BucketDoor:
         self._held = held or ExitStack()
         self._looked = False
 
-    def head(self) -> Head:
+    def head(self) -> RemoteHead:
         """What the bucket is now. One without a head is empty, and has no identity yet."""
         self._looked = False
         found = self._on_mirror(FolderDoor.head)

@@ -30,7 +30,7 @@ from tests.remote.kit.proxy import Faults, Proxy
 from tests.remote.kit.serving import Serving, serving
 from tests.waiting import until
 
-__all__ = ["KINDS", "Place", "Wire", "place"]
+__all__ = ["KINDS", "Place", "Wire", "connect", "place"]
 
 KINDS = ("folder", "ssh", "http", "bucket", "s3")
 T = TypeVar("T")
@@ -101,6 +101,7 @@ class Place:
     server: Serving | None = None
     token: str = ""
     served: Path | None = None
+    patched: Path | None = None
 
     def own(self, act: Callable[[Repository], T], *, reads: bool = False) -> T:
         """Does something with the remote itself, as its owner; ``reads``: and changes nothing."""
@@ -127,6 +128,11 @@ class Place:
         assert there is not None
         more = [] if self.root is None else [self.root / ".mvc/journal"]
         return sum(p.stat().st_size for p in (*there.rglob("*"), *more) if p.is_file())
+
+    def kill_next(self, number: int) -> None:
+        """The next process at the other end of ssh dies before its change of that number."""
+        assert self.patched is not None
+        (self.patched / "die").write_text(str(number))
 
     def narrow_token(self, *scopes: str) -> str:
         """Another token, which may do this."""
@@ -186,16 +192,28 @@ def _ssh(folder: Path, source: Path | None, slice_bytes: int | None) -> Iterator
     patched = _patched(folder / "patched", slice_bytes)
     variables = ssh.install(folder / "bin", patched.get("PYTHONPATH", str(PROJECT)))
     wire = _SshWire(folder / "bin")
-    yield Place("ssh", f"ssh://example.org{root}", root, variables=variables, wire=wire)
+    url = f"ssh://example.org{root}"
+    yield Place("ssh", url, root, variables=variables, wire=wire, patched=folder / "patched")
+
+
+_START = """
+import pathlib
+import mvc.remote.sender
+mvc.remote.sender.SLICE = {slice_bytes}
+if (number := pathlib.Path(__file__).with_name("die")).exists():
+    from tests.remote.kit.dying import die_at
+    call = int(number.read_text())
+    number.unlink()
+    die_at(call)
+"""
 
 
 def _patched(folder: Path, slice_bytes: int | None) -> dict[str, str]:
-    """Variables by which a server's process has slices of that size."""
+    """Variables by which a server's process has slices of that size, and may be told to die."""
     if slice_bytes is None:
         return {}
     folder.mkdir(parents=True, exist_ok=True)
-    text = f"import mvc.remote.sender\nmvc.remote.sender.SLICE = {slice_bytes}\n"
-    (folder / "sitecustomize.py").write_text(text)
+    (folder / "sitecustomize.py").write_text(_START.format(slice_bytes=slice_bytes))
     return {"PYTHONPATH": f"{folder}:{PROJECT}"}
 
 
@@ -260,7 +278,7 @@ def _answers(port: int) -> bool:
 _MAKERS = {"folder": _folder, "ssh": _ssh, "http": _http, "bucket": _bucket, "s3": _s3}
 
 
-def connection(remote: Place) -> http.client.HTTPConnection:
+def connect(remote: Place) -> http.client.HTTPConnection:
     """A plain connection to the server."""
     port = int(remote.url.split(":")[2].split("/")[0])
     return http.client.HTTPConnection("127.0.0.1", port, timeout=60)
