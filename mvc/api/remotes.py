@@ -102,7 +102,7 @@ class Remotes(Namespace):
         remote = self.find(name)
         if remote.scheme != "file":
             return None
-        check_folder(Path(remote.url))
+        check_folder(remote)
         return Path(remote.url)
 
     def run(self, name: str, arguments: Sequence[str]) -> int:

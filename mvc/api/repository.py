@@ -868,6 +868,10 @@ class Repository:
         """When a version's state was forgotten, in ns since 1970; None if it is stored."""
         return availability.forgotten_ns(self.context, self.find(rev))
 
+    def is_absent(self, rev: Rev) -> bool:
+        """Whether a version's state never came here: it was fetched without, not forgotten."""
+        return availability.is_absent(self.context, self.find(rev))
+
     def way_to_state(self, rev: Rev) -> str | None:
         """Which command brings a state that a rule forgot here, in a sentence; None if none does.
 

@@ -83,7 +83,7 @@ def one_liner(
     message = f"{run}: {message}" if run and not message.startswith(f"{run}:") else message
     id_ = str(entry.id) if full else entry.id.short
     notes = (
-        forgotten_on(entry.forgotten_ns),
+        forgotten_on(entry.forgotten_ns, absent=entry.absent),
         related(entry.relations or (), short=True),
         "" if entry.storage is None else _price(entry.storage),
         "" if entry.dropped is None else str(entry.dropped),
@@ -104,8 +104,13 @@ def related(relations: Sequence[Relation], *, short: bool = False) -> str:
     return ", ".join(f"{printable(path)} {word}" for path, word in words.items())
 
 
-def forgotten_on(time_ns: int | None) -> str:
-    """``forgotten on 2026-11-21T10:00:00+01:00``; empty for a state that is stored."""
+def forgotten_on(time_ns: int | None, *, absent: bool = False) -> str:
+    """``forgotten on 2026-11-21T10:00:00+01:00``; empty for a state that is stored.
+
+    ``absent``: it never came here, so nobody has forgotten it.
+    """
+    if absent:
+        return "state not here"
     return "" if time_ns is None else f"forgotten on {format_time(time_ns, precise=False)}"
 
 
@@ -143,7 +148,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
         ("Stored", "as a reset point" if entry.reset_point else None),
         ("Price", None if entry.storage is None else _price(entry.storage)),
         ("Carries", printable(", ".join(commit.attached)) or None),
-        ("State", forgotten_on(entry.forgotten_ns) or None),
+        ("State", "not here" if entry.absent else forgotten_on(entry.forgotten_ns) or None),
         ("Weights", None if entry.dropped is None else f"given up; {entry.dropped}"),
         *(("Deployed", _deployed(d, precise=full)) for d in entry.deployments),
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.errors import (
     Busy,
@@ -27,7 +28,7 @@ from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.process import boot_id
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import RemoteHead, Wanted
-from mvc.remote.doors import open_door
+from mvc.remote.doors import check_folder, open_door
 from mvc.remote.fetch import Fetched, fetch_from
 from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, tips_of
 from mvc.remote.receiver import place_of
@@ -117,6 +118,8 @@ def clone(
         normalised(url, fs.cwd()),
         {"states": chosen.states, **chosen.options},
     )
+    if remote.scheme == "file":
+        check_folder(replace(remote, name=""))  # in words of a URL: nothing has the name yet
     place = fs.realpath(folder or Path(default_folder(remote.url)))
     with remove_if_failed(fs, place), _building(fs, place, remote) as beside:
         fetched = None

@@ -33,7 +33,7 @@ def open_door(remote: Remote | str, context: Context | None = None) -> Door:
     if isinstance(remote, str):
         remote = Remote(normalised(remote, FileSystem().cwd()))
     if remote.scheme == "file":
-        check_folder(Path(remote.url))
+        check_folder(remote)
     opened: Callable[[Remote, Context | None], Door] = door_module(remote).open_door
     return opened(remote, context)
 
@@ -43,20 +43,31 @@ def door_module(remote: Remote) -> ModuleType:
     return import_module(_DOORS[remote.scheme])
 
 
-def check_folder(folder: Path) -> None:
+def check_folder(remote: Remote) -> None:
     """Refuses a folder that cannot be a remote, in words of remotes."""
-    fs = FileSystem()
+    fs, folder = FileSystem(), Path(remote.url)
     shown = printable(str(folder))
     if fs.stat(folder) is None:
-        raise RemoteUnreachable(
-            f"there is no folder {shown}", hint=f"make it with 'mvc init --bare {shown}'"
-        )
+        raise RemoteUnreachable(f"there is no folder {shown}", hint=_absent(remote, shown))
     if fs.is_network_filesystem(folder):
         raise RemoteUnreachable(
             f"{shown} is on a network file system, where locks and mapped files do not hold",
             hint=f"write bucket:{shown}, or reach the host that has it by ssh://HOST/PATH",
         )
-    if fs.stat(folder / FOLDER) is None:
+    if fs.stat(folder / FOLDER) is not None:
+        return
+    if fs.stat(folder / "head") is not None and fs.stat(folder / "packs") is not None:
         raise NotARepository(
-            f"{shown} is no repository", hint=f"make it one with 'mvc init --bare {shown}'"
+            f"{shown} is no repository, but a bucket", hint=f"write bucket:{shown}"
         )
+    raise NotARepository(
+        f"{shown} is no repository", hint=f"make it one with 'mvc init --bare {shown}'"
+    )
+
+
+def _absent(remote: Remote, shown: str) -> str:
+    """What to do where there is no folder: a remote may have moved, a URL be mistyped."""
+    if remote.name:
+        moved = f"'mvc remote add -f {remote.name} PATH' if it has moved"
+        return f"is it mounted? {moved}, 'mvc init --bare {shown}' for a new one"
+    return f"is the path right? 'mvc init --bare {shown}' makes a new one"

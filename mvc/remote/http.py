@@ -28,7 +28,7 @@ from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable, WrongUs
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.remote import slices, wire
-from mvc.remote.credentials import read_token
+from mvc.remote.credentials import read_token, variable_of
 from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.remotes import Remote
 from mvc.remote.wire import Broken
@@ -56,8 +56,11 @@ class Client:
     def __init__(
         self, url: str, pool: HTTPConnectionPool, prefix: str = "", *,
         headers: Mapping[str, str] | None = None, explain: Explain | None = None,
+        login: str | None = None,
     ) -> None:  # fmt: skip
+        """``login``: how to get in, for a client without a token."""
         self.url = url
+        self._login = login
         self._pool, self._prefix = pool, prefix
         self._headers = {"Accept": wire.CONTENT, **(headers or {})}
         self._explain = explain or (lambda error: _unreachable(url, error))
@@ -85,7 +88,7 @@ class Client:
             )
             try:
                 self._reached = True
-                _refuse(self.url, answer)
+                _refuse(self.url, answer, self._login)
                 yield answer
             except (MvcError, _Later):
                 _finish(answer)
@@ -187,7 +190,7 @@ def _bounded(answer: BaseHTTPResponse, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def _refuse(url: str, answer: BaseHTTPResponse) -> None:
+def _refuse(url: str, answer: BaseHTTPResponse, login: str | None = None) -> None:
     """Raises what an answer that is no success says."""
     kind = (answer.headers.get("Content-Type") or "").partition(";")[0].strip().lower()
     if answer.status in (429, 503):
@@ -200,7 +203,10 @@ def _refuse(url: str, answer: BaseHTTPResponse) -> None:
         )
     if kind == wire.CONTENT:
         if answer.status >= 400:
-            raise wire.decode_error(_bounded(answer, wire.MAX_PROBLEM))
+            error = wire.decode_error(_bounded(answer, wire.MAX_PROBLEM))
+            if answer.status == 401 and login is not None:  # the server knows no names of remotes
+                raise type(error)(error.message, hint=login)
+            raise error
         return
     if answer.status == 304:
         return
@@ -404,7 +410,15 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
                 hint="use https://, or ssh://",
             )
         headers["Authorization"] = f"Bearer {token}"
-    return HttpDoor(Client(shown, pool, prefix, headers=headers))
+    login = None if token is not None else _login(remote)
+    return HttpDoor(Client(shown, pool, prefix, headers=headers, login=login))
+
+
+def _login(remote: Remote) -> str:
+    ask = "ask who runs it for one ('mvc serve token add')"
+    if not remote.name:
+        return f"{ask}; a token goes with a name: 'mvc remote add NAME URL', then MVC_TOKEN_NAME"
+    return f"{ask}, and set {variable_of(remote.name)}, or '-o token_file=FILE' of the remote"
 
 
 def _tls(remote: Remote) -> ssl.SSLContext:
@@ -510,7 +524,9 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
     if "expired" in why:
         hint = "its owner must renew it; is the clock of this machine right?"
     elif "issuer" in why or "self-signed" in why or "self signed" in why:
-        hint = "of a private authority? mvc remote add -f NAME URL -o ca_file=FILE"
+        hint = (
+            "of a private authority? '-o ca_file=FILE' of clone or 'remote add -f' names its file"
+        )
     else:
         hint = "is this the name that the certificate was made for?"
     return RemoteUnreachable(f"the certificate of {url} is not accepted: {why}", hint=hint)

@@ -59,7 +59,9 @@ def pull(context: Context, remote: Remote, *, progress: Progress | None = None) 
         raise RefConflict(
             f"{at.branch} and {theirs} have gone apart: versions only here: {ahead}, only there: "
             f"{behind} (non-fast-forward)",
-            hint=f"'mvc switch -c NAME {theirs}' goes on from there, 'mvc push --force' from here",
+            hint="mvc merges no weights: 'mvc switch -c NAME', then "
+            f"'mvc push{remote.typed}' gives yours a branch of their own; 'mvc switch -c NAME "
+            f"{theirs}' goes on from there, 'mvc push --force{remote.typed}' from here",
         )
     if not behind:
         return Pulled(fetched, at.branch, at.commit, at.commit or new, ahead=ahead)

@@ -183,7 +183,7 @@ class _Plan:
 
     def updates(self, refs: Sequence[str]) -> list[RefUpdate]:
         """The refs that are to move. Raises RefConflict if one of them must not."""
-        found, refused = list[RefUpdate](), list[tuple[str, str]]()
+        found, refused = list[RefUpdate](), list[tuple[RefUpdate, str]]()
         for name in self._deleted():
             found.append(self._update(name, None))
         for name, new in self._named(refs).items():
@@ -191,7 +191,7 @@ class _Plan:
                 continue
             update = self._update(name, new)
             if (reason := self._refused(update)) is not None:
-                refused.append((name, reason))
+                refused.append((update, reason))
             found.append(update)
         for update in found:
             if self._options.force or update.new is None:
@@ -275,13 +275,29 @@ class _Plan:
                 hint=f"'mvc fetch {self._remote.name}' and look at it, then push again",
             )
 
-    def _rejected(self, refused: Sequence[tuple[str, str]]) -> RefConflict:
-        words = ", ".join(f"{shown(name)} ({reason})" for name, reason in refused)
+    def _rejected(self, refused: Sequence[tuple[RefUpdate, str]]) -> RefConflict:
+        words = ", ".join(f"{shown(update.name)} ({reason})" for update, reason in refused)
         if any(reason == "already exists" for _, reason in refused):
             hint = "choose another name, or push it with --force"
         else:
-            hint = "'mvc pull' brings what is there; then push again"
+            to = self._remote.typed
+            hint = (
+                f"'mvc pull{to}' brings what is there; then push again"
+                if all(self._is_behind(update) for update, _ in refused)
+                else "mvc merges no weights: 'mvc switch -c NAME', then "
+                f"'mvc push{to}' gives your versions a branch of their own"
+            )
         return RefConflict(f"{self._remote.name} rejects {words}; nothing was pushed", hint=hint)
+
+    def _is_behind(self, update: RefUpdate) -> bool:
+        """Whether a branch that must not move has nothing that the remote lacks."""
+        store, theirs = self._context.store, update.old
+        if theirs is None or not store.has_commit(theirs):
+            seen = store.ref(update.local)
+            theirs = seen if isinstance(seen, CommitId) else None
+        if theirs is None or update.new is None:
+            return False
+        return leads_to(self._context, theirs, update.new, {})
 
     def _tags_along(self, updates: Sequence[RefUpdate], refs: Sequence[str]) -> list[RefUpdate]:
         """Tags of what is there then, unless another version has the name there."""

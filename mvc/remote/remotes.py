@@ -80,6 +80,11 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         """Whether it is a store of objects, which runs no mvc."""
         return self.scheme in BUCKETS
 
+    @property
+    def typed(self) -> str:
+        """What names it behind a command: nothing for ``origin``, which is the default."""
+        return "" if self.name == DEFAULT else f" {self.name or self.url}"
+
     def folder(self, context: Context) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""
         if not self.name:
@@ -133,7 +138,7 @@ def normalised(url: str, cwd: Path) -> str:
     if scheme == "file":
         return _absolute("/" + rest.removeprefix("localhost").lstrip("/"), cwd)
     if scheme not in _AUTHORITIES:
-        raise WrongUsage(f"there is no door for {scheme}://", hint=_FORMS)
+        raise WrongUsage(f"mvc has no remotes at {scheme}://", hint=_FORMS)
     authority, _, path = rest.partition("/")
     before, at, _ = authority.rpartition("@")
     if at and (":" in before or scheme != "ssh"):
@@ -149,6 +154,11 @@ def normalised(url: str, cwd: Path) -> str:
     if "?" in path or "#" in path:
         raise WrongUsage(f"a URL ends with its path: {scheme}://{authority}/...", hint=_FORMS)
     return f"{scheme}://{authority}/{path}"
+
+
+def _file(path: str, cwd: Path) -> str:
+    """The path of a file that an option names, from wherever it is read later."""
+    return path and _absolute(posixpath.expanduser(path), cwd)
 
 
 def _absolute(path: str, cwd: Path) -> str:
@@ -220,7 +230,13 @@ def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remo
 
     Raises InvalidName, WrongUsage, RefConflict.
     """
-    remote = replace(remote, url=normalised(remote.url, context.store.fs.cwd()))
+    cwd = context.store.fs.cwd()
+    remote = replace(
+        remote,
+        url=normalised(remote.url, cwd),
+        token_file=_file(remote.token_file, cwd),
+        ca_file=_file(remote.ca_file, cwd),
+    )
     check_name(remote.name)
     states_of(remote.states)
     found = remotes(context)

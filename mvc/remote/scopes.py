@@ -30,7 +30,7 @@ def parse_scopes(texts: Iterable[str]) -> tuple[str, ...]:
     """
     scopes = tuple(dict.fromkeys(s.strip() for text in texts for s in text.split(",")))
     if not scopes or len(scopes) > _MOST:
-        raise WrongUsage(f"name 1 to {_MOST} scopes", hint=_EXAMPLES)
+        raise WrongUsage(f"name 1 to {_MOST} scopes with --scope", hint=_EXAMPLES)
     for scope in scopes:
         _, deed, glob = _split(scope)
         if (deed in _PLAIN and glob is None) or (deed in _WITH_GLOB and _is_name(glob)):

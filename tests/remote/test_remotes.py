@@ -66,7 +66,7 @@ def test_a_url_is_kept_whole(given: str, kept: str, scheme: str) -> None:
         ("ssh:///m", "no host"),
         ("ssh://gpu:99999/m", "no host"),
         ("https://models.lab:0/m", "no host"),
-        ("git://gpu/m", "no door for git"),
+        ("git://gpu/m", "no remotes at git"),
         ("me@gpu:models", "not a URL of mvc"),
         ("", "no URL"),
         ("a\nb", "no URL"),
@@ -101,6 +101,16 @@ def test_remotes_are_added_changed_and_removed(repo: Repository) -> None:
     assert find_remote(context).name == "backup"
     text = (repo.root / ".mvc" / "remotes.yaml").read_text()
     assert text == "backup:\n  url: ssh://gpu/m\n  lazy: true\n  states: last:3\n"
+
+
+def test_files_that_options_name_hold_from_any_folder(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/ada")
+    made = repo.remotes.add("lab", "https://lab/net", token_file="~/token", ca_file="tls/ca.pem")
+    assert made.token_file == "/home/ada/token" and made.ca_file == str(tmp_path / "tls/ca.pem")
+    assert repo.remotes.find("lab") == made
 
 
 def test_which_remote_is_meant(repo: Repository) -> None:

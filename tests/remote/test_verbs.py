@@ -112,7 +112,7 @@ def test_who_is_behind_is_refused_and_nothing_moves(team: Team) -> None:
     team.bob.branch("side")
     with pytest.raises(RefConflict, match=r"rejects main \(fetch first\); nothing was pushed") as e:
         team.bob.push(refs=["main", "side"])
-    assert "mvc pull" in str(e.value.hint)
+    assert "'mvc switch -c NAME'" in str(e.value.hint)
     assert set(tips(team.server)) == {"main"}
     team.bob.fetch()
     with pytest.raises(RefConflict, match="non-fast-forward"):

@@ -21,6 +21,8 @@ from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, 
 from mvc.io.files import FileSystem
 from mvc.remote import wire
 from mvc.remote.door import Move, Wanted
+from mvc.remote.doors import open_door
+from mvc.remote.remotes import Remote
 from mvc.server import listening
 from mvc.server.app import Application
 from mvc.server.authority import Holders
@@ -182,6 +184,21 @@ class TestTokens:
         with pytest.raises(RemoteRefused, match="not known here"):
             door(f"{server.url}/models", "mvc_" + "x" * 43).head()
 
+    def test_who_has_none_is_told_the_variable_of_the_remote(
+        self, served: tuple[Path, Serving]
+    ) -> None:
+        url = f"{served[1].url}/models"
+        for remote, told in [
+            (Remote(url, "gpu-lab"), "set MVC_TOKEN_GPU_LAB,"),
+            (Remote(url), "mvc remote add NAME URL"),
+        ]:
+            with (
+                contextlib.closing(open_door(remote)) as opened,
+                pytest.raises(RemoteRefused) as caught,
+            ):
+                opened.head()
+            assert told in str(caught.value.hint)
+
     def test_one_that_has_expired(
         self, served: tuple[Path, Serving], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -244,6 +261,8 @@ class TestTokens:
         wide = door(f"{server.url}/models", token(folder, "push:*,deploy:pr*", name="prod"))
         move(source, wide, "heads/deployed")
         move(source, narrow, "heads/deployed-too")  # it says nothing that is new there
+        told = r"^\S+Z 127.0.0.1 lab POST models receive 200 remote-refused \d+ms$"
+        assert re.search(told, server.log, re.M)
 
     def test_strangers_are_not_told_where_tokens_lie(self, served: tuple[Path, Serving]) -> None:
         folder, server = served
@@ -264,9 +283,6 @@ class TestTokens:
         raw(server, "GET /a%0Afake%1B[2J%20line/v1/head HTTP/1.1", text)
         log = server.log
         assert "secret GET models head 200" in log
-        assert re.search(
-            r"^\S+Z 127.0.0.1 lab POST models receive 200 remote-refused \d+ms$", log, re.M
-        )
         assert text not in log and "\x1b" not in log and "\nfake" not in log
         assert "mvc_" not in log
 

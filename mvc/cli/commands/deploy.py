@@ -87,7 +87,8 @@ def _print_deployments(session: Session, target: str | None) -> None:
 
 def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
     state = "retracted" if deployed.retracted else "live" if live(deployed) else ""
-    states = [state, forgotten_on(_forgotten_ns(session, deployed))]
+    absent = session.repository.is_absent(deployed.commit)
+    states = [state, forgotten_on(_forgotten_ns(session, deployed), absent=absent)]
     try:
         message = session.title(deployed.commit)
     except DamagedData:  # the deployment is on record, but the commit's own entry is lost

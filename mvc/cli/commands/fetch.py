@@ -11,7 +11,9 @@ from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, argument, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
+from mvc.cli.text import count
 from mvc.cli.transfers import tell_of_fetch, tell_of_states
+from mvc.model.names import printable
 
 
 class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
@@ -40,4 +42,10 @@ def command(session: Session, args: _FetchOptions) -> int:
         tell_of_states(session, f"From {remote.url}", done)
     else:
         tell_of_fetch(session, done, remote.url)
+        absent = args.states == "all" and sum(each.absent for each in repository.log(every=True))
+        if absent:
+            session.out.note(
+                f"{count(absent, 'version')} that came before have no state here: "
+                f"'mvc fetch {printable(remote.name)} REV...' brings the states of REVs"
+            )
     return int(args.exit_code and not done.is_news)

@@ -31,10 +31,13 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc gc -n --grace 3d", _GcOptions)
 def command(session: Session, args: _GcOptions) -> int | None:
-    return at_remote(session, args.remote, lambda: _gc(session, args), changes=not args.dry_run)
+    bucket = args.remote is not None and session.repository.remotes.find(args.remote).is_bucket
+    return at_remote(
+        session, args.remote, lambda: _gc(session, args, bucket=bucket), changes=not args.dry_run
+    )
 
 
-def _gc(session: Session, args: _GcOptions) -> None:
+def _gc(session: Session, args: _GcOptions, *, bucket: bool) -> None:
     from mvc.maintenance.gc import grace_of
 
     try:
@@ -51,10 +54,10 @@ def _gc(session: Session, args: _GcOptions) -> None:
         told = {"dry_run": args.dry_run, "grace_seconds": span.total_seconds()}
         session.out.json("mvc.gc/1", told | fields(done))
     elif args.dry_run or session.verbosity >= 0:
-        _print(session, done, dry_run=args.dry_run)
+        _print(session, done, dry_run=args.dry_run, bucket=bucket)
 
 
-def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
+def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -> None:
     out = session.out
     gone = {"version": len(done.commits), "object": done.objects, "operation": done.operations}
     named = [count(n, noun) for noun, n in gone.items() if n]
@@ -62,7 +65,8 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
     if named:
         *first, last = named
         words = f"{', '.join(first)} and {last}" if first else last
-        out.line(f"{deleted} unreachable: {words}")
+        dropped = ("Would drop" if dry_run else "Dropped") if bucket else deleted
+        out.line(f"{dropped} unreachable: {words}")
     if done.recoded:
         are = "would be" if dry_run else "was" if done.recoded == 1 else "were"
         what = count(done.recoded, "object")
@@ -75,6 +79,13 @@ def _print(session: Session, done: Collection, *, dry_run: bool) -> None:
         )
     if dry_run and (named or done.freed):
         out.line(f"Would free about {size(done.freed)} of {size(done.before)}")
+    elif done.freed > 0 and bucket:
+        from mvc.remote.bucket.sweeping import DAY, UNNAMED_FOR
+
+        out.line(
+            f"To be freed: {size(done.freed)} of {size(done.before)}. A bucket keeps what is "
+            f"dropped for {UNNAMED_FOR // DAY} days; 'mvc gc --remote' then deletes it"
+        )
     elif done.freed > 0:
         out.line(f"Freed {size(done.freed)} of {size(done.before)}")
     elif done.freed < 0:

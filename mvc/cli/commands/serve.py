@@ -16,6 +16,7 @@ from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.errors import WrongUsage
+from mvc.model.names import printable
 from mvc.repo.config import parse_size
 from mvc.server.tokens import DAYS, Token, Tokens
 
@@ -65,8 +66,9 @@ def _serve(session: Session, folder: Path, args: _ServeOptions) -> None:
         args.tls_key,
         quota=_bytes(args.quota),
     )
-    if not Tokens(session.fs, folder).all():
-        out.warn("there is no token yet, so nobody is let in: 'mvc serve token add' makes one")
+    if session.fs.stat(folder) is not None and not Tokens(session.fs, folder).all():
+        add = f"'mvc -C {printable(str(folder))} serve token add NAME --scope read'"
+        out.warn(f"there is no token yet, so nobody is let in: {add} makes one")
     serve(how, log=out.note, ready=lambda url: out.note(f"serving {folder} at {url}"))
 
 

@@ -224,7 +224,8 @@ def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData
         return "its parent cannot be read"
     parent, repository = entry.commit.parents[0], session.repository
     when, way = forgotten_on(repository.forgotten_ns(parent)), repository.way_to_state(parent)
-    return f"the state of its parent was {when}" + ("" if way is None else f"; {way}")
+    what = "is not here" if repository.is_absent(parent) else f"was {when}"
+    return f"the state of its parent {what}" + ("" if way is None else f"; {way}")
 
 
 def _print_file(session: Session, file: _Shown, folding: Folding) -> None:

@@ -38,11 +38,12 @@ class LogEntry(Struct, frozen=True):
 
     ``refs``: ``HEAD``, branches, and tags as ``tag: NAME``. ``deployments``: all, retracted ones
     included, in the order they were recorded. ``reset_point`` is None if it was not asked for.
-    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None. ``relations``:
-    what each of its models is to those of its first parent; None if they were not asked for, or
-    are not known. ``dropped``: of a version that gave up its weights, how a recipe makes them
-    again. ``storage``: how it is stored and what that costs, if it was asked for. ``annotations``:
-    what was found out later, in order; those that were undone are left out.
+    ``forgotten_ns`` is when the state was forgotten, in ns since 1970, or None; with ``absent``,
+    when the version came from a remote without it. ``relations``: what each of its models is to
+    those of its first parent; None if unknown, or not asked for. ``dropped``: of a version that
+    gave up its weights, how a recipe makes them again. ``storage``: how it is stored and what that
+    costs, if it was asked for. ``annotations``: what was found out later, in order; those that
+    were undone are left out.
     """
 
     id: CommitId
@@ -55,6 +56,7 @@ class LogEntry(Struct, frozen=True):
     dropped: Dropped | None = None
     storage: VersionStats | None = None
     annotations: tuple[Annotation, ...] = ()
+    absent: bool = False
 
     @property
     def metrics(self) -> Mapping[str, float]:
@@ -127,6 +129,7 @@ def log(
             deployments.of_commit(snapshot, commit.id, incomplete),
             reset_point=is_reset_point(context, commit.id) if reset_points else None,
             forgotten_ns=availability.forgotten_ns(context, commit.id),
+            absent=availability.is_absent(context, commit.id),
             relations=_relations_if_known(context, commit, incomplete) if related else None,
             dropped=dropped(context, commit.id) if commit.needs else None,
             storage=storage.get(commit.id) if storage else None,

@@ -69,14 +69,22 @@ def forgotten_ns(context: Context, id_: CommitId) -> int | None:
     return None if recorded is None else recorded.entry.time_ns
 
 
+def is_absent(context: Context, id_: CommitId) -> bool:
+    """Whether the state of a version never came here: it was fetched without, not forgotten."""
+    recorded, mark = context.store.snapshot.forgotten(id_), forgotten(context, id_)
+    if recorded is None or mark is None or mark.named:
+        return False
+    return any(commit.id == id_ for commit in recorded.entry.commits)
+
+
 def check_kept(context: Context, id_: CommitId) -> None:
     """Raises StateForgotten if the state of a version was forgotten, or never came here."""
     recorded, mark = context.store.snapshot.forgotten(id_), forgotten(context, id_)
     if recorded is None or mark is None:
         return
     date = format_time(recorded.entry.time_ns, precise=False)
-    came = all(commit.id != id_ for commit in recorded.entry.commits)
-    what = f"was forgotten on {date}" if came else f"is not here: it did not come along on {date}"
+    absent = is_absent(context, id_)
+    what = f"is not here: it did not come along on {date}" if absent else f"was forgotten on {date}"
     error = StateForgotten(f"the state of version {id_.short} {what}", hint=GONE)
     if not mark.named:
         error.absent = id_

@@ -50,7 +50,7 @@ def test_a_token_as_an_object(mvc: Mvc) -> None:
         ("--stdio . --listen 127.0.0.1:1", "--stdio does not go with --listen"),
         ("--stdio . --scope write", "'write' is no scope"),
         ("token add", "token add NAME"),
-        ("token add x", "name 1 to 100 scopes"),
+        ("token add x", "name 1 to 100 scopes with --scope"),
         ("token add x --scope write", "'write' is no scope"),
         ("token add x/y --scope read", "the name of a token"),
         ("token remove x", "no token 'x'"),
@@ -63,10 +63,15 @@ def test_what_cannot_be_served_is_one_clear_line(mvc: Mvc, words: str, says: str
     assert len(failed.err.splitlines()) <= 3 and "Traceback" not in failed.err
 
 
+def test_a_folder_that_is_not_there_lacks_no_token(mvc: Mvc) -> None:
+    assert "token" not in mvc("serve", "none", code=2).err
+
+
 def test_an_address_that_is_taken_is_named(mvc: Mvc) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         failed = mvc("serve", ".", "--listen", address, code=3)
+    assert "'mvc -C . serve token add NAME --scope read' makes one" in failed.err
     assert f"cannot listen on {address}: address already in use" in failed.err
 
 
