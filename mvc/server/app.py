@@ -210,14 +210,11 @@ class Application:
         scopes.require(caller.scopes, "read")
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
+        # Whoever asks slowly holds no place of those who are answered.
+        wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
         if self._sends >= SENDS:
             raise _Full
         self._sends += 1
-        try:
-            wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
-        except BaseException:
-            self._sends -= 1
-            raise
         given = _given(served, wanted, skip, check)
         return _Frames(self._slices(given), partial(self._ends_sending, given))
 

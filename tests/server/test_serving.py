@@ -408,6 +408,22 @@ def test_a_connection_that_says_nothing_keeps_nobody_away(folder: Path) -> None:
             each.close()
 
 
+def test_who_asks_slowly_keeps_nobody_from_fetching(folder: Path, source: Repository) -> None:
+    holder = token(folder, *SCOPES)
+    head = (
+        f"POST /models/v1/send?skip=0 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {holder}\r\n"
+        "Content-Length: 1000\r\n\r\nx"
+    )
+    with serving(folder) as server, contextlib.ExitStack() as held:
+        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", holder)))
+        move(source, opened, "heads/main")
+        for _ in range(40):
+            slow = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            slow.sendall(head.encode())
+        time.sleep(0.2)
+        assert list(opened.send(Wanted()))
+
+
 def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:
     text = token(folder, *SCOPES)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
