@@ -43,6 +43,11 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
         session.out.note(f"the files of data sets stay here: {names}")
     for id_ in done.outside:
         session.out.note(f"{id_.short} can be trained again only where its data lie")
+    for target, id_ in done.not_there:
+        session.out.warn(
+            f"{id_.short}, live on {printable(target)} here, is not there, nor its deployment: "
+            "push a branch or a tag that leads to it"
+        )
     if done.denied:
         lacks = listed([printable(scope) for scope in done.denied], 5)
         session.out.warn(f"left out, because your token there lacks the scope: {lacks}")

@@ -42,6 +42,7 @@ from mvc.remote.scopes import allows
 from mvc.remote.sender import Sending, send
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.repo.context import Context
+from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
@@ -75,7 +76,8 @@ class Pushed(Struct, frozen=True):
     name here and are kept there for now, because something stands on them. ``outside``: versions
     without weights that can be trained again only where their data lie. ``at_home``: data sets
     whose contents stay here. ``denied``: scopes that the caller lacks there, so that tags and
-    deployments which would have gone along have not.
+    deployments which would have gone along have not. ``not_there``: targets, with the version that
+    is live on them here, whose version the remote does not have: their deployments stay here.
     """
 
     remote: str
@@ -88,6 +90,7 @@ class Pushed(Struct, frozen=True):
     outside: tuple[CommitId, ...] = ()
     at_home: tuple[CommitId, ...] = ()
     denied: tuple[str, ...] = ()
+    not_there: tuple[tuple[str, CommitId], ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -137,7 +140,7 @@ def push(
             remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
             operations=work.operations, bytes=work.bytes, held=tuple(work.held),
             outside=work.outside, at_home=work.at_home,
-            denied=(*plan.denied, *sorted(work.denied)),
+            denied=(*plan.denied, *sorted(work.denied)), not_there=plan.not_there(updates, refs),
         )  # fmt: skip
 
 
@@ -319,6 +322,22 @@ class _Plan:
                 denied.append(f"push:{name}")
         self.passed_over, self.denied = tuple(others), tuple(denied)
         return found
+
+    def not_there(
+        self, updates: Sequence[RefUpdate], refs: Sequence[str]
+    ) -> tuple[tuple[str, CommitId], ...]:
+        """Targets whose live version no ref of the remote leads to, with that version."""
+        store = self._context.store
+        tips = [update.new for update in updates if update.new is not None]
+        tips += [v for v in self._theirs.values() if isinstance(v, CommitId)]
+        known = filter(store.has_commit, [*tips, *self.standing(refs)])
+        there = Ancestors(store.snapshot, known)
+        return tuple(
+            (target, id_)
+            for id_, targets in live_now(self._context).items()
+            for target in targets
+            if id_ not in there
+        )
 
     def data_sets(
         self, updates: Sequence[RefUpdate], needed: Collection[CommitId]

@@ -200,6 +200,16 @@ def test_deployments_follow_a_version_that_is_there(team: Team) -> None:
     assert [each.retracted for each in team.ada.deployments("prod")] == [True]
 
 
+def test_a_live_version_that_is_not_pushed_is_named(team: Team) -> None:
+    team.ada.switch("trial", create=True)
+    live = team.ada.commit(state(2), message="trial", deploy="prod").id
+    team.ada.switch("main")
+    pushed = team.ada.push()
+    assert not pushed.is_news and pushed.not_there == (("prod", live),)
+    assert team.ada.push(refs=["trial"]).not_there == ()
+    assert team.ada.push().not_there == ()
+
+
 def test_a_checked_out_branch_is_not_pushed_to(team: Team, tmp_path: Path) -> None:
     with Repository.init(tmp_path / "desk") as desk:
         team.ada.remotes.add("desk", str(desk.root))
