@@ -60,19 +60,19 @@ class World:
         self.sends = FolderDoor("a", self.source.context)
         self.takes = FolderDoor("b", self.receiver.context)
         self.ids: list[CommitId] = []
-        self._grow(2)
+        self.grow(2)
         for given in self.sends.send(Wanted()):
             moves = (Move("heads/main", None, self.ids[-1]),)
             self.takes.receive(self._with(given, moves))
         self.after = self.sends.head().place
-        self._grow(2)
+        self.grow(2)
         self.before = self.seen()
 
     @staticmethod
     def _with(given: Slice, moves: tuple[Move, ...]) -> Slice:
         return replace(given, moves=moves)
 
-    def _grow(self, more: int) -> None:
+    def grow(self, more: int) -> None:
         for i in range(len(self.ids), len(self.ids) + more):
             self.ids.append(self.source.commit(moved(model(), i), deploy="prod").id)
 
@@ -562,7 +562,7 @@ def test_who_may_not_forget_has_nothing_forgotten_later(world: World) -> None:
     low = FolderDoor("a", world.source.context, scopes=("push:heads/side",))
     with pytest.raises(RemoteRefused, match="admin"):
         low.receive(Slice(*_only([tomb])))
-    world._grow(1)
+    world.grow(1)
     low.receive(Slice(*_only([Sent(truths=Truths(START))])))
     fresh_process()
     assert states(world.source, [tip])[tip] != "state-forgotten"
