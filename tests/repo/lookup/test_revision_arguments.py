@@ -67,6 +67,7 @@ USES: dict[tuple[str, str], Use] = {
     ("forget", "revs"): lambda repo, rev: repo.storage.forget(rev).commits,
     ("forgotten_ns", "rev"): lambda repo, rev: repo.forgotten_ns(rev),
     ("way_to_state", "rev"): lambda repo, rev: repo.way_to_state(rev),
+    ("is_absent", "rev"): lambda repo, rev: repo.is_absent(rev),
     ("iter_versions", "rev"): lambda repo, rev: [v for v, _ in repo.iter_versions(rev=rev)],
     ("load", "rev"): loaded,
     ("load_model", "rev"): lambda repo, rev: refused(lambda: repo.load_model(rev, trust=True)),
