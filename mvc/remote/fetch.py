@@ -27,13 +27,14 @@ from mvc.remote.places import (
     PUSHED,
     KnownPlace,
     check_same,
+    head_of,
     keep_place,
     known_place,
     tips_of,
 )
 from mvc.remote.receiver import by_name, place_of, receive
 from mvc.remote.remotes import Remote, states_of
-from mvc.remote.slices import decode_entries, encode_entries
+from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
@@ -170,8 +171,7 @@ def fetch_states(
     if not lacking:
         return Fetched(remote.name, ())
     with closing(open_door(remote, context)) as door:
-        head = door.head()
-        check_same(remote, known_place(context, remote, FETCHED), head)
+        head = head_of(door, context, remote)
         work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
         have = frozenset(nearest_kept(context, lacking))
         try:
@@ -325,7 +325,8 @@ class _Fetch:
         waiting = list(updates)
         with closing(_closable(self._door.send(wanted))) as slices:
             for each in slices:
-                known = self._commits(each)
+                entries = decode_entries(each.head)
+                known = self._new_among(entries)
                 ready = [u for u in waiting if self._is_here(u.new, known)]
                 try:
                     got = receive(
@@ -342,7 +343,7 @@ class _Fetch:
                     return got.missing
                 self.held.update(dict.fromkeys(got.held))
                 waiting = [u for u in waiting if u not in ready]
-                self._note(each, known)
+                self._note(each, entries, known)
         return None if _all_here(self._context, updates) or wanted.after is None else ()
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
@@ -351,16 +352,15 @@ class _Fetch:
         if left:
             receive(self._context, Slice(encode_entries(()), 0, (), _moves(left)), local=True)
 
-    def _commits(self, given: Slice) -> set[CommitId]:
+    def _new_among(self, entries: Iterable[Sent]) -> set[CommitId]:
         """The versions of a slice that are new here."""
-        ids = {Commit.decode(d).id for sent in decode_entries(given.head) for d in sent.commits}
+        ids = {Commit.decode(data).id for sent in entries for data in sent.commits}
         return {id_ for id_ in ids if not self._context.store.has_commit(id_)}
 
     def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)
 
-    def _note(self, given: Slice, fresh: set[CommitId]) -> None:
-        entries = decode_entries(given.head)
+    def _note(self, given: Slice, entries: Sequence[Sent], fresh: set[CommitId]) -> None:
         self.bytes += len(given.head) if entries else 0
         self.fresh |= fresh
         self.operations += len(entries)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mvc.errors import HistoryMissing, IoFailed
 from mvc.ids import DIGEST_SIZE, CommitId
-from mvc.remote.door import Place, RemoteHead
+from mvc.remote.door import Door, Place, RemoteHead
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import leading_to
@@ -65,6 +65,13 @@ def keep_place(context: Context, remote: Remote, name: str, known: KnownPlace) -
     context.store.fs.replace_file(
         remote.folder(context) / name, lambda file: file.write(data), mode=None, durable=False
     )
+
+
+def head_of(door: Door, context: Context, remote: Remote) -> RemoteHead:
+    """What a remote is now; HistoryMissing if it is not the repository that was fetched from."""
+    head = door.head()
+    check_same(remote, known_place(context, remote, FETCHED), head)
+    return head
 
 
 def check_same(remote: Remote, known: KnownPlace | None, head: RemoteHead) -> None:

@@ -32,7 +32,7 @@ from mvc.remote.places import (
     FETCHED,
     PUSHED,
     KnownPlace,
-    check_same,
+    head_of,
     keep_place,
     known_place,
     tips_of,
@@ -117,8 +117,7 @@ def push(
     chosen = options or PushOptions()
     context.fresh()
     with closing(open_door(remote, context)) as door:
-        head = door.head()
-        check_same(remote, known_place(context, remote, FETCHED), head)
+        head = head_of(door, context, remote)
         if not chosen.dry_run:
             stamp_long(context.store)
         plan = _Plan(context, remote, head, chosen)
@@ -158,8 +157,7 @@ def push_states(
     """
     context.fresh()
     with closing(open_door(remote, context)) as door:
-        head = door.head()
-        check_same(remote, known_place(context, remote, FETCHED), head)
+        head = head_of(door, context, remote)
         work = _Push(context, remote, door, head=head, progress=progress)
         for id_ in versions:
             availability.check_kept(context, id_)

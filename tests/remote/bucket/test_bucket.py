@@ -128,16 +128,11 @@ def test_others_pushed_first(team: Team) -> None:
     assert messages(team["bob"], "origin/main")[0] == "ada 1"
 
 
-def test_a_lost_race_begins_again_on_what_is_there(team: Team) -> None:
-    """Between bob's look and his swap ada pushes another branch."""
-    team.commit("ada", 0)
-    team.push("ada")
-    team["bob"].commit(state(9), message="bob's")
-    team["bob"].branch("bobs")
-    team.commit("ada", 1)
+def overtaken_by_ada(team: Team) -> tuple[type[Passing], list[Passing]]:
+    """Objects before whose first swap ada pushes, and the ones at which that happened."""
     opened: list[Passing] = []
 
-    class Slow(Passing):
+    class Overtaken(Passing):
         def swap(self, name: str, data: bytes, known: str) -> str | None:
             if not opened:
                 opened.append(self)
@@ -145,7 +140,18 @@ def test_a_lost_race_begins_again_on_what_is_there(team: Team) -> None:
                 team.push("ada")
             return super().swap(name, data, known)
 
-    with team.wrapped(Slow):
+    return Overtaken, opened
+
+
+def test_a_lost_race_begins_again_on_what_is_there(team: Team) -> None:
+    """Between bob's look and his swap ada pushes another branch."""
+    team.commit("ada", 0)
+    team.push("ada")
+    team["bob"].commit(state(9), message="bob's")
+    team["bob"].branch("bobs")
+    team.commit("ada", 1)
+    overtaken, opened = overtaken_by_ada(team)
+    with team.wrapped(overtaken):
         team.push("bob", "bobs")
     made = opened[0].calls
     assert [call for call in made if call.endswith("head")] == [
@@ -262,17 +268,7 @@ def test_two_make_a_bucket_at_once(folder_team: Team) -> None:
     team.commit("ada", 0)
     team["bob"].commit(state(1), message="bob's")
     team["bob"].branch("bobs")
-    done: list[str] = []
-
-    class Slow(Passing):
-        def swap(self, name: str, data: bytes, known: str) -> str | None:
-            if not done:
-                done.append(name)
-                team.wrap = lambda objects: objects
-                team.push("ada")
-            return super().swap(name, data, known)
-
-    with team.wrapped(Slow):
+    with team.wrapped(overtaken_by_ada(team)[0]):
         team.push("bob", "bobs")
     team.fetch("carol")
     assert messages(team["carol"], "origin/main") == ["ada 0"]
