@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Literal
 
 from msgspec import Struct
@@ -46,6 +47,7 @@ _NEW: Change = "new"
 _KEPT: Change = "kept"
 
 _TRIES = 4
+_NAMED = 10_000  # versions that are kept though a remote has forgotten them, as they are remembered
 _NEAR = 64  # versions back in which a state is looked for that a delta may start from
 
 
@@ -65,8 +67,9 @@ class RefUpdate(Struct, frozen=True):
 class Fetched(Struct, frozen=True):
     """``versions`` and ``operations`` that came, and their ``bytes``.
 
-    ``held``: versions that were forgotten by name there and are kept here for now, because
-    something stands on them.
+    Of versions that were forgotten by name there, ``forgotten`` are so here as well from now on,
+    ``held`` are kept for now, because something stands on them, and ``kept`` are kept, because
+    ``tombstones`` of the remote is false.
     """
 
     remote: str
@@ -75,6 +78,8 @@ class Fetched(Struct, frozen=True):
     operations: int = 0
     bytes: int = 0
     held: tuple[CommitId, ...] = ()
+    forgotten: tuple[CommitId, ...] = ()
+    kept: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:
@@ -125,26 +130,33 @@ def fetch_from(
     check_same(remote, known, head)
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
-    if known is None or known.place != head.place or not _all_here(context, planned):
+    buried, after = by_name(context.fresh()), None if known is None else known.place
+    if known is not None:
+        work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
+        if {*known.passed} - {*remote.disbelieved}:  # it is believed by now
+            after = None
+    if after != head.place or not _all_here(context, planned):
         have = remote_refs(context, remote.name) or [*branches(context), *tags(context)]
         work.run(
             replace(
                 wanted,
-                after=None if known is None else known.place,
+                after=after,
                 have=frozenset(ref.commit for ref in have),
-                without=by_name(context.fresh()),
+                without=buried,
             ),
             [update for update in planned if not _waits(update)],
         )
     updates = [done for each in planned if (done := _settled(context, remote, each)) is not None]
     work.move(updates)
-    now = KnownPlace(head.identity, work.place or head.place)
+    now = work.known(work.place or head.place)
     if now != known:
         keep_place(context, remote, FETCHED, now)
     _note_told(context, remote, head, before, brought=work.fresh)
+    forgotten = by_name(context.fresh()) - buried - work.fresh if work.operations else ()
     return Fetched(
         remote.name, tuple(updates), len(work.fresh), work.operations, bytes=work.bytes,
-        held=tuple(work.held),
+        held=tuple(work.held), kept=tuple(map(CommitId, now.kept)),
+        forgotten=tuple(id_ for id_ in sorted(forgotten) if context.store.has_commit(id_)),
     )  # fmt: skip
 
 
@@ -299,7 +311,16 @@ class _Fetch:
         self.bytes = self.operations = 0
         self.fresh: set[CommitId] = set()
         self.held: dict[CommitId, None] = {}
+        self.kept: dict[CommitId, None] = {}
         self._without = frozenset[CommitId]()
+
+    def known(self, place: Place) -> KnownPlace:
+        """What is remembered of the remote, if it was read up to ``place``."""
+        context, remote = self._context, self._remote
+        here = (id_ for id_ in self.kept if not remote.tombstones and context.store.has_commit(id_))
+        whole = (bytes(id_) for id_ in here if availability.forgotten(context, id_) is None)
+        kept = tuple(islice(whole, _NAMED))
+        return KnownPlace(self._identity, place, passed=remote.disbelieved, kept=kept)
 
     def run(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> None:
         """Takes what is wanted, and moves each ref with the first slice that leads to it."""
@@ -326,6 +347,9 @@ class _Fetch:
         with closing(_closable(self._door.send(wanted))) as slices:
             for each in slices:
                 entries = decode_entries(each.head)
+                if self._remote.disbelieved:
+                    entries = tuple(map(self._believed, entries))
+                    each = replace(each, head=encode_entries(entries))
                 known = self._new_among(entries)
                 ready = [u for u in waiting if self._is_here(u.new, known)]
                 try:
@@ -360,14 +384,22 @@ class _Fetch:
     def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)
 
+    def _believed(self, sent: Sent) -> Sent:
+        """What was sent, without what is not believed of this remote."""
+        if sent.truths is None:
+            return sent
+        if not self._remote.tombstones:
+            self.kept.update((CommitId(each.commit), None) for each in sent.truths.tombstones)
+        passed = dict.fromkeys(self._remote.disbelieved, ())
+        return replace(sent, truths=replace(sent.truths, **passed))
+
     def _note(self, given: Slice, entries: Sequence[Sent], fresh: set[CommitId]) -> None:
         self.bytes += len(given.head) if entries else 0
         self.fresh |= fresh
         self.operations += len(entries)
         if given.place is not None:
             self.place = given.place
-            known = KnownPlace(self._identity, given.place)
-            keep_place(self._context, self._remote, FETCHED, known)
+            keep_place(self._context, self._remote, FETCHED, self.known(given.place))
 
     def _counted(self, records: Iterable[Bytes]) -> Iterator[Bytes]:
         for part in records:

@@ -26,12 +26,16 @@ _MOST = 1 << 20  # bytes of such a file
 class KnownPlace(Struct, frozen=True):
     """A place in a journal, in dealings with the repository of this identity.
 
-    ``tips``: where its branches and tags were after the last push.
+    ``tips``: where its branches and tags were after the last push. ``passed``: what
+    was said there and not believed (``Remote.disbelieved``). ``kept``: versions of which it was not
+    believed that they are forgotten by name.
     """
 
     identity: bytes
     place: Place
     tips: tuple[bytes, ...] = ()
+    passed: tuple[str, ...] = ()
+    kept: tuple[bytes, ...] = ()
 
     def after(self, place: Place, tips: Iterable[CommitId]) -> KnownPlace:
         """With another place, and where the refs are by then."""

@@ -566,7 +566,8 @@ class _Push:
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here
-            keep_place(context, remote, FETCHED, KnownPlace(head.identity, self._end))
+            read = read or KnownPlace(head.identity, self._end)
+            keep_place(context, remote, FETCHED, replace(read, place=self._end))
 
 
 class _ByValue:

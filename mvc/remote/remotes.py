@@ -54,7 +54,9 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """A remote, under its name in this repository; the name is empty for a plain URL.
 
     ``lazy``: a missing state is fetched when a command asks for it. ``data``: whether the contents
-    of data sets are pushed. ``states``: whose states ``fetch`` brings (``states_of``).
+    of data sets are pushed. ``tombstones``: whether what is forgotten by name there is so here as
+    well; ``deployments``: whether what is deployed or retracted there is. ``states``: whose states
+    ``fetch`` brings (``states_of``).
     ``token_file`` (of mode 0600) and ``ca_file`` are for https, ``program`` is mvc at the other end
     of ssh, ``endpoint`` and ``region`` are of buckets.
     """
@@ -63,6 +65,8 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     name: str = ""
     lazy: bool = False
     data: bool = True
+    tombstones: bool = True
+    deployments: bool = True
     states: str = "all"
     token_file: str = ""
     ca_file: str = ""
@@ -84,6 +88,12 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     def typed(self) -> str:
         """What names it behind a command: nothing for ``origin``, which is the default."""
         return "" if self.name == DEFAULT else f" {self.name or self.url}"
+
+    @property
+    def disbelieved(self) -> tuple[str, ...]:
+        """The fields of truths that a fetch from it passes over."""
+        forgotten = () if self.tombstones else ("tombstones",)
+        return forgotten if self.deployments else (*forgotten, "deployments", "retractions")
 
     def folder(self, context: Context) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""
