@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
@@ -36,8 +37,10 @@ from mvc.server.uploads import InUse, Upload
 
 PROOFS = 4
 """Slices that are proven and published at once; more are asked to come later."""
-SENDS = 8
+SENDS = 16
 """Answers with slices at once."""
+WORKING = 8
+"""Answers that are worked on at once, of those."""
 UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
@@ -45,7 +48,8 @@ WAITING = 4096
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
-_SILENCE = 60.0  # seconds without a byte of a request's body
+_SILENCE = 60.0  # seconds in which a request's body brings at least ...
+_STRIDE = 64 << 10  # ... so many bytes, or its end
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
 _T = TypeVar("_T")
 
@@ -54,6 +58,25 @@ Log = Callable[[str], None]
 
 class _Full(Exception):
     """Too much at once."""
+
+
+class _Places:
+    """Places for so many requests at once, of which nobody gets all.
+
+    Who holds a place gets another one only while more are free than he holds: so those who hold
+    theirs for long, by taking or giving slowly, leave some to others, however many they ask for.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = Counter[str]()
+
+    def take(self, caller: Caller) -> Callable[[], None]:
+        """Takes a place, and returns what gives it back. Raises _Full."""
+        if self._held[caller.name] >= self._most - self._held.total():
+            raise _Full
+        self._held[caller.name] += 1
+        return partial(self._held.subtract, (caller.name,))
 
 
 class Application:
@@ -67,10 +90,11 @@ class Application:
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
         self._clock, self._poll = clock or Clock(), poll
-        self._proofs = self._sends = self._uploads = self._waits = 0
+        self._proofs = 0
+        self._sends, self._uploads, self._waits = map(_Places, (SENDS, UPLOADS, WAITING))
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
-        self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
+        self._long = ThreadPoolExecutor(PROOFS + WORKING, thread_name_prefix="mvc-slices")
         self._watches: dict[str, _Watch] = {}
         self.asgi = Starlette(
             routes=[
@@ -162,7 +186,11 @@ class Application:
         after = request.query_params.get("after")
         head = await self._run(served.head)
         if after is not None and head.place.chain.hex() == after:
-            head = await self._news(served, after, _seconds(request.query_params.get("wait")))
+            leave = self._waits.take(caller)
+            try:
+                head = await self._news(served, after, _seconds(request.query_params.get("wait")))
+            finally:
+                leave()
         tag = f'"{head.place.chain.hex()}"'
         if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
@@ -171,10 +199,7 @@ class Application:
 
     async def _news(self, served: Served, after: str, seconds: float) -> RemoteHead:
         """The head once its chain is another one, or after so many seconds."""
-        if self._waits >= WAITING:
-            raise _Full
         watch = self._watches.setdefault(served.name, _Watch())
-        self._waits += 1
         watch.waiting += 1
         try:
             if watch.task is None:
@@ -187,7 +212,6 @@ class Application:
                 head = await self._run(served.head)
             return head
         finally:
-            self._waits -= 1
             watch.waiting -= 1
 
     async def _watch(self, served: Served, watch: _Watch) -> None:
@@ -212,11 +236,9 @@ class Application:
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
         wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
-        if self._sends >= SENDS:
-            raise _Full
-        self._sends += 1
+        leave = self._sends.take(caller)
         given = _given(served, wanted, skip, check)
-        return _Frames(self._slices(given), partial(self._ends_sending, given))
+        return _Frames(self._slices(given), leave, partial(self._run, given.close))
 
     async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
@@ -227,10 +249,6 @@ class Application:
                         yield wire.frame(wire.END)
                         return
                     yield part
-
-    async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
-        self._sends -= 1
-        await self._run(given.close)
 
     async def _working(self, function: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
         """What a function returns that runs in a thread; before it, frames that say 'at work'.
@@ -253,10 +271,11 @@ class Application:
         if request.method == "GET":
             size = await self._run(lambda: upload.size)
             return Response(str(size), media_type=wire.CONTENT)
-        if self._uploads >= UPLOADS:
+        try:
+            leave = self._uploads.take(caller)
+        except _Full:
             await _drained(request)
-            raise _Full
-        self._uploads += 1
+            raise
         try:
             await self._run(served.uploads.clear)
             try:
@@ -270,7 +289,7 @@ class Application:
                 lock.release()
                 raise
         finally:
-            self._uploads -= 1
+            leave()
         response.ended.append(lock.release)
         return response
 
@@ -447,17 +466,23 @@ def _seconds(text: str | None) -> float:
 
 
 async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises Denied for a longer one, and for one that does not go on."""
-    stream = aiter(request.stream())
+    """The body as it comes. Raises Denied for a longer one, and for one that hardly goes on."""
+    stream, now = aiter(request.stream()), time.monotonic
+    stride, patience = _STRIDE, _SILENCE
     while True:
+        begun = now()
         try:
-            async with asyncio.timeout(_SILENCE):
+            async with asyncio.timeout(patience):
                 chunk = await anext(stream, None)
         except TimeoutError:
             raise Denied(408, RemoteUnreachable("the body of a request does not go on")) from None
         if chunk is None:
             return
+        patience -= now() - begun
         limit -= len(chunk)
+        stride -= len(chunk)
+        if stride <= 0:
+            stride, patience = _STRIDE, _SILENCE
         if limit < 0:
             raise Denied(413, RemoteRefused("the body of a request is too long"))
         yield chunk

@@ -23,8 +23,8 @@ from mvc.remote import wire
 from mvc.remote.door import Move, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
-from mvc.server import listening
-from mvc.server.app import Application
+from mvc.server import app, listening
+from mvc.server.app import SENDS, UPLOADS, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
@@ -156,11 +156,16 @@ def test_names_lead_nowhere_else(folder: Path, source: Repository, name: str) ->
         assert b" 404 " in answer or b" 400 " in answer
 
 
+def head_of(line: str, text: str, *headers: str) -> bytes:
+    """A request up to its body."""
+    lines = [line, "Host: x", f"Authorization: Bearer {text}", *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
 def raw(server: Serving, line: str, text: str = "", *headers: str, body: bytes = b"") -> bytes:
     """The answer to bytes that no client of mvc sends."""
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        lines = [line, "Host: x", f"Authorization: Bearer {text}", "Connection: close", *headers]
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        connection.sendall(head_of(line, text, "Connection: close", *headers) + body)
         parts = []
         while part := connection.recv(1 << 16):
             parts.append(part)
@@ -422,6 +427,63 @@ def test_who_asks_slowly_keeps_nobody_from_fetching(folder: Path, source: Reposi
             slow.sendall(head.encode())
         time.sleep(0.2)
         assert list(opened.send(Wanted()))
+
+
+def test_who_uploads_slowly_leaves_places_to_others(folder: Path, source: Repository) -> None:
+    honest, slow = token(folder, *SCOPES), token(folder, "push:heads/x/*", name="slow")
+    with serving(folder) as server, contextlib.ExitStack() as held:
+        for number in range(UPLOADS + 6):
+            line = f"POST /models/v1/receive?upload={number:032x}&at=0&last=0 HTTP/1.1"
+            each = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            each.sendall(head_of(line, slow, "Content-Length: 1000000") + b"x" * 10)
+        time.sleep(0.3)
+        asked = time.monotonic()
+        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
+        assert move(source, opened, "heads/main") == ("heads/main",)
+        assert time.monotonic() - asked < 10
+        assert "503" not in server.log
+
+
+def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) -> None:
+    honest, slow = token(folder, *SCOPES), token(folder, "read", name="slow")
+    with Repository.init(tmp_path / "large") as large, contextlib.ExitStack() as held:
+        record(large, 1, 1 << 22)  # more than the system keeps of what nobody reads
+        server = held.enter_context(serving(folder))
+        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
+        move(large, opened, "heads/main")
+        body = wire.encode_wanted(Wanted())
+        request = head_of(
+            "POST /models/v1/send?skip=0 HTTP/1.1", slow, f"Content-Length: {len(body)}"
+        )
+        for _ in range(SENDS + 6):
+            each = socket.socket()
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            held.enter_context(each)
+            each.connect(("127.0.0.1", server.port))
+            each.sendall(request + body)
+        time.sleep(0.5)
+        asked = time.monotonic()
+        assert list(opened.send(Wanted()))
+        assert time.monotonic() - asked < 10
+
+
+def test_a_body_that_hardly_goes_on_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_SILENCE", 0.5)
+    text = token(folder, *SCOPES)
+    line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
+    application = Application(Repositories(FileSystem(), folder), holders(folder))
+    with in_this_process(application) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(address) as slow:
+            slow.sendall(head_of(line, text, "Content-Length: 1000000"))
+            slow.settimeout(0.1)
+            answer = b""
+            for _ in range(50):
+                slow.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    answer += slow.recv(1000)
+                    break
+            assert b" 408 " in answer
 
 
 def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:
