@@ -16,7 +16,7 @@ from mvc.model.names import check_ref, printable
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
-from mvc.remote.merging import TruthReader, held_back
+from mvc.remote.merging import TruthReader, Truths, held_back
 from mvc.remote.slices import Sent, encode_entries
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.context import Context

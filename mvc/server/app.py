@@ -43,6 +43,8 @@ UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
 """Requests that wait for news."""
+WATCHES = 256
+"""Repositories, and targets in them, of whose news somebody waits."""
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
@@ -196,7 +198,7 @@ class Application:
 
         ``watched``, of which one is called for all with this ``key``, then returns something else.
         """
-        if self._waits >= WAITING:
+        if self._waits >= WAITING or (key not in self._watches and len(self._watches) >= WATCHES):
             raise _Full
         watch = self._watches.setdefault(key, _Watch())
         self._waits += 1
@@ -228,7 +230,9 @@ class Application:
                     if (now := await self._run(watched)) != seen:
                         seen = now
                         watch.wake()
-                await asyncio.sleep(self._poll)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(watch.hint.wait(), self._poll)
+                watch.hint.clear()
         finally:
             self._watches.pop(key, None)
             watch.wake()
@@ -329,8 +333,9 @@ class Application:
 
         def ended() -> None:
             self._proofs -= 1
-            if (watch := self._watches.get((served.name, ""))) is not None:
-                watch.wake()
+            for (name, _), watch in self._watches.items():
+                if name == served.name:
+                    watch.hint.set()
 
         return _Frames(self._working(publish), ended)
 
@@ -369,12 +374,13 @@ class Application:
 
 
 class _Watch:
-    """Those who wait for news of one repository."""
+    """Those who wait for news of one repository, or target. ``hint``: there may be some."""
 
     def __init__(self) -> None:
         self.waiting = 0
         self.task: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
+        self.hint = asyncio.Event()
 
     def wake(self) -> None:
         """Has all who wait look again."""
