@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -95,6 +95,7 @@ class Application:
         self._clock, self._poll = clock or Clock(), poll
         self._proofs = 0
         self._sends, self._uploads, self._waits = map(_Places, (SENDS, UPLOADS, WAITING))
+        self._watched = _Places(WATCHES)
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(PROOFS + WORKING, thread_name_prefix="mvc-slices")
@@ -223,13 +224,14 @@ class Application:
 
         ``watched``, of which one is called for all with this ``key``, then returns something else.
         """
-        if key not in self._watches and len(self._watches) >= WATCHES:
-            raise _Full
-        leave = self._waits.take(caller)
-        watch = self._watches.setdefault(key, _Watch())
-        watch.waiting += 1
-        deadline = time.monotonic() + seconds
-        try:
+        with ExitStack() as held:
+            held.callback(self._waits.take(caller))
+            watch = self._watches.get(key)
+            if watch is None:
+                watch = self._watches[key] = _Watch(self._watched.take(caller))
+            watch.waiting += 1
+            held.callback(watch.leave)
+            deadline = time.monotonic() + seconds
             if watch.task is None:
                 watch.task = asyncio.create_task(self._watch(key, watch, watched))
             while True:
@@ -240,9 +242,6 @@ class Application:
                     return found
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
-        finally:
-            leave()
-            watch.waiting -= 1
 
     async def _watch(
         self, key: tuple[str, str], watch: _Watch, watched: Callable[[], object]
@@ -259,7 +258,8 @@ class Application:
                     await asyncio.wait_for(watch.hint.wait(), self._poll)
                 watch.hint.clear()
         finally:
-            self._watches.pop(key, None)
+            del self._watches[key]
+            watch.ended()
             watch.wake()
 
     # -- send ----------------------------------------------------------------------------
@@ -394,13 +394,21 @@ class Application:
 
 
 class _Watch:
-    """Those who wait for news of one repository, or target. ``hint``: there may be some."""
+    """Those who wait for news of one repository, or target. ``hint``: there may be some.
 
-    def __init__(self) -> None:
+    ``ended`` is called once nobody watches any more.
+    """
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self.ended = ended
         self.waiting = 0
         self.task: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
         self.hint = asyncio.Event()
+
+    def leave(self) -> None:
+        """One who has waited goes."""
+        self.waiting -= 1
 
     def wake(self) -> None:
         """Has all who wait look again."""

@@ -24,7 +24,7 @@ from mvc.remote.door import Move, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
 from mvc.server import app, listening
-from mvc.server.app import SENDS, UPLOADS, Application
+from mvc.server.app import SENDS, UPLOADS, WATCHES, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
@@ -442,6 +442,18 @@ def test_who_uploads_slowly_leaves_places_to_others(folder: Path, source: Reposi
         assert move(source, opened, "heads/main") == ("heads/main",)
         assert time.monotonic() - asked < 10
         assert "503" not in server.log
+
+
+def test_who_waits_for_everything_leaves_places_to_others(folder: Path) -> None:
+    honest, many = token(folder, "read"), token(folder, "read", name="many")
+    with serving(folder) as server, contextlib.ExitStack() as held:
+        for number in range(WATCHES + 6):
+            line = f"GET /models/v1/live?target=t{number}&mark=-&wait=60 HTTP/1.1"
+            each = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            each.sendall(head_of(line, many))
+        time.sleep(0.5)
+        answer = raw(server, "GET /models/v1/live?target=prod&mark=-&wait=1 HTTP/1.1", honest)
+        assert b" 304 " in answer.partition(b"\r\n")[0]
 
 
 def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) -> None:
