@@ -130,6 +130,7 @@ class Application:
             except Exception as error:  # a bug; its text may hold what was asked
                 self._say(_bug(error))
                 response = _problem(MvcError("internal error"), 500)
+            response.headers["Cache-Control"] = "no-store"  # who asks next may have no token
             host = printable(request.client.host) if request.client else ""
             verb = printable(request.url.path.rpartition("/")[2])[:20]
             asked = f"{request.method} {printable(name)[:200] or '.'} {verb}"
