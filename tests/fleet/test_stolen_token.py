@@ -26,7 +26,7 @@ from mvc.remote.slices import Absent, Sent, encode_entries
 from mvc.store.journal.entries import Evidence, evidence_bytes
 from mvc.testing import open_quietly
 from tests.remote.kit.places import Place, connect, place
-from tests.remote.kit.same import annotations, answers, known, refs_of, states
+from tests.remote.kit.same import answers, known, refs_of, states
 
 SCOPES = ("read", "push:heads/nodes/7/*", "deploy:nodes/7/*")
 OWN = "nodes/7/"
@@ -59,7 +59,8 @@ class World:
             said["targets"] = [t for t in said["targets"] if not t.startswith(OWN)]
             return {
                 "refs": refs, "states": states(repo, ids), "said": said,
-                "annotations": annotations(repo, ids), "head": repo.head().branch,
+                "annotated": [(a.author, a.metrics) for id_ in ids for a in repo.annotations(id_)],
+                "head": repo.head().branch,
                 "forgotten": [repo.forgotten_ns(id_) for id_ in ids],
             }  # fmt: skip
 
@@ -257,11 +258,18 @@ def retracts(world: World) -> Truths:
 
 Crafted = Callable[[World], object]
 
+
+def _deploying(target: str) -> Crafted:
+    return lambda world: give(world, deploys(target, world.first))
+
+
+def _moving(name: str) -> Crafted:
+    return lambda world: give(world, None, Move(name, None, world.main))
+
+
 SLICES: dict[str, Crafted] = {
     **{
-        f"deploys on {target}": lambda world, target=target: give(
-            world, deploys(target, world.first)
-        )
+        f"deploys on {target}": _deploying(target)
         for target in ("prod", "nodes/8/prod", "nodes/70/prod", "nodes", "nodes/7", "NODES/7/prod")
     },
     "deploys on its own and on prod": lambda world: give(
@@ -290,7 +298,7 @@ SLICES: dict[str, Crafted] = {
         world, None, absent=(Absent(bytes(world.first), "rule"),), again=(bytes(world.first),)
     ),
     **{
-        f"moves {name}": lambda world, name=name: give(world, None, Move(name, None, world.main))
+        f"moves {name}": _moving(name)
         for name in (
             "heads/main", "heads/nodes/8/x", "heads/nodes/70/x", "heads/nodes/7", "tags/v9", "HEAD",
             "heads/nodes/7/../8/x", "heads/nodes/7/", "origin/main", "",
