@@ -10,8 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections import Counter, deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterator,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, suppress
 from functools import partial
@@ -32,6 +40,7 @@ from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
 from mvc.remote.door import Wanted
+from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
@@ -42,6 +51,8 @@ SENDS = 16
 """Answers with slices at once."""
 WORKING = 8
 """Answers that are worked on at once, of those."""
+READERS = 256
+"""Kept answers that are sent at once; others wait for their turn."""
 UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
@@ -51,6 +62,7 @@ WATCHES = 256
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
+_PART = 64 << 10  # of a kept answer
 _SILENCE = 60.0  # seconds in which a request's body brings at least ...
 _STRIDE = 64 << 10  # ... so many bytes, or its end
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
@@ -73,13 +85,45 @@ class _Places:
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = Counter[str]()
+        self._waiting = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
 
     def take(self, caller: Caller) -> Callable[[], None]:
         """Takes a place, and returns what gives it back. Raises _Full."""
-        if self._held[caller.name] >= self._most - self._held.total():
+        if not self._has_one_for(caller.name):
             raise _Full
-        self._held[caller.name] += 1
-        return partial(self._held.subtract, (caller.name,))
+        return self._taken(caller.name)
+
+    async def turn(self, caller: Caller, held: ExitStack) -> None:
+        """Waits for a place, which ``held`` gives back."""
+        if self._has_one_for(caller.name):
+            held.callback(self._taken(caller.name))
+            return
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.append((caller.name, mine))
+        try:
+            held.callback(await mine)
+        except asyncio.CancelledError:
+            if not mine.cancelled():
+                mine.result()()
+            raise
+
+    def _has_one_for(self, name: str) -> bool:
+        return self._held[name] < self._most - self._held.total()
+
+    def _taken(self, name: str) -> Callable[[], None]:
+        self._held[name] += 1
+        return partial(self._leave, name)
+
+    def _leave(self, name: str) -> None:
+        self._held[name] -= 1
+        left = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
+        while self._waiting:
+            waits, mine = self._waiting.popleft()
+            if self._has_one_for(waits) and not mine.done():
+                mine.set_result(self._taken(waits))
+            elif not mine.done():
+                left.append((waits, mine))
+        self._waiting = left
 
 
 class Application:
@@ -95,11 +139,12 @@ class Application:
         self._clock, self._poll = clock or Clock(), poll
         self._proofs = 0
         self._sends, self._uploads, self._waits = map(_Places, (SENDS, UPLOADS, WAITING))
-        self._watched = _Places(WATCHES)
+        self._watched, self._readers = map(_Places, (WATCHES, READERS))
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(PROOFS + WORKING, thread_name_prefix="mvc-slices")
         self._watches: dict[tuple[str, str], _Watch] = {}
+        self._answers = Answers()
         self.asgi = Starlette(
             routes=[
                 Route(f"{prefix}/v1/{name}", self._answering(endpoint), methods=methods)
@@ -145,6 +190,7 @@ class Application:
             except Exception as error:  # a bug; its text may hold what was asked
                 self._say(_bug(error))
                 response = _problem(MvcError("internal error"), 500)
+            response.headers["Cache-Control"] = "no-store"  # who asks next may have no token
             host = printable(request.client.host) if request.client else ""
             verb = printable(request.url.path.rpartition("/")[2])[:20]
             asked = f"{request.method} {printable(name)[:200] or '.'} {verb}"
@@ -270,9 +316,19 @@ class Application:
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
         wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
-        leave = self._sends.take(caller)
         given = _given(served, wanted, skip, check)
-        return _Frames(self._slices(given), leave, partial(self._run, given.close))
+        if not wanted.live:
+            leave = self._sends.take(caller)
+            return _Frames(self._slices(given), leave, partial(self._run, given.close))
+        question = await self._run(served.question, wanted)
+        answer = self._answers.find(question)
+        is_kept = answer is not None
+        if answer is None:  # nobody waits between here and ``add``: it is planned once
+            leave = self._sends.take(caller)
+            answer = self._answers.add(question)
+            self._fill(answer, served, wanted, question).add_done_callback(lambda _: leave())
+        rows = self._shared(answer, given, skip, check, caller=caller)
+        return _Frames(rows, done=lambda: "kept" if is_kept and not answer.unshared else "done")
 
     async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
@@ -284,6 +340,61 @@ class Application:
                         return
                     yield part
 
+    def _fill(
+        self, answer: Answer, served: Served, wanted: Wanted, question: Hashable
+    ) -> asyncio.Future[None]:
+        """Has a thread make an answer, whoever still waits for it."""
+        loop = asyncio.get_running_loop()
+
+        def make() -> None:
+            answer.fill(
+                served.folder,
+                served.door().send(wanted),
+                holds=lambda: served.question(wanted) == question,
+                tell=loop.call_soon_threadsafe,
+            )
+
+        making = loop.run_in_executor(self._long, make)
+        making.add_done_callback(lambda _: self._answers.trim())
+        return making
+
+    async def _shared(
+        self, answer: Answer, given: Generator[bytes, None, None], skip: int, check: str,
+        *, caller: Caller,
+    ) -> AsyncGenerator[bytes, None]:  # fmt: skip
+        """The frames of an answer that many read, or of one that is made for who asks."""
+        async for row in _patiently(partial(answer.beyond, skip)):
+            yield row
+        places, held = self._sends if answer.unshared else self._readers, ExitStack()
+        async for row in _patiently(partial(places.turn, caller, held)):
+            yield row
+        try:
+            sent = self._slices(given) if answer.unshared else self._parts(answer, skip, check)
+            async with aclosing(sent) as rows:
+                async for row in rows:
+                    yield row
+        finally:
+            held.close()
+            await self._run(given.close)
+
+    async def _parts(self, answer: Answer, at: int, check: str) -> AsyncGenerator[bytes, None]:
+        """The frames of a kept answer from a byte on, as far as they come."""
+        begins = not at
+        while True:
+            async for row in _patiently(partial(answer.beyond, at)):
+                yield row
+            if answer.error is not None:
+                raise answer.error
+            if not begins and not await self._run(answer.begins, at, check):
+                raise _changed()
+            begins = True
+            part = await self._run(answer.read, at, _PART)
+            if not part:
+                yield wire.frame(wire.END)
+                return
+            at += len(part)
+            yield wire.frame(wire.DATA, part)
+
     async def _working(self, function: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
         """What a function returns that runs in a thread; before it, frames that say 'at work'.
 
@@ -291,8 +402,8 @@ class Application:
         """
         running = asyncio.get_running_loop().run_in_executor(self._long, function)
         try:
-            while not (await asyncio.wait({running}, timeout=wire.ALIVE))[0]:
-                yield wire.frame(wire.DATA)
+            async for row in _patiently(partial(asyncio.wait, {running})):
+                yield row
             yield await running
         finally:
             await asyncio.wait({running})
@@ -419,17 +530,20 @@ class _Watch:
 class _Frames(Response):
     """A row of frames; whatever becomes of it, each function in ``ended`` is called at its end.
 
-    ``outcome``: what became of it, for the log.
+    ``outcome``: what became of it, for the log; ``done`` says it of one that is whole.
     """
 
     def __init__(
-        self, rows: AsyncGenerator[bytes, None], *ended: Callable[[], Awaitable[None] | None]
+        self,
+        rows: AsyncGenerator[bytes, None],
+        *ended: Callable[[], Awaitable[None] | None],
+        done: Callable[[], str] = lambda: "done",
     ) -> None:
         super().__init__(media_type=wire.CONTENT)
         del self.headers["Content-Length"]
         self.ended = list(ended)
         self.outcome = "cut"
-        self._rows = rows
+        self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         gone = asyncio.ensure_future(receive())  # the body was read: what comes is the end
@@ -448,12 +562,12 @@ class _Frames(Response):
 
     async def _sent(self, send: Send, gone: asyncio.Future[Message]) -> str:
         """How it ended."""
-        outcome = "done"
         try:
             async for row in self._rows:
                 if gone.done():
                     return "cut"
                 await _send(send, row)
+            outcome = self._done()
         except MvcError as error:
             outcome = error.kind
             await _send(send, wire.frame(wire.ERROR, wire.encode_error(error)))
@@ -469,6 +583,17 @@ class _Frames(Response):
 async def _send(send: Send, row: bytes) -> None:
     async with asyncio.timeout(_STALLED):
         await send({"type": "http.response.body", "body": row, "more_body": True})
+
+
+async def _patiently(wait: Callable[[], Awaitable[object]]) -> AsyncGenerator[bytes, None]:
+    """Frames that say 'at work' until what is waited for is there."""
+    while True:
+        try:
+            async with asyncio.timeout(wire.ALIVE):
+                await wait()
+                return
+        except TimeoutError:
+            yield wire.frame(wire.DATA)
 
 
 async def _row(row: bytes) -> AsyncGenerator[bytes, None]:
