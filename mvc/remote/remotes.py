@@ -154,8 +154,8 @@ def normalised(url: str, cwd: Path) -> str:
     if at and (":" in before or scheme != "ssh"):
         raise WrongUsage(
             f"a URL holds no password and no token: {scheme}://...@{authority.rpartition('@')[2]}",
-            hint="a token is read from the variable MVC_TOKEN_NAME, with the name of the remote, "
-            "or from a file of mode 0600; ssh asks its agent",
+            hint="a token is read from the variable MVC_TOKEN_AT_HOST, with the name of the "
+            "host, or from a file of mode 0600; ssh asks its agent",
         )
     port = re.search(r":([0-9]+)$", authority)
     is_port = port is None or 0 < int(port[1]) <= _MOST_PORTS
