@@ -34,7 +34,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.errors import DamagedData, MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.clock import Clock
 from mvc.limits import MIB
 from mvc.model.names import printable
@@ -495,7 +495,10 @@ class Application:
                 finally:
                     if buffer:
                         write(buffer)
-        except StorageFull:  # what came would keep the disk full for everybody
+            left = await self._run(upload.left)
+            if at == 0:  # there must be room for what it says that it has
+                await self._run(served.reserve, upload.id, left)
+        except (StorageFull, DamagedData):  # what came would keep the disk full for everybody
             await self._run(upload.delete)
             if not whole:
                 await _drained(request)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ import trustme
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.files import FileSystem
-from mvc.remote import wire
-from mvc.remote.door import Move, Wanted
+from mvc.limits import MIB
+from mvc.remote import slices, wire
+from mvc.remote.door import Move, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
 from mvc.server import app, listening
@@ -442,6 +444,33 @@ def test_who_uploads_slowly_leaves_places_to_others(folder: Path, source: Reposi
         assert move(source, opened, "heads/main") == ("heads/main",)
         assert time.monotonic() - asked < 10
         assert "503" not in server.log
+
+
+def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
+    folder: Path, source: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSystem, "free_space", lambda *_: (60 << 20, 1000 << 20))
+    text, uploads = token(folder, *SCOPES), folder / "models/.mvc/uploads"
+    application = Application(Repositories(FileSystem(), folder), holders(folder))
+    with in_this_process(application) as url:
+        with contextlib.closing(door(f"{url}/models", text)) as opened:
+            large = Slice(b"\x90", 40 << 20, map(bytes, repeat(MIB, 40)))
+            with pytest.raises(StorageFull, match="nearly full"):
+                opened.receive(large)
+            assert list(uploads.iterdir()) == []
+            assert move(source, opened, "heads/main") == ("heads/main",)
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
+        for body, said in (
+            (b"mvS1" + bytes(8) + (1 << 60).to_bytes(8, "little"), b"does not begin as a slice"),
+            (b"mvS1" + bytes(8) + (1 << 49).to_bytes(8, "little"), b"nearly full"),
+            (b"".join(map(bytes, slices.write(Slice(b"\x90", 0, ())))) + b"x", b"after its end"),
+        ):
+            with socket.create_connection(address) as connection:
+                size = f"Content-Length: {len(body)}"
+                connection.sendall(head_of(line, text, size, "Connection: close") + body)
+                assert said in connection.makefile("rb").read()
+            assert all(path.name.endswith(".answer") for path in uploads.iterdir())
 
 
 def test_who_waits_for_everything_leaves_places_to_others(folder: Path) -> None:
