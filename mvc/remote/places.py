@@ -22,6 +22,7 @@ FETCHED = "place"
 PUSHED = "pushed"
 """Up to where the remote has what this repository's own journal says."""
 _MOST = 1 << 20  # bytes of such a file
+_MOST_ENTRIES = 1 << 62
 
 
 class KnownPlace(Struct, frozen=True):
@@ -65,7 +66,10 @@ def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | Non
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
         data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
-        return msgspec.json.decode(data, type=KnownPlace)
+        known = msgspec.json.decode(data, type=KnownPlace)
+        numbers = known.place.sequence, known.place.seen
+        kept = all(len(id_) == DIGEST_SIZE for id_ in known.kept)
+        return known if kept and all(0 <= each < _MOST_ENTRIES for each in numbers) else None
     return None
 
 

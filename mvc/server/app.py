@@ -175,7 +175,7 @@ class Application:
             name = str(request.path_params.get("repository", ""))
             caller = None
             try:
-                _check_size(request)
+                _check_form(request)
                 caller = self._gate.caller(request.headers.get("Authorization"), name)
                 served = await self._found(name)
                 response = await endpoint(request, served, caller)
@@ -612,8 +612,12 @@ def _problem(error: MvcError, status: int | None = None) -> Response:
 _STATUS = {RemoteRefused: 403, StorageFull: 507}
 
 
-def _check_size(request: Request) -> None:
-    """Raises Denied for a longer head than requests have: what came at once is not yet bounded."""
+def _check_form(request: Request) -> None:
+    """Raises Denied for a longer head than requests have: what came at once is not yet bounded;
+    and for a body with two ends, of which a proxy in front may have seen the other one.
+    """
+    if "Content-Length" in request.headers and "Transfer-Encoding" in request.headers:
+        raise Denied(400, RemoteRefused("the body of a request has one length"))
     size = sum(len(name) + len(value) for name, value in request.headers.raw)
     if size + len(request.scope["query_string"]) + len(request.url.path) > LONGEST_HEAD:
         raise Denied(431, RemoteRefused("the head of a request is too long"))

@@ -185,8 +185,8 @@ class Repositories:
                 "no repository has this name", hint="the URL is https://HOST/NAME, or https://HOST"
             )
         root = self.folder.joinpath(*parts)
-        # A link could lead anywhere.
-        if self.fs.realpath(root) != root or self.fs.stat(root / FOLDER) is None:
+        inside = root / FOLDER  # a link could lead anywhere
+        if self.fs.realpath(inside) != inside or self.fs.stat(inside) is None:
             raise RemoteRefused(
                 f"there is no repository {name or self._shown}",
                 hint="its owner makes one there with 'mvc init --bare'",

@@ -147,10 +147,22 @@ def test_the_same_command_works_once_the_cause_is_gone(
 
 @pytest.mark.parametrize(
     "name",
-    ["../source", "..", ".mvc", "models/.mvc", "models/../models", "link", "a//b", "models/"],
+    [
+        "../source",
+        "..",
+        ".mvc",
+        "models/.mvc",
+        "models/../models",
+        "link",
+        "inner",
+        "a//b",
+        "models/",
+    ],
 )
 def test_names_lead_nowhere_else(folder: Path, source: Repository, name: str) -> None:
     (folder / "link").symlink_to(source.root)
+    (folder / "inner").mkdir()
+    (folder / "inner/.mvc").symlink_to(source.root / ".mvc")
     with serving(folder) as server:
         with pytest.raises(RemoteRefused):
             door(server.url, token(folder, *SCOPES)).head()
@@ -506,6 +518,19 @@ def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) 
         asked = time.monotonic()
         assert list(opened.send(Wanted()))
         assert time.monotonic() - asked < 10
+
+
+def test_a_body_with_two_ends_is_refused(served: tuple[Path, Serving]) -> None:
+    """Behind a proxy that believes the other one, it would smuggle a request of somebody else."""
+    folder, server = served
+    text = token(folder, *SCOPES, name="smuggler")
+    line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
+    for pair in (("Content-Length: 4", "Transfer-Encoding: chunked"),
+                 ("Transfer-Encoding: chunked", "Content-Length: 4"),
+                 ("Content-Length: 4", "Content-Length: 5")):  # fmt: skip
+        answer = raw(server, line, text, *pair, body=b"5\r\nhello\r\n0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400"), answer
+    assert not (folder / "models/.mvc/uploads" / ("0" * 32)).exists()
 
 
 def test_a_body_that_hardly_goes_on_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
