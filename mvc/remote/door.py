@@ -59,7 +59,8 @@ class Wanted(Struct, frozen=True):
     together; they are sent whole. ``again``: versions that it has without their states, which it
     wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
-    ``due``: versions that it has from elsewhere, of which it gets all that is said.
+    ``due``: versions that it has from elsewhere, of which it gets all that is said. ``reports``:
+    what nodes report is told, too.
     """
 
     after: Place | None = None
@@ -70,6 +71,7 @@ class Wanted(Struct, frozen=True):
     again: tuple[CommitId, ...] = ()
     without: frozenset[CommitId] = frozenset()
     due: tuple[CommitId, ...] = ()
+    reports: bool = False
 
 
 class Move(Struct, frozen=True):

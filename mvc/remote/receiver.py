@@ -25,7 +25,7 @@ from mvc.limits import MIB, PIECE
 from mvc.maintenance.rewrite_plan import coding_features
 from mvc.model.commit import Commit
 from mvc.remote.door import Move, Place, Received, Slice
-from mvc.remote.merging import Merger, check_clock, here_again
+from mvc.remote.merging import Merger, arrived, check_clock, here_again
 from mvc.remote.moves import ref_changes
 from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
@@ -206,6 +206,8 @@ def _drafts(
     new: set[CommitId] = set()
     drafts = []
     for each in sent:
+        if each.truths is not None and not local:
+            each = replace(each, truths=arrived(each.truths, now_ns))
         versions = [Commit.decode(data) for data in each.commits]
         fresh = []
         for commit in versions:
