@@ -61,6 +61,9 @@ class Wanted(Struct, frozen=True):
     ``without``: versions whose states it refuses, because they were forgotten by name there.
     ``due``: versions that it has from elsewhere, of which it gets all that is said. ``reports``:
     what nodes report is told, too.
+    ``live``: a target; then it wants one slice, with nothing but the version that is live there,
+    of its records those of ``path`` (by default its only model), and the deployment. ``have`` are
+    then versions whose ``path`` it has, and nothing of their history.
     """
 
     after: Place | None = None
@@ -72,6 +75,8 @@ class Wanted(Struct, frozen=True):
     without: frozenset[CommitId] = frozenset()
     due: tuple[CommitId, ...] = ()
     reports: bool = False
+    live: str = ""
+    path: str = ""
 
 
 class Move(Struct, frozen=True):
@@ -128,6 +133,13 @@ class Door(Protocol):
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """The remote's entries, oldest first; one round trip for all slices."""
+        ...
+
+    def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
+        """A mark of what is live on a target, once it is another one than ``mark``.
+
+        None if it is not within so many seconds. It says nothing but that something else is live.
+        """
         ...
 
     def receive(self, given: Slice) -> Received:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mvc.ids import CommitId
 from mvc.remote.door import Received, RemoteHead, Slice, Wanted
+from mvc.remote.live import LiveMark
 from mvc.remote.receiver import PUSHED, place_of, receive
 from mvc.remote.remotes import Remote
 from mvc.remote.sender import head_refs, send
@@ -27,6 +28,7 @@ class FolderDoor:
         self.url = url
         self.context = context
         self._fresh, self._scopes = fresh, scopes
+        self._marks: dict[str, LiveMark] = {}
 
     def head(self) -> RemoteHead:
         """What the repository is now."""
@@ -46,6 +48,12 @@ class FolderDoor:
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """As ``sender.send``."""
         return send(self.context, wanted)
+
+    def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
+        """Looks at the journal until then."""
+        if target not in self._marks:
+            self._marks = {target: LiveMark(self.context, target)}
+        return self._marks[target].other_than(mark, seconds)
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""

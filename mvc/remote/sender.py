@@ -15,6 +15,7 @@ from mvc.model.names import is_report
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
+from mvc.remote.live import LiveSending
 from mvc.remote.merging import TruthReader, held_back
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
@@ -47,9 +48,13 @@ def send(
     """
     snapshot = context.fresh()
     for _ in range(_TRIES):
-        generation, sending = snapshot.generation, None
+        generation = snapshot.generation
+        sending: Sending | LiveSending | None = None
         try:
-            sending = Sending(context, wanted, without)
+            if wanted.live:
+                sending = LiveSending(context, wanted)
+            else:
+                sending = Sending(context, wanted, without)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
@@ -61,7 +66,7 @@ def send(
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
 
 
-def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
+def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending | LiveSending) -> Wanted:
     """What is left to send after the journal was replaced under a transfer: numbers stay."""
     if sending.reached is None:
         return wanted

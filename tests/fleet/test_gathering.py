@@ -85,7 +85,10 @@ def test_what_one_node_may_not_say_holds_no_other_back(
     good = node(folder, "good", tmp_path, first)
     unknown = node(folder, "bad", tmp_path, CommitId(bytes(32)))
     (tmp_path / "thief").mkdir()
-    thief = Reports(tmp_path / "thief", "good"), token(folder, "read", "deploy:nodes/thief/*", name="thief")
+    thief = (
+        Reports(tmp_path / "thief", "good"),
+        token(folder, "read", "deploy:nodes/thief/*", name="thief"),
+    )
     thief[0].served(deployed(first), START + 5)
 
     def send(each: tuple[Reports, str]) -> type[Exception] | None:
