@@ -429,12 +429,13 @@ class _Publication:
         """
         entry = draft.entry(self._operation, self._context.store.now_ns())
         news = draft.is_new
+        check_news(self._scopes, (), adds=news)
         if draft.sent.truths is not None:
             merged = self._merger.merge(draft.sent.truths, own)
             targets = {d.target for d in merged.deployments}
             targets |= {r.target for r in merged.retractions}
             forgets = bool(merged.forgotten or merged.held)
-            check_news(self._scopes, targets, forgets=forgets)
+            check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
             if hold:
                 self._merger.hold(draft.sent.truths, merged)
             entry, news = merged.into(entry), news or merged.is_news

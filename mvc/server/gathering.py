@@ -72,7 +72,7 @@ class Gathering:
 def check_scopes(held: tuple[str, ...], truths: Sequence[Truths]) -> None:
     """Raises RemoteRefused for a target on which its sender may not report."""
     for each in truths:
-        scopes.check_news(held, each.targets, forgets=False)
+        scopes.check_news(held, each.targets)
 
 
 def _publish(door: Door, gathered: Sequence[_Waiting]) -> None:
