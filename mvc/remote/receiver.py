@@ -7,7 +7,7 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from msgspec import Struct, field
@@ -22,16 +22,18 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
-from mvc.maintenance.rewrite_plan import coding_features
 from mvc.model.commit import Commit
-from mvc.remote.door import Move, Place, Received, Slice
-from mvc.remote.merging import Merger, arrived, check_clock, here_again
+from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
+from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again
 from mvc.remote.moves import ref_changes
-from mvc.remote.scopes import check_moves, check_news
+from mvc.remote.places import place_of
+from mvc.remote.scopes import allows, check_moves, check_news, require
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
+from mvc.repo.lookup.commits import Ancestors
+from mvc.repo.lookup.refs import BRANCH, head_refs
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
@@ -46,12 +48,11 @@ from mvc.store.packs.records import (
     read_prefix,
 )
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.types import Bytes
 
-PUSHED, FETCHED = "receive", "fetch"
-"""The operations of entries that came in: pushed by others, or fetched."""
 _TRIES = 8
 _MEMBERS = 1 << 21  # objects and pieces of a slice
 _HEADER = 8 * MIB
@@ -180,17 +181,6 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], held: Iterable[Commi
         held=tuple(held),
         begun=done[0].sequence if done else 0,
     )
-
-
-def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
-    """Versions whose states were forgotten by name here, and must not come back."""
-    marks = (each for recorded in snapshot.forgetting() for each in recorded.entry.forgotten)
-    return frozenset(each.commit for each in marks if each.named)
-
-
-def place_of(snapshot: Snapshot) -> Place:
-    """The end of a journal."""
-    return Place(snapshot.position.sequence, snapshot.position.chain)
 
 
 # -- what was sent ---------------------------------------------------------------------------
@@ -371,7 +361,7 @@ class _Publication:
         self._context, self._drafts = context, drafts
         self._moves, self._local, self._scopes = moves, local, scopes
         self._merger = Merger(context)
-        self._operation = FETCHED if local else PUSHED
+        self._operation = FETCH if local else BROUGHT
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
 
@@ -436,6 +426,7 @@ class _Publication:
             targets |= {r.target for r in merged.retractions}
             forgets = bool(merged.forgotten or merged.held)
             check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
+            self._check_annotated({each.commit for each in merged.evidence})
             if hold:
                 self._merger.hold(draft.sent.truths, merged)
             entry, news = merged.into(entry), news or merged.is_news
@@ -444,6 +435,18 @@ class _Publication:
             changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
             entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
         return entry if news else None
+
+    def _check_annotated(self, ids: Set[CommitId]) -> None:
+        """Raises RemoteRefused for versions of branches to which the sender may not push."""
+        there = ids - self._commits.keys()
+        if not there:
+            return
+        snapshot = self._context.store.snapshot
+        for name, tip in head_refs(snapshot).items():
+            if name.startswith(BRANCH) and not allows(self._scopes, "push", name):
+                held = Ancestors(snapshot, [tip])
+                if any(id_ in held for id_ in there):
+                    require(self._scopes, "push", name)
 
 
 def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:
