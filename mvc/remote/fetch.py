@@ -26,6 +26,7 @@ from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
     PUSHED,
+    REPORTS,
     KnownPlace,
     check_same,
     head_of,
@@ -93,11 +94,13 @@ def fetch(
     *,
     states: str | None = None,
     prune: bool = False,
+    nodes: bool = False,
     progress: Progress | None = None,
 ) -> Fetched:
     """Brings what is new in a remote; durable on return.
 
-    ``states`` says whose states come along, ``prune`` deletes refs of branches that are gone there.
+    ``states`` says whose states come along, ``prune`` deletes refs of branches that are gone there,
+    ``nodes`` brings what nodes report there.
     Raises HistoryMissing for a remote that was rewound or exchanged, RemoteUnreachable,
     RemoteRefused, and the errors of the store.
     """
@@ -110,7 +113,8 @@ def fetch(
         head = door.head()
         return fetch_from(
             context, remote, door, head,
-            wanted=Wanted(states=kinds), prune=prune, progress=progress,
+            wanted=Wanted(states=kinds, reports=nodes or remote.nodes),
+            prune=prune, progress=progress,
         )  # fmt: skip
 
 
@@ -128,13 +132,14 @@ def fetch_from(
     before = place_of(context.fresh())
     known = known_place(context, remote, FETCHED)
     check_same(remote, known, head)
+    told = known_place(context, remote, REPORTS) if wanted.reports else known
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
-    buried, after = by_name(context.fresh()), None if known is None else known.place
+    buried, after = by_name(context.fresh()), None if told is None else told.place
     if known is not None:
         work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
-        if {*known.passed} - {*remote.disbelieved}:  # it is believed by now
-            after = None
+    if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now
+        after = None
     if after != head.place or not _all_here(context, planned):
         have = remote_refs(context, remote.name) or [*branches(context), *tags(context)]
         work.run(
@@ -151,6 +156,8 @@ def fetch_from(
     now = work.known(work.place or head.place)
     if now != known:
         keep_place(context, remote, FETCHED, now)
+    if wanted.reports and now != told:
+        keep_place(context, remote, REPORTS, now)
     _note_told(context, remote, head, before, brought=work.fresh)
     forgotten = by_name(context.fresh()) - buried - work.fresh if work.operations else ()
     return Fetched(

@@ -55,8 +55,8 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     ``lazy``: a missing state is fetched when a command asks for it. ``data``: whether the contents
     of data sets are pushed. ``tombstones``: whether what is forgotten by name there is so here as
-    well; ``deployments``: whether what is deployed or retracted there is. ``states``: whose states
-    ``fetch`` brings (``states_of``).
+    well; ``deployments``: whether what is deployed or retracted there is. ``nodes``: whether
+    ``fetch`` brings what nodes report. ``states``: whose states it brings (``states_of``).
     ``token_file`` (of mode 0600) and ``ca_file`` are for https, ``program`` is mvc at the other end
     of ssh, ``endpoint`` and ``region`` are of buckets.
     """
@@ -67,6 +67,7 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     data: bool = True
     tombstones: bool = True
     deployments: bool = True
+    nodes: bool = False
     states: str = "all"
     token_file: str = ""
     ca_file: str = ""
