@@ -142,15 +142,20 @@ def test_the_example(mvc: Mvc) -> None:
 
 @pytest.mark.long
 def test_torchrun(tmp_path: Path) -> None:
-    Repository.init(tmp_path).close()
+    """Worker 0, which started the coordinator, does not end before that has pushed."""
+    with Repository.init(tmp_path) as repo:
+        repo.remotes.add("origin", tmp_path / "there")
+    Repository.init(tmp_path / "there", bare=True).close()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", SCRIPT, "--settings=rho:0.3,rate:0.05"]
+    command += ["--nproc-per-node=2", SCRIPT, "--settings=rho:0.3,rate:0.05,push:origin"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert small.accuracy(global_models(tmp_path)[-1]) > 0.95
+    with Repository.open(tmp_path) as repo, Repository.open(tmp_path / "there") as there:
+        assert there.live("global").commit == repo.live("global").commit
 
 
 def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc) -> None:
