@@ -270,7 +270,7 @@ def test_a_repository_is_read_without_one_here(line: Line, tmp_path: Path) -> No
 
 
 def test_what_never_came_is_not_counted_as_forgotten(line: Line) -> None:
-    with Repository(line.root / "author") as author:
+    with Repository.open(line.root / "author") as author:
         author.storage.forget(line.ids[1])
         author.push()
     here = line.clone("here", states="last:2")
