@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from mvc.errors import DamagedData, HistoryMissing, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
-from mvc.remote.door import Door, Move, Place, RemoteHead, Slice, Wanted
+from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.merging import here_again
+from mvc.remote.merging import by_name, here_again
 from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
@@ -27,9 +27,9 @@ from mvc.remote.places import (
     head_of,
     keep_place,
     known_place,
+    place_of,
     tips_of,
 )
-from mvc.remote.receiver import by_name, place_of, receive
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import decode_entries
 from mvc.remote.transfer import (
@@ -284,7 +284,7 @@ class _Fetch:
                 records = self.tally.records(each.records)
                 given = replace(each, records=records, moves=_moves(ready))
                 try:
-                    got = receive(self._context, given, local=True)
+                    got = self._receive(given)
                 except HistoryMissing:
                     if wanted.after is None:
                         raise
@@ -303,7 +303,12 @@ class _Fetch:
         """Moves the refs that have not moved yet."""
         left = [u for u in updates if self._context.store.ref(u.local) != u.new]
         if left:
-            receive(self._context, Slice(NOTHING, 0, (), _moves(left)), local=True)
+            self._receive(Slice(NOTHING, 0, (), _moves(left)))
+
+    def _receive(self, given: Slice) -> Received:
+        from mvc.remote.receiver import receive  # a push and an idle fetch need none of it
+
+        return receive(self._context, given, local=True)
 
     def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import cached_property
+from importlib import import_module
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -41,7 +43,6 @@ from mvc.remote.places import (
 )
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows
-from mvc.remote.sender import Incomplete, Sending, begins, send
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.remote.transfer import (
     NOTHING,
@@ -64,6 +65,9 @@ from mvc.repo.lookup.stamping import node, stamp_long
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.types import Progress
+
+if TYPE_CHECKING:
+    from mvc.remote.sender import Incomplete
 
 _AT_ONCE = 1000  # operations whose tombstones go in one slice
 
@@ -117,6 +121,7 @@ def push(
     chosen = options or PushOptions()
     context.fresh()
     with closing(open_door(remote, context)) as door:
+        import_module("mvc.remote.sender")  # while the other end of ssh starts
         work = _Push(context, remote, door, progress=progress)
         if not chosen.dry_run:
             stamp_long(context.store)
@@ -154,6 +159,7 @@ def push_states(
     """
     context.fresh()
     with closing(open_door(remote, context)) as door:
+        import_module("mvc.remote.sender")  # while the other end of ssh starts
         work = _Push(context, remote, door, progress=progress)
         for id_ in versions:
             availability.check_kept(context, id_)
@@ -388,6 +394,8 @@ class _Push:
 
     def forget(self) -> None:
         """Has the remote forget what was forgotten by name, whatever becomes of this push."""
+        from mvc.remote.sender import begins
+
         snapshot = self._context.store.snapshot
         place = None if self._known is None else self._known.place
 
@@ -430,6 +438,8 @@ class _Push:
         """
         snapshot = self._context.store.snapshot
         is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
+        from mvc.remote.sender import Sending
+
         has_data = any(tag.name.startswith(DATA) for tag in tags(self._context))
         if not wanted.versions or (is_whole and not has_data):
             return set()
@@ -469,6 +479,8 @@ class _Push:
         """Without what goes along and the remote would refuse."""
         if not wanted.versions and not wanted.again:
             return
+        from mvc.remote.sender import send
+
         for each in send(self._context, wanted, without=self._without):
             yield self._allowed(each)
 
