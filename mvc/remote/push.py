@@ -388,6 +388,7 @@ class _Push:
         self.denied = frozenset[str]()
         self._last: Slice | None = None
         self._end, self._alone = self.head.place, True  # whether nobody else has written there
+        self._identity = self.head.identity  # an empty bucket has none yet
         known = known_place(context, remote, PUSHED)
         is_same = known is not None and known.identity == self.head.identity
         self._known = known if is_same else None
@@ -550,7 +551,7 @@ class _Push:
     def _took(self, got: Received) -> None:
         self.tally.held.update(dict.fromkeys(got.held))
         self._alone &= (got.begun or got.place.sequence) == self._end.sequence
-        self._end = got.place
+        self._end, self._identity = got.place, self._identity or got.identity
 
     def _counted(self, given: Slice) -> None:
         entries = decode_entries(given.head)
@@ -562,17 +563,16 @@ class _Push:
         if not remote.name:
             return
         noted = _note_refs(context, remote, updates)
-        identity = head.identity or self._door.head().identity  # an empty bucket has none yet
         if not self.denied and self._last is not None and (place := self._last.place) is not None:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
             now = {**head.refs, **{each.name: each.new for each in updates}}
-            known = KnownPlace(identity, place).after(place, tips_of(now))
+            known = KnownPlace(self._identity, place).after(place, tips_of(now))
             keep_place(context, remote, PUSHED, known)
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here
-            keep_place(context, remote, FETCHED, KnownPlace(identity, self._end))
+            keep_place(context, remote, FETCHED, KnownPlace(self._identity, self._end))
 
 
 class _ByValue:
