@@ -33,6 +33,9 @@ BY_VALUE, BY_REFERENCE = "stored", "reference"
 REMOTE = "remotes/"
 """How the full names begin of refs that say where a remote's branches and tags were."""
 
+NODES = "nodes/"
+"""How the targets begin on which nodes report what they serve: ``nodes/NAME/TARGET``."""
+
 _RESERVED = {"con", "prn", "aux", "nul", "conin$", "conout$"}
 _RESERVED |= {port + digit for port in ("com", "lpt") for digit in "123456789¹²³"}
 _SHORT_OF_MVC = re.compile(r"mvc~[0-9]+")  # what Windows calls .mvc in eight letters
@@ -184,6 +187,22 @@ def check_ref(kind: str, name: str) -> str:
             hint="use letters, digits and . _ + / -, starting with a letter or digit",
         )
     return name
+
+
+def check_node(name: str) -> str:
+    """The name of a node in ``nodes/NAME/TARGET``; raises InvalidName."""
+    check_ref("node", name)
+    if "/" in name:
+        raise InvalidName(
+            f"the name of a node has no '/': {printable(name)}",
+            hint="it stands in nodes/NAME/TARGET",
+        )
+    return name
+
+
+def is_report(target: str) -> bool:
+    """Whether what is deployed on a target is what a node reports."""
+    return target.startswith(NODES)
 
 
 def check_author(name: str) -> str:

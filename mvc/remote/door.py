@@ -16,6 +16,9 @@ from mvc.ids import CommitId
 from mvc.store.journal.entries import RefValue
 from mvc.types import Bytes
 
+BROUGHT, FETCH = "receive", "fetch"
+"""The operations of entries that came in: pushed by others, or fetched."""
+
 States = Literal["all", "none"] | int
 """Whose states travel with the versions: those of all, of none, or of the last so many."""
 
@@ -60,6 +63,9 @@ class Wanted(Struct, frozen=True):
     wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
     ``due``: versions that it has from elsewhere, of which it gets all that is said.
+    ``live``: a target; then it wants one slice, with nothing but the version that is live there,
+    of its records those of ``path`` (by default its only model), and the deployment. ``have`` are
+    then versions whose ``path`` it has, and nothing of their history.
     """
 
     after: Place | None = None
@@ -70,6 +76,8 @@ class Wanted(Struct, frozen=True):
     again: tuple[CommitId, ...] = ()
     without: frozenset[CommitId] = frozenset()
     due: tuple[CommitId, ...] = ()
+    live: str = ""
+    path: str = ""
 
 
 class Move(Struct, frozen=True):
@@ -126,6 +134,13 @@ class Door(Protocol):
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """The remote's entries, oldest first; one round trip for all slices."""
+        ...
+
+    def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
+        """A mark of what is live on a target, once it is another one than ``mark``.
+
+        None if it is not within so many seconds. It says nothing but that something else is live.
+        """
         ...
 
     def receive(self, given: Slice) -> Received:

@@ -14,12 +14,13 @@ from mvc.model.commit import Commit
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
+from mvc.remote.live import LiveSending
 from mvc.remote.merging import TruthReader, held_back
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head_refs
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded
@@ -46,9 +47,13 @@ def send(
     """
     snapshot = context.fresh()
     for _ in range(_TRIES):
-        generation, sending = snapshot.generation, None
+        generation = snapshot.generation
+        sending: Sending | LiveSending | None = None
         try:
-            sending = Sending(context, wanted, without)
+            if wanted.live:
+                sending = LiveSending(context, wanted)
+            else:
+                sending = Sending(context, wanted, without)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
@@ -60,7 +65,7 @@ def send(
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
 
 
-def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
+def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending | LiveSending) -> Wanted:
     """What is left to send after the journal was replaced under a transfer: numbers stay."""
     if sending.reached is None:
         return wanted
@@ -71,18 +76,6 @@ def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
         at = recorded.after
     place = Place(at.sequence, at.chain, sending.reached.seen)
     return replace(wanted, after=place, have=wanted.have | sending.gone)
-
-
-def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
-    """Branches and tags with their prefixes, by name."""
-    found = {}
-    for prefix in (BRANCH, TAG):
-        for name, recorded in snapshot.refs_under(prefix):
-            changes = () if recorded is None else recorded.entry.refs
-            value = next((c.new for c in reversed(changes) if c.name == name), None)
-            if isinstance(value, CommitId):
-                found[name] = value
-    return found
 
 
 class _Version(Struct):

@@ -1,4 +1,5 @@
-"""The protocol of a server, as an ASGI application: ``v1/head``, ``v1/send``, ``v1/receive``.
+"""The protocol of a server, as an ASGI application: ``v1/head``, ``v1/live``, ``v1/send`` and
+``v1/receive``.
 
 The same application answers over TLS, a Unix socket and ssh's pipes. What takes long runs in
 threads, and its answer is a row of frames (``mvc.remote.wire``), so that a client hears that the
@@ -29,7 +30,7 @@ from mvc.io.clock import Clock
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import RemoteHead, Wanted
+from mvc.remote.door import Wanted
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
@@ -42,6 +43,8 @@ UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
 """Requests that wait for news."""
+WATCHES = 256
+"""Repositories, and targets in them, of whose news somebody waits."""
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
@@ -71,13 +74,14 @@ class Application:
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[tuple[str, str], _Watch] = {}
         self.asgi = Starlette(
             routes=[
                 Route(f"{prefix}/v1/{name}", self._answering(endpoint), methods=methods)
                 for prefix in ("", "/{repository:path}")
                 for name, endpoint, methods in (
                     ("head", self._head, ["GET"]),
+                    ("live", self._live, ["GET"]),
                     ("send", self._send, ["POST"]),
                     ("receive", self._receive, ["GET", "POST"]),
                 )
@@ -162,46 +166,75 @@ class Application:
         after = request.query_params.get("after")
         head = await self._run(served.head)
         if after is not None and head.place.chain.hex() == after:
-            head = await self._news(served, after, _seconds(request.query_params.get("wait")))
+            head = await self._news(
+                (served.name, ""), served.journal, served.head,
+                lambda head: head.place.chain.hex() != after, _seconds(request),
+            )  # fmt: skip
         tag = f'"{head.place.chain.hex()}"'
         if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
         said = wire.encode_head(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
         return Response(said, media_type=wire.CONTENT, headers={"ETag": tag})
 
-    async def _news(self, served: Served, after: str, seconds: float) -> RemoteHead:
-        """The head once its chain is another one, or after so many seconds."""
-        if self._waits >= WAITING:
+    async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
+        """A mark of what is live on a target: what else is recorded wakes nobody who waits."""
+        scopes.require(caller.scopes, "read")
+        target, known = request.query_params.get("target", ""), request.query_params.get("mark")
+        look = partial(served.live, target)
+        mark = await self._run(look)
+        if mark == known:
+            mark = await self._news(
+                (served.name, target), look, look, lambda mark: mark != known, _seconds(request)
+            )
+        if mark == known:
+            return Response(status_code=304)
+        return Response(mark, media_type=wire.CONTENT)
+
+    async def _news(
+        self, key: tuple[str, str], watched: Callable[[], object], look: Callable[[], _T],
+        is_new: Callable[[_T], bool], seconds: float,
+    ) -> _T:  # fmt: skip
+        """What ``look`` returns once it is new, or after so many seconds.
+
+        ``watched``, of which one is called for all with this ``key``, then returns something else.
+        """
+        if self._waits >= WAITING or (key not in self._watches and len(self._watches) >= WATCHES):
             raise _Full
-        watch = self._watches.setdefault(served.name, _Watch())
+        watch = self._watches.setdefault(key, _Watch())
         self._waits += 1
         watch.waiting += 1
+        deadline = time.monotonic() + seconds
         try:
             if watch.task is None:
-                watch.task = asyncio.create_task(self._watch(served, watch))
-            changed = watch.changed
-            head = await self._run(served.head)  # it may have changed before anybody watched
-            if head.place.chain.hex() == after:
+                watch.task = asyncio.create_task(self._watch(key, watch, watched))
+            while True:
+                changed = watch.changed
+                found = await self._run(look)  # it may have changed before anybody watched
+                left = deadline - time.monotonic()
+                if is_new(found) or left <= 0 or self._stopping():
+                    return found
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), seconds)
-                head = await self._run(served.head)
-            return head
+                    await asyncio.wait_for(changed.wait(), left)
         finally:
             self._waits -= 1
             watch.waiting -= 1
 
-    async def _watch(self, served: Served, watch: _Watch) -> None:
-        """Looks at the journal for all who wait, as long as somebody does."""
-        seen = served.journal()
+    async def _watch(
+        self, key: tuple[str, str], watch: _Watch, watched: Callable[[], object]
+    ) -> None:
+        """Looks for all who wait, as long as somebody does."""
+        seen: object = None
         try:
             while watch.waiting and not self._stopping():
-                await asyncio.sleep(self._poll)
                 with suppress(MvcError):
-                    if (now := served.journal()) != seen:
+                    if (now := await self._run(watched)) != seen:
                         seen = now
                         watch.wake()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(watch.hint.wait(), self._poll)
+                watch.hint.clear()
         finally:
-            watch.task = None
+            self._watches.pop(key, None)
             watch.wake()
 
     # -- send ----------------------------------------------------------------------------
@@ -300,8 +333,9 @@ class Application:
 
         def ended() -> None:
             self._proofs -= 1
-            if (watch := self._watches.get(served.name)) is not None:
-                watch.wake()
+            for (name, _), watch in self._watches.items():
+                if name == served.name:
+                    watch.hint.set()
 
         return _Frames(self._working(publish), ended)
 
@@ -340,12 +374,13 @@ class Application:
 
 
 class _Watch:
-    """Those who wait for news of one repository."""
+    """Those who wait for news of one repository, or target. ``hint``: there may be some."""
 
     def __init__(self) -> None:
         self.waiting = 0
         self.task: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
+        self.hint = asyncio.Event()
 
     def wake(self) -> None:
         """Has all who wait look again."""
@@ -442,7 +477,8 @@ def _number(text: str | None) -> int:
     return int(text)
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(request: Request) -> float:
+    text = request.query_params.get("wait")
     return min(float(text), wire.WAIT) if text and text.isascii() and text.isdecimal() else 0.0
 
 

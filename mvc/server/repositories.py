@@ -12,6 +12,7 @@ from mvc.errors import MvcError, RemoteRefused, StorageFull
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.remote.door import RemoteHead
 from mvc.remote.folder import FolderDoor
+from mvc.remote.live import LiveMark
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
@@ -21,6 +22,8 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 _DEEPEST = 8
 _OPEN = 64
 """Repositories that stay open."""
+_MARKS = 256
+"""Targets of a repository whose live version is remembered."""
 
 
 class Served:
@@ -38,6 +41,7 @@ class Served:
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
         self._promised: dict[str, int] = {}
+        self._marks = OrderedDict[str, LiveMark]()
 
     def is_in_place(self) -> bool:
         """Whether its folder is still the one that was opened."""
@@ -66,6 +70,17 @@ class Served:
             head = self.door().head()
             self._head = (journal, head)
             return head
+
+    def live(self, target: str) -> str:
+        """The mark of what is live on a target. Raises InvalidName."""
+        with self._lock:
+            mark = self._marks.get(target)
+            if mark is None:
+                mark = self._marks[target] = LiveMark(self._context, target)
+            self._marks.move_to_end(target)
+            while len(self._marks) > _MARKS:
+                self._marks.popitem(last=False)
+            return mark.now()
 
     def reserve(self, upload: str, size: int) -> None:
         """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.

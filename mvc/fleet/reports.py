@@ -1,0 +1,182 @@
+"""What a node has served, as reports that wait beside its file until a remote has them.
+
+A report is a deployment on ``nodes/NAME/TARGET`` at the node's own time. Its id follows from what
+it says, so that a report whose answer was lost is sent again and counts once. The queue is a text
+file: a line for each report that waits, and for the newest one of each target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from blake3 import blake3
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from mvc.errors import HistoryMissing, InvalidName, InvalidTime, MvcError, RemoteRefused
+from mvc.ids import DIGEST_SIZE
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem
+from mvc.limits import MIB
+from mvc.model.names import NODES, check_node, check_ref, is_report
+from mvc.remote.door import Door, Slice
+from mvc.remote.merging import AHEAD_NS, SentDeployment, Truths
+from mvc.remote.slices import Sent, encode_entries
+from mvc.store.journal.stamps import node_of
+
+QUEUE = "reports"
+"""The file in the folder beside what a node serves."""
+MOST = 10_000
+"""Reports that wait; the oldest ones go for newer ones."""
+_AT_ONCE = 256
+_REFUSALS = 32  # of one call
+_LARGEST = 8 * MIB
+_REFUSED = (HistoryMissing, InvalidName, InvalidTime, RemoteRefused)
+
+
+class _Report(Struct, frozen=True, array_like=True):
+    """``commit`` is served for ``target`` (``nodes/NAME/TARGET``) from ``time_ns`` on."""
+
+    target: str
+    commit: Annotated[bytes, Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+    time_ns: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    delivered: bool = False
+
+    @property
+    def sent(self) -> SentDeployment:
+        node = node_of("/".join(self.target.split("/", 2)[:2]))
+        at = self.time_ns
+        return SentDeployment(self.target, at, self.commit, node, recorded_ns=at, hybrid_ns=at)
+
+
+class Reports:
+    """The queue in ``folder`` of the node ``name``; its caller sees to it that no other has it.
+
+    Raises InvalidName.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        *,
+        fs: FileSystem | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = check_node(name)
+        self._file = folder / QUEUE
+        self._fs, self._clock = fs or FileSystem(), clock or Clock()
+
+    @property
+    def waiting(self) -> int:
+        """How many reports no remote has yet."""
+        return sum(not each.delivered for each in self._read())
+
+    def served(self, deployment: SentDeployment, when_ns: int) -> None:
+        """Notes what is served since a moment by this node's clock; durable on return.
+
+        What the newest note of the target says already is passed over, so that it may be called
+        again for what an interrupted process may not have noted. Times of a target ascend, also
+        where the clock was set back.
+        """
+        target = f"{NODES}{self.name}/{deployment.target}"
+        rows = self._read()
+        before = next((each for each in reversed(rows) if each.target == target), None)
+        if before is not None and before.time_ns > when_ns + AHEAD_NS:
+            # The clock was far ahead: no remote takes what was noted then.
+            rows = [each for each in rows if each.time_ns <= when_ns + AHEAD_NS]
+            before = next((each for each in reversed(rows) if each.target == target), None)
+        if before is not None:
+            if before.commit == deployment.commit:
+                return
+            when_ns = max(when_ns, before.time_ns + 1)
+        self._write([*rows, _Report(target, bytes(deployment.commit), when_ns)])
+
+    def send(self, door: Door) -> None:
+        """Gives a remote the reports that wait, the oldest first.
+
+        What the remote has durably leaves the queue. What it refuses stays and is offered again by
+        the next call; the others go on. Raises what it was refused for, and RemoteUnreachable.
+        """
+        waiting = [each for each in self._read() if not each.delivered]
+        if not waiting:
+            return
+        delivery = _Delivery(door, self._clock)
+        try:
+            for at in range(0, len(waiting), _AT_ONCE):
+                delivery.give(waiting[at : at + _AT_ONCE])
+        finally:
+            if delivery.done:
+                rows = self._read()
+                self._write(replace(r, delivered=True) if r in delivery.done else r for r in rows)
+        if delivery.refusal is not None:
+            raise delivery.refusal
+
+    # -- the file ------------------------------------------------------------------------
+
+    def _read(self) -> list[_Report]:
+        """All rows that are sound, in the order in which they were noted."""
+        if self._fs.stat(self._file) is None:
+            return []
+        with self._fs.open_read(self._file) as file:
+            return list(_rows(file.read(0, _LARGEST)))
+
+    def _write(self, rows: Iterable[_Report]) -> None:
+        kept = list(rows)
+        newest = {each.target: each for each in kept}
+        kept = [each for each in kept if not each.delivered or each is newest[each.target]]
+        lines = map(msgspec.json.encode, kept[-MOST:])
+        data = b"".join(b"%s %s\n" % (_check(text), text) for text in lines)
+        self._fs.write_atomic(self._file, data)
+
+
+class _Delivery:
+    """One call's way through a door. ``done``: what the remote has."""
+
+    def __init__(self, door: Door, clock: Clock) -> None:
+        self._door, self._clock = door, clock
+        self.done = set[_Report]()
+        self.refusal: MvcError | None = None
+        self._refusals = 0
+
+    def give(self, rows: Sequence[_Report]) -> None:
+        """Has the remote take reports, all at once or, if it refuses one, in parts."""
+        if not rows or self._refusals > _REFUSALS:
+            return
+        try:
+            self._offer(rows)
+        except _REFUSED as error:
+            self.refusal = error
+            self._refusals += 1
+            if len(rows) == 1:
+                return
+            half = len(rows) // 2
+            self.give(rows[half:])
+            self.give(rows[:half])
+
+    def _offer(self, rows: Sequence[_Report]) -> None:
+        now = self._clock.now_ns()
+        entries = [Sent(truths=Truths(now, deployments=(each.sent,))) for each in rows]
+        self._door.receive(Slice(encode_entries(entries), 0, ()))
+        self.done.update(rows)
+
+
+def _rows(data: bytes) -> Iterator[_Report]:
+    for line in data.splitlines():
+        check, _, text = line.partition(b" ")
+        if check == _check(text):
+            with suppress(msgspec.MsgspecError, ValueError, InvalidName):
+                row = _decoder.decode(text)
+                if is_report(check_ref("target", row.target)):
+                    yield row
+
+
+def _check(text: bytes) -> bytes:
+    return blake3(text).hexdigest(8).encode()
+
+
+_decoder = msgspec.json.Decoder(_Report)
