@@ -558,7 +558,7 @@ def is_no_http(error: BaseException) -> bool:
     return any(
         isinstance(each, HTTPException)
         and not isinstance(each, RemoteDisconnected | IncompleteRead)
-        and not (isinstance(each, BadStatusLine) and _CUT_STATUS.fullmatch(str(each.line)))
+        and not (isinstance(each, BadStatusLine) and _CUT_STATUS.fullmatch(str(each)))
         for each in _causes(error)
     )
 

@@ -70,10 +70,13 @@ class Upload:
         self._fs, self._path = fs, path
         self._answer = path.with_name(path.name + _ANSWER)
 
-    @property
-    def size(self) -> int:
-        """Its bytes that are here."""
+    def settled_size(self) -> int:
+        """Its bytes that are here. Raises InUse where a request may still bring some."""
         facts = self._fs.stat(self._path, follow=False)
+        if facts is None:
+            return 0
+        with self.lock():
+            facts = self._fs.stat(self._path, follow=False)
         return 0 if facts is None else facts.size
 
     def lock(self) -> FileLock:
@@ -92,13 +95,14 @@ class Upload:
 
     @contextmanager
     def appending(self, at: int) -> Iterator[Callable[[Bytes], None]]:
-        """Takes bytes from ``at`` on; what arrived stays whatever happens. Raises RemoteRefused."""
+        """Takes bytes from ``at`` on; what arrived stays whatever happens.
+
+        Raises InUse where a request whose connection broke has brought some since the client
+        asked: it asks again.
+        """
         with self._fs.open_write(self._path, create=True) as file:
             if file.position != at:
-                raise RemoteRefused(
-                    f"this upload has {file.position} bytes, and not {at}",
-                    hint="run it again: what was received whole stays",
-                )
+                raise InUse
             yield lambda data: file.write((data,))
 
     def publish(self, door: Door) -> Received:
