@@ -73,14 +73,17 @@ class Upload:
         self._fs, self._path = fs, path
         self._answer = path.with_name(path.name + _ANSWER)
 
-    def settled_size(self) -> int:
-        """Its bytes that are here. Raises InUse where a request may still bring some."""
+    @property
+    def size(self) -> int:
+        """Its bytes that are here."""
         facts = self._fs.stat(self._path, follow=False)
-        if facts is None:
-            return 0
-        with self.lock():
-            facts = self._fs.stat(self._path, follow=False)
         return 0 if facts is None else facts.size
+
+    def settled_size(self) -> int:
+        """``size``. Raises InUse where a request may still bring some: its bytes are in memory."""
+        if self._fs.stat(self._path, follow=False) is not None:
+            self.lock().release()
+        return self.size
 
     def lock(self) -> FileLock:
         """Keeps other requests away until it is released. Raises InUse."""
