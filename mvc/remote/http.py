@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -45,6 +46,8 @@ _PATIENCE = 600.0
 """Seconds for which a server that is busy is asked again."""
 _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
+_CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")
+"""The first line of an answer, when the connection was cut in it."""
 
 Explain = Callable[[BaseException], MvcError]
 """Makes the error that the user sees of one that a connection had."""
@@ -554,6 +557,7 @@ def is_no_http(error: BaseException) -> bool:
     return any(
         isinstance(each, HTTPException)
         and not isinstance(each, RemoteDisconnected | IncompleteRead)
+        and not (isinstance(each, BadStatusLine) and _CUT_STATUS.fullmatch(str(each)))
         for each in _causes(error)
     )
 

@@ -418,7 +418,7 @@ class Application:
         may_push(caller.scopes)
         upload = served.uploads.find(request.query_params.get("upload", ""))
         if request.method == "GET":
-            size = await self._run(lambda: upload.size)
+            size = await self._run(upload.settled_size)
             return Response(str(size), media_type=wire.CONTENT)
         try:
             leave = self._uploads.take(caller)
@@ -529,6 +529,9 @@ class Application:
             left = await self._run(upload.left)
             if at == 0:  # there must be room for what it says that it has
                 await self._run(served.reserve, upload.id, left)
+        except InUse:
+            await _drained(request)
+            raise
         except (StorageFull, DamagedData):  # what came would keep the disk full for everybody
             await self._run(upload.delete)
             if not whole:
