@@ -10,14 +10,14 @@ the tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, InvalidPipeline, ReadOnly
+from mvc.errors import Busy, DamagedData, ReadOnly
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
@@ -32,6 +32,7 @@ from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.publishing.rewrite import Rewrite
+from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.store.writing.bases import Recovers, StoredBase
@@ -111,15 +112,6 @@ def check_writable(store: Store, what: str) -> None:
             hint="check the permissions of the folder, or work on a copy that can be written",
         )
     store.now_ns()
-
-
-def coding_features(members: Iterable[Member]) -> frozenset[str]:
-    """The features that the codings of these need."""
-    found: set[str] = set()
-    for text in {member.coding.pipeline for member in members} - {"patch"}:
-        with suppress(InvalidPipeline):
-            found |= Pipeline.parse(text).features
-    return frozenset(found)
 
 
 def encoding_policy(config: Config) -> Policy:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -30,8 +31,7 @@ from mvc.model.names import check_ref, printable
 from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.doors import check_folder, open_door
 from mvc.remote.fetch import Fetched, fetch_from
-from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, tips_of
-from mvc.remote.receiver import place_of
+from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, place_of, tips_of
 from mvc.remote.remotes import (
     DEFAULT,
     Remote,
@@ -209,6 +209,7 @@ def _build(
     with _opened(beside, fs, config) as context:
         add_remote(context, remote, force=True)
         with closing(open_door(remote, context)) as door:
+            import_module("mvc.remote.receiver")  # while the other end of ssh starts
             there = door.head()
             to = _current(there, remote, options)
             done = fetch_from(

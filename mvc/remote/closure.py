@@ -8,7 +8,6 @@ version forgotten by name has, never goes: what needs it is encoded anew.
 
 from __future__ import annotations
 
-import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -19,7 +18,6 @@ from msgspec import Struct, field
 from mvc.errors import DamagedData
 from mvc.ids import BlobId, ManifestId
 from mvc.limits import MIB, PIECE
-from mvc.maintenance.rewrite_plan import encoding_policy
 from mvc.model.hashing import pieces, verify_pieces
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
@@ -33,8 +31,6 @@ from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PACKS, PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
-from mvc.store.writing.full_or_delta import Policy
-from mvc.store.writing.pieces import Piece
 from mvc.types import Bytes
 
 _RESOLVED = 1 << 16
@@ -240,6 +236,10 @@ class Closure:
         self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]
     ) -> RecordSpool:
         """Objects in full, each encoded anew from verified bytes."""
+        from mvc.maintenance.rewrite_plan import encoding_policy  # all seldom needed
+        from mvc.store.writing.full_or_delta import Policy
+        from mvc.store.writing.pieces import Piece
+
         store, spool = self._context.store, RecordSpool()
         policy = Policy(encoding_policy(self._context.config).pipeline, reset=True)
         with closing(store.object_writer(spool, policy)) as writer:
@@ -288,6 +288,8 @@ class RecordSpool:
     """Records that were encoded anew, in a temporary file."""
 
     def __init__(self) -> None:
+        import tempfile
+
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # it lives as long as the spool
         self.size = 0
 

@@ -16,6 +16,9 @@ from mvc.ids import CommitId
 from mvc.store.journal.entries import RefValue
 from mvc.types import Bytes
 
+BROUGHT, FETCH = "receive", "fetch"
+"""The operations of entries that came in: pushed by others, or fetched."""
+
 States = Literal["all", "none"] | int
 """Whose states travel with the versions: those of all, of none, or of the last so many."""
 

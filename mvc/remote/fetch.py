@@ -18,9 +18,9 @@ from mvc.errors import DamagedData, HistoryMissing, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import REMOTE
-from mvc.remote.door import Door, Move, Place, RemoteHead, Slice, Wanted
+from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.merging import here_again
+from mvc.remote.merging import by_name, here_again
 from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
@@ -30,9 +30,9 @@ from mvc.remote.places import (
     head_of,
     keep_place,
     known_place,
+    place_of,
     tips_of,
 )
-from mvc.remote.receiver import by_name, place_of, receive
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.repo.context import Context
@@ -329,11 +329,8 @@ class _Fetch:
                 known = self._new_among(entries)
                 ready = [u for u in waiting if self._is_here(u.new, known)]
                 try:
-                    got = receive(
-                        self._context,
-                        replace(each, records=self._counted(each.records), moves=_moves(ready)),
-                        local=True,
-                    )
+                    records = self._counted(each.records)
+                    got = self._receive(replace(each, records=records, moves=_moves(ready)))
                 except HistoryMissing:
                     if wanted.after is None:
                         raise
@@ -350,7 +347,12 @@ class _Fetch:
         """Moves the refs that have not moved yet."""
         left = [u for u in updates if self._context.store.ref(u.local) != u.new]
         if left:
-            receive(self._context, Slice(encode_entries(()), 0, (), _moves(left)), local=True)
+            self._receive(Slice(encode_entries(()), 0, (), _moves(left)))
+
+    def _receive(self, given: Slice) -> Received:
+        from mvc.remote.receiver import receive  # a push and an idle fetch need none of it
+
+        return receive(self._context, given, local=True)
 
     def _new_among(self, entries: Iterable[Sent]) -> set[CommitId]:
         """The versions of a slice that are new here."""

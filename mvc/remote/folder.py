@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mvc.ids import CommitId
-from mvc.remote.door import Received, RemoteHead, Slice, Wanted
+from mvc.remote.door import BROUGHT, Received, RemoteHead, Slice, Wanted
 from mvc.remote.live import LiveMark
-from mvc.remote.receiver import PUSHED, place_of, receive
+from mvc.remote.places import place_of
 from mvc.remote.remotes import Remote
-from mvc.remote.sender import head_refs, send
 from mvc.repo.context import Context
-from mvc.repo.lookup.refs import HEAD
+from mvc.repo.lookup.refs import HEAD, head_refs
 from mvc.repo.opening import open_context
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
@@ -47,6 +46,8 @@ class FolderDoor:
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """As ``sender.send``."""
+        from mvc.remote.sender import send  # more than a question needs
+
         return send(self.context, wanted)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
@@ -57,6 +58,8 @@ class FolderDoor:
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""
+        from mvc.remote.receiver import receive  # more than a question needs
+
         return receive(self.context, given, fresh=self._fresh, scopes=self._scopes)
 
     def close(self) -> None:
@@ -69,7 +72,7 @@ def _unnamed(snapshot: Snapshot) -> tuple[CommitId, ...]:
     found, behind = dict[CommitId, None](), set[CommitId]()
     for recorded in snapshot.newest_first():
         entry = recorded.entry
-        if entry.operation != PUSHED or entry.refs:
+        if entry.operation != BROUGHT or entry.refs:
             break
         for commit in entry.commits:
             found[commit.id] = None

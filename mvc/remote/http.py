@@ -14,8 +14,10 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import urllib3
@@ -398,7 +400,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
     headers = {}
     if remote.url.startswith("unix:"):
         path, prefix = _socket(fs, remote.url.removeprefix("unix:"))
-        pool: HTTPConnectionPool = _UnixPool(path)
+        pool: HTTPConnectionPool = LinePool(partial(_UnixLine, path))
         secure = True
     else:
         parts = urlsplit(remote.url)
@@ -456,29 +458,64 @@ def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
     )
 
 
-class _UnixConnection(HTTPConnection):
-    """A connection to the socket that its 'host' names."""
+class Line(Protocol):
+    """A way to the other end that is no call of a host and a port."""
 
-    path = ""
+    socket: socket.socket
+
+    def end(self) -> None:
+        """Lets go of it."""
+        ...
+
+
+class _LineConnection(HTTPConnection):
+    """A connection by what ``dial`` returns."""
+
+    dial: Callable[[], Line]
+    line: Line | None = None
 
     def _new_conn(self) -> socket.socket:
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            made.settimeout(_CONNECT)
-            made.connect(self.path)
+            self.line = self.dial()
         except OSError as error:
-            made.close()
             raise urllib3.exceptions.NewConnectionError(self, str(error)) from error
-        return made
+        return self.line.socket
+
+    def close(self) -> None:
+        super().close()
+        if self.line is not None:
+            self.line.end()
+            self.line = None
 
 
-class _UnixPool(HTTPConnectionPool):
-    """Connections to a Unix socket."""
+class LinePool(HTTPConnectionPool):
+    """Connections that are dialled; ``closing`` is called when it is closed."""
+
+    def __init__(self, dial: Callable[[], Line], closing: Callable[[], None] | None = None) -> None:
+        self.ConnectionCls = type("_Dialled", (_LineConnection,), {"dial": staticmethod(dial)})
+        self._closing = closing
+        super().__init__("localhost", maxsize=2)
+
+    def close(self) -> None:
+        super().close()
+        if self._closing is not None:
+            self._closing()
+
+
+class _UnixLine:
+    """A connection to a Unix socket."""
 
     def __init__(self, path: str) -> None:
-        kind = type("_UnixConnectionTo", (_UnixConnection,), {"path": path})
-        self.ConnectionCls = kind
-        super().__init__("localhost", maxsize=2)
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self.socket.settimeout(_CONNECT)
+            self.socket.connect(path)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def end(self) -> None:
+        self.socket.close()
 
 
 def _unreachable(url: str, error: BaseException) -> MvcError:

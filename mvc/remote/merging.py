@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from mvc.errors import DamagedData, HistoryMissing, RefConflict, RemoteRefused, StateForgotten
 from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
-from mvc.maintenance.forget import check_forgettable
 from mvc.model.canonical import decode_text, encode_text
 from mvc.model.names import check_ref
 from mvc.repo.context import Context
@@ -342,6 +341,12 @@ def check_clock(time_ns: int, now_ns: int, what: str) -> None:
         )
 
 
+def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
+    """Versions whose states were forgotten by name here, and must not come back."""
+    marks = (each for recorded in snapshot.forgetting() for each in recorded.entry.forgotten)
+    return frozenset(each.commit for each in marks if each.named)
+
+
 def here_again(context: Context, ids: Iterable[CommitId]) -> tuple[CommitId, ...]:
     """Those whose state was forgotten by rule, for the entry that brings their states.
 
@@ -430,6 +435,8 @@ def _forgotten(
     marks: list[Forgotten] = []
     again: list[Weights] = []
     held: list[CommitId] = []
+    if truths.tombstones:
+        from mvc.maintenance.forget import check_forgettable  # far more than a transfer needs
     for sent in truths.tombstones:
         id_ = CommitId(sent.commit)
         known = context.store.snapshot.forgetting(id_)

@@ -15,6 +15,7 @@ from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import leading_to
 from mvc.store.journal.entries import RefValue
+from mvc.store.snapshot import Snapshot
 
 FETCHED = "place"
 """Up to where the remote's journal was read."""
@@ -42,6 +43,11 @@ class KnownPlace(Struct, frozen=True):
         ids = [CommitId(id_) for id_ in self.tips if len(id_) == DIGEST_SIZE]
         told = [id_ for id_ in ids if context.store.has_commit(id_)]
         return leading_to(context.fresh(), tips, told)
+
+
+def place_of(snapshot: Snapshot) -> Place:
+    """The end of a journal."""
+    return Place(snapshot.position.sequence, snapshot.position.chain)
 
 
 def tips_of(refs: Mapping[str, RefValue]) -> list[CommitId]:

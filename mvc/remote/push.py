@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -39,7 +41,6 @@ from mvc.remote.places import (
 )
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows
-from mvc.remote.sender import Sending, send
 from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
@@ -51,6 +52,9 @@ from mvc.repo.lookup.stamping import node, stamp_long
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
 from mvc.types import Bytes, Progress
+
+if TYPE_CHECKING:
+    from mvc.remote.sender import Sending
 
 _TRIES = 4
 _NOTHING = encode_entries(())
@@ -117,6 +121,7 @@ def push(
     chosen = options or PushOptions()
     context.fresh()
     with closing(open_door(remote, context)) as door:
+        import_module("mvc.remote.sender")  # while the other end of ssh starts
         head = head_of(door, context, remote)
         if not chosen.dry_run:
             stamp_long(context.store)
@@ -157,6 +162,7 @@ def push_states(
     """
     context.fresh()
     with closing(open_door(remote, context)) as door:
+        import_module("mvc.remote.sender")  # while the other end of ssh starts
         head = head_of(door, context, remote)
         work = _Push(context, remote, door, head=head, progress=progress)
         for id_ in versions:
@@ -420,7 +426,7 @@ class _Push:
         is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
         if is_whole or not wanted.versions:
             return
-        sending = Sending(self._context, wanted, self._without)
+        sending = self._sending(wanted)
         self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
         outside = []
         for each in sending.lacks():
@@ -441,11 +447,16 @@ class _Push:
                 outside.append(id_)
         self.outside = tuple(sorted(outside))
 
+    def _sending(self, wanted: Wanted) -> Sending:
+        from mvc.remote.sender import Sending
+
+        return Sending(self._context, wanted, self._without)
+
     def needed(self, wanted: Wanted) -> set[CommitId]:
         """The versions that travel because others need them."""
         if not wanted.versions or not any(t.name.startswith(DATA) for t in tags(self._context)):
             return set()
-        sending = Sending(self._context, wanted, self._without)
+        sending = self._sending(wanted)
         return {needed for commit in sending.versions for needed in commit.needs}
 
     @property
@@ -459,6 +470,8 @@ class _Push:
         """Without what goes along and the remote would refuse."""
         if not wanted.versions and not wanted.again:
             return
+        from mvc.remote.sender import send
+
         for each in send(self._context, wanted, without=self._without):
             yield self._allowed(each)
 

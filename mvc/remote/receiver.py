@@ -22,11 +22,11 @@ from mvc.errors import (
 )
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
-from mvc.maintenance.rewrite_plan import coding_features
 from mvc.model.commit import Commit
-from mvc.remote.door import Move, Place, Received, Slice
-from mvc.remote.merging import Merger, check_clock, here_again
+from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
+from mvc.remote.merging import Merger, by_name, check_clock, here_again
 from mvc.remote.moves import ref_changes
+from mvc.remote.places import place_of
 from mvc.remote.scopes import check_moves, check_news
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
@@ -46,12 +46,11 @@ from mvc.store.packs.records import (
     read_prefix,
 )
 from mvc.store.publishing.publish import ConcurrentRewrite
+from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.writing.pack_writer import PackWriter
 from mvc.types import Bytes
 
-PUSHED, FETCHED = "receive", "fetch"
-"""The operations of entries that came in: pushed by others, or fetched."""
 _TRIES = 8
 _MEMBERS = 1 << 21  # objects and pieces of a slice
 _HEADER = 8 * MIB
@@ -180,17 +179,6 @@ def _received(snapshot: Snapshot, done: Sequence[Recorded], held: Iterable[Commi
         held=tuple(held),
         begun=done[0].sequence if done else 0,
     )
-
-
-def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
-    """Versions whose states were forgotten by name here, and must not come back."""
-    marks = (each for recorded in snapshot.forgetting() for each in recorded.entry.forgotten)
-    return frozenset(each.commit for each in marks if each.named)
-
-
-def place_of(snapshot: Snapshot) -> Place:
-    """The end of a journal."""
-    return Place(snapshot.position.sequence, snapshot.position.chain)
 
 
 # -- what was sent ---------------------------------------------------------------------------
@@ -390,7 +378,7 @@ class _Publication:
         self._context, self._drafts = context, drafts
         self._moves, self._local, self._scopes = moves, local, scopes
         self._merger = Merger(context)
-        self._operation = FETCHED if local else PUSHED
+        self._operation = FETCH if local else BROUGHT
         self._commits = {commit.id: commit for draft in drafts for commit in draft.fresh}
         self.held: dict[CommitId, None] = {}
 

@@ -20,7 +20,7 @@ from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.commits import Ancestors, newest_first
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head_refs
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 from mvc.store.journal.frames import GENESIS, Position, Recorded
@@ -76,18 +76,6 @@ def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending | LiveSending) ->
         at = recorded.after
     place = Place(at.sequence, at.chain, sending.reached.seen)
     return replace(wanted, after=place, have=wanted.have | sending.gone)
-
-
-def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
-    """Branches and tags with their prefixes, by name."""
-    found = {}
-    for prefix in (BRANCH, TAG):
-        for name, recorded in snapshot.refs_under(prefix):
-            changes = () if recorded is None else recorded.entry.refs
-            value = next((c.new for c in reversed(changes) if c.name == name), None)
-            if isinstance(value, CommitId):
-                found[name] = value
-    return found
 
 
 class _Version(Struct):

@@ -15,19 +15,19 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import urllib3
 from msgspec import Struct
-from urllib3.connection import HTTPConnection
-from urllib3.connectionpool import HTTPConnectionPool
 
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, WrongUsage
 from mvc.model.names import printable
-from mvc.remote.http import Client, HttpDoor, is_no_http
 from mvc.remote.remotes import Remote
 from mvc.repo.config import SSH
 from mvc.repo.context import Context
+
+if TYPE_CHECKING:
+    from mvc.remote.http import HttpDoor
 
 _KEEP_ALIVE = ("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", re.ASCII)
@@ -129,55 +129,51 @@ class _Call:
                 self._process.wait(5)
 
 
-class _SshConnection(HTTPConnection):
-    """A connection through the pipes of an ssh of its own."""
+class _Calls:
+    """Calls of ssh, one for each connection.
 
-    call: _Call | None = None
-    command: Sequence[str] = ()
-    calls: deque[_Call]
-
-    def _new_conn(self) -> socket.socket:
-        try:
-            self.call = _Call(self.command)
-        except OSError as error:
-            raise urllib3.exceptions.NewConnectionError(self, str(error)) from error
-        self.calls.append(self.call)
-        return self.call.socket
-
-    def close(self) -> None:
-        super().close()
-        if self.call is not None:
-            self.call.end()
-            self.call = None
-
-
-class _SshPool(HTTPConnectionPool):
-    """Connections that each are a call of ssh."""
+    The first is made ahead, so that the other end starts while this process goes on.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self.calls = deque[_Call](maxlen=1)
-        names = {"command": command, "calls": self.calls}
-        self.ConnectionCls = type("_SshConnectionTo", (_SshConnection,), names)
-        super().__init__("localhost", maxsize=2)
+        self._command = command
+        self.last: _Call | None = None
+        self._ahead: _Call | None = None
+        with suppress(OSError):  # the first connection meets it again
+            self._ahead = self._made()
+
+    def _made(self) -> _Call:
+        self.last = _Call(self._command)
+        return self.last
+
+    def dial(self) -> _Call:
+        ahead, self._ahead = self._ahead, None
+        return ahead or self._made()
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.end()
 
 
 def open_door(remote: Remote, context: Context | None) -> HttpDoor:  # noqa: ARG001 - as all doors
     """The door to a repository by ssh."""
     address = Address.of(remote)
-    pool = _SshPool(address.command(["serve", "--stdio", "--", address.path]))
+    calls = _Calls(address.command(["serve", "--stdio", "--", address.path]))
+    from mvc.remote.http import Client, HttpDoor, LinePool, is_no_http  # while it starts
+
     shown = printable(remote.url)
 
     def explain(error: BaseException) -> MvcError:
-        if not pool.calls:
+        if calls.last is None:
             return _no_ssh(address.command(())[0], error)
         if is_no_http(error):
             return RemoteRefused(
                 f"{shown}: something else than mvc answers",
                 hint=f"does the shell there print a text at log-in? {address.by_hand} true",
             )
-        return _explained(shown, address, *pool.calls[-1].ended())
+        return _explained(shown, address, *calls.last.ended())
 
-    return HttpDoor(Client(shown, pool, explain=explain))
+    return HttpDoor(Client(shown, LinePool(calls.dial, calls.close), explain=explain))
 
 
 def run(remote: Remote, arguments: Sequence[str]) -> int:

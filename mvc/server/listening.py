@@ -12,6 +12,7 @@ import ssl
 import stat
 from collections.abc import Callable
 from contextlib import closing, suppress
+from importlib import import_module
 from pathlib import Path
 
 import uvicorn
@@ -61,6 +62,7 @@ def serve(how: Listening, *, log: Log, ready: Callable[[str], None]) -> None:
         raise WrongUsage(f"{printable(str(how.folder))} is no folder", hint="mvc serve FOLDER")
     _check_secure(how)
     _prepare_process()
+    load_transfers()
     tokens = Tokens(fs, how.folder)
     tokens.all()
     application = Application(
@@ -144,6 +146,12 @@ def run(server: uvicorn.Server, listening: socket.socket) -> None:
     finally:
         for each, handler in zip(signals, before, strict=True):
             signal.signal(each, handler)
+
+
+def load_transfers() -> None:
+    """Imports what slices need and a question does not, before the first slice comes."""
+    import_module("mvc.remote.sender")
+    import_module("mvc.remote.receiver")
 
 
 def _prepare_process() -> None:

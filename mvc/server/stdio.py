@@ -17,7 +17,7 @@ from mvc.io.files import FileSystem
 from mvc.remote.scopes import parse_scopes
 from mvc.server.app import Application
 from mvc.server.authority import Account
-from mvc.server.listening import run, server_of
+from mvc.server.listening import load_transfers, run, server_of
 from mvc.server.repositories import Repositories
 
 _PART = 1 << 18
@@ -52,8 +52,11 @@ def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None
             with suppress(OSError):  # the other end is gone
                 while data := ours.recv(_PART):
                     _write(1, data)
+                    if not preparing.ident:
+                        preparing.start()
             server.should_exit = True
 
+        preparing = threading.Thread(target=load_transfers, daemon=True)
         threads = [threading.Thread(target=each, daemon=True) for each in (upward, downward)]
         for thread in threads:
             thread.start()

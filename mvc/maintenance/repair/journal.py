@@ -14,7 +14,6 @@ from pathlib import Path
 from mvc.errors import DamagedData
 from mvc.io.files import FileSystem, ReadFile, WriteFile
 from mvc.maintenance.report import Healed
-from mvc.maintenance.rewrite_plan import coding_features
 from mvc.store.format import FORMAT, format_line, parse_format
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import (
@@ -29,6 +28,7 @@ from mvc.store.journal.frames import (
 )
 from mvc.store.journal.high_water_mark import read_high_water_mark
 from mvc.store.packs.reader import PackReader
+from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import JOURNAL, PACKS
 
 _MAX_FORMAT = 4096

@@ -36,6 +36,18 @@ class Ref(Struct, frozen=True):
     commit: CommitId
 
 
+def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
+    """Branches and tags with their prefixes, by name."""
+    found = {}
+    for prefix in (BRANCH, TAG):
+        for name, recorded in snapshot.refs_under(prefix):
+            changes = () if recorded is None else recorded.entry.refs
+            value = next((c.new for c in reversed(changes) if c.name == name), None)
+            if isinstance(value, CommitId):
+                found[name] = value
+    return found
+
+
 def head(context: Context) -> Head:
     """The current branch and its tip, or the commit of a detached HEAD."""
     context.fresh()

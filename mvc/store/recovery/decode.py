@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeAlias
 
 from mvc.codecs.payload import Payload
@@ -13,6 +14,7 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
+from mvc.store.packs.records import Member
 
 LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
@@ -52,6 +54,15 @@ def pipeline_of(step: PathStep) -> Pipeline:
     ):
         raise DamagedData(f"{short_name(step)} names a coding of another kind than its own")
     return pipeline
+
+
+def coding_features(members: Iterable[Member]) -> frozenset[str]:
+    """The features that the codings of these need."""
+    found: set[str] = set()
+    for text in {member.coding.pipeline for member in members} - {"patch"}:
+        with suppress(InvalidPipeline):
+            found |= Pipeline.parse(text).features
+    return frozenset(found)
 
 
 def apply_steps(
