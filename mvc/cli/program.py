@@ -65,6 +65,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "pull": "Fetch, and move the current branch forward.",
         "push": "Send branches and tags to a remote.",
         "ls-remote": "List the branches and tags of a remote.",
+        "follow": "Keep a file what is live on a target of a remote.",
         "serve": "Serve repositories to others, by https or through ssh.",
     },
     "Storage": {
