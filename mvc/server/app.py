@@ -10,7 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterator,
+)
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from functools import partial
@@ -31,6 +39,7 @@ from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
 from mvc.remote.door import Wanted
+from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
@@ -39,6 +48,8 @@ PROOFS = 4
 """Slices that are proven and published at once; more are asked to come later."""
 SENDS = 8
 """Answers with slices at once."""
+READERS = 256
+"""Kept answers that are sent at once; others wait for their turn."""
 UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
@@ -48,6 +59,7 @@ WATCHES = 256
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
+_PART = 64 << 10  # of a kept answer
 _SILENCE = 60.0  # seconds without a byte of a request's body
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
 _T = TypeVar("_T")
@@ -70,11 +82,13 @@ class Application:
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
         self._clock, self._poll = clock or Clock(), poll
-        self._proofs = self._sends = self._uploads = self._waits = 0
+        self._proofs = self._uploads = self._waits = 0
+        self._sends = asyncio.Semaphore(SENDS)
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
         self._watches: dict[tuple[str, str], _Watch] = {}
+        self._answers, self._readers = Answers(), asyncio.Semaphore(READERS)
         self.asgi = Starlette(
             routes=[
                 Route(f"{prefix}/v1/{name}", self._answering(endpoint), methods=methods)
@@ -120,6 +134,7 @@ class Application:
             except Exception as error:  # a bug; its text may hold what was asked
                 self._say(_bug(error))
                 response = _problem(MvcError("internal error"), 500)
+            response.headers["Cache-Control"] = "no-store"  # who asks next may have no token
             host = printable(request.client.host) if request.client else ""
             verb = printable(request.url.path.rpartition("/")[2])[:20]
             asked = f"{request.method} {printable(name)[:200] or '.'} {verb}"
@@ -245,11 +260,28 @@ class Application:
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
         wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
-        if self._sends >= SENDS:
-            raise _Full
-        self._sends += 1
         given = _given(served, wanted, skip, check)
-        return _Frames(self._slices(given), partial(self._ends_sending, given))
+        if not wanted.live:
+            await self._begins_sending()
+            return _Frames(self._slices(given), partial(self._ends_sending, given))
+        question = await self._run(served.question, wanted)
+        answer = self._answers.find(question)
+        is_kept = answer is not None
+        if answer is None:  # nobody waits between here and ``add``: it is planned once
+            await self._begins_sending()
+            answer = self._answers.add(question)
+            self._fill(answer, served, wanted, question)
+        rows = self._shared(answer, given, skip, check)
+        return _Frames(rows, done=lambda: "kept" if is_kept and not answer.unshared else "done")
+
+    async def _begins_sending(self) -> None:
+        if self._sends.locked():
+            raise _Full
+        await self._sends.acquire()
+
+    async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
+        self._sends.release()
+        await self._run(given.close)
 
     async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
@@ -261,9 +293,59 @@ class Application:
                         return
                     yield part
 
-    async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
-        self._sends -= 1
-        await self._run(given.close)
+    def _fill(self, answer: Answer, served: Served, wanted: Wanted, question: Hashable) -> None:
+        """Has a thread make an answer, whoever still waits for it."""
+        loop = asyncio.get_running_loop()
+
+        def make() -> None:
+            answer.fill(
+                served.folder,
+                served.door().send(wanted),
+                holds=lambda: served.question(wanted) == question,
+                tell=loop.call_soon_threadsafe,
+            )
+
+        def made(_: object) -> None:
+            self._sends.release()
+            self._answers.trim()
+
+        loop.run_in_executor(self._long, make).add_done_callback(made)
+
+    async def _shared(
+        self, answer: Answer, given: Generator[bytes, None, None], skip: int, check: str
+    ) -> AsyncGenerator[bytes, None]:
+        """The frames of an answer that many read, or of one that is made for who asks."""
+        async for row in _patiently(partial(answer.beyond, skip)):
+            yield row
+        turn = self._sends if answer.unshared else self._readers
+        async for row in _patiently(turn.acquire):
+            yield row
+        try:
+            sent = self._slices(given) if answer.unshared else self._parts(answer, skip, check)
+            async with aclosing(sent) as rows:
+                async for row in rows:
+                    yield row
+        finally:
+            turn.release()
+            await self._run(given.close)
+
+    async def _parts(self, answer: Answer, at: int, check: str) -> AsyncGenerator[bytes, None]:
+        """The frames of a kept answer from a byte on, as far as they come."""
+        begins = not at
+        while True:
+            async for row in _patiently(partial(answer.beyond, at)):
+                yield row
+            if answer.error is not None:
+                raise answer.error
+            if not begins and not await self._run(answer.begins, at, check):
+                raise _changed()
+            begins = True
+            part = await self._run(answer.read, at, _PART)
+            if not part:
+                yield wire.frame(wire.END)
+                return
+            at += len(part)
+            yield wire.frame(wire.DATA, part)
 
     async def _working(self, function: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
         """What a function returns that runs in a thread; before it, frames that say 'at work'.
@@ -272,8 +354,8 @@ class Application:
         """
         running = asyncio.get_running_loop().run_in_executor(self._long, function)
         try:
-            while not (await asyncio.wait({running}, timeout=wire.ALIVE))[0]:
-                yield wire.frame(wire.DATA)
+            async for row in _patiently(partial(asyncio.wait, {running})):
+                yield row
             yield await running
         finally:
             await asyncio.wait({running})
@@ -391,17 +473,20 @@ class _Watch:
 class _Frames(Response):
     """A row of frames; whatever becomes of it, each function in ``ended`` is called at its end.
 
-    ``outcome``: what became of it, for the log.
+    ``outcome``: what became of it, for the log; ``done`` says it of one that is whole.
     """
 
     def __init__(
-        self, rows: AsyncGenerator[bytes, None], *ended: Callable[[], Awaitable[None] | None]
+        self,
+        rows: AsyncGenerator[bytes, None],
+        *ended: Callable[[], Awaitable[None] | None],
+        done: Callable[[], str] = lambda: "done",
     ) -> None:
         super().__init__(media_type=wire.CONTENT)
         del self.headers["Content-Length"]
         self.ended = list(ended)
         self.outcome = "cut"
-        self._rows = rows
+        self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         gone = asyncio.ensure_future(receive())  # the body was read: what comes is the end
@@ -420,12 +505,12 @@ class _Frames(Response):
 
     async def _sent(self, send: Send, gone: asyncio.Future[Message]) -> str:
         """How it ended."""
-        outcome = "done"
         try:
             async for row in self._rows:
                 if gone.done():
                     return "cut"
                 await _send(send, row)
+            outcome = self._done()
         except MvcError as error:
             outcome = error.kind
             await _send(send, wire.frame(wire.ERROR, wire.encode_error(error)))
@@ -441,6 +526,17 @@ class _Frames(Response):
 async def _send(send: Send, row: bytes) -> None:
     async with asyncio.timeout(_STALLED):
         await send({"type": "http.response.body", "body": row, "more_body": True})
+
+
+async def _patiently(wait: Callable[[], Awaitable[object]]) -> AsyncGenerator[bytes, None]:
+    """Frames that say 'at work' until what is waited for is there."""
+    while True:
+        try:
+            async with asyncio.timeout(wire.ALIVE):
+                await wait()
+                return
+        except TimeoutError:
+            yield wire.frame(wire.DATA)
 
 
 async def _row(row: bytes) -> AsyncGenerator[bytes, None]:
