@@ -25,12 +25,12 @@ from mvc.errors import (
     StateForgotten,
     UnknownPath,
     UnknownTarget,
-    WeightsDropped,
     WrongUsage,
 )
 from mvc.fleet.follow import Followed, Following, FollowOptions
 from mvc.serving.follower import NotFollowing
 from mvc.serving.output import TakenOver
+from mvc.serving.reader import FileReader
 from tests.remote.kit.serving import serving, token
 from tests.server.moving import served_folder
 
@@ -379,5 +379,18 @@ def test_a_change_that_its_caller_refused_is_told_again(repo: Repository, tmp_pa
     assert len(seen) == 1
 
 
-def test_weights_that_were_given_up_are_named(tmp_path: Path) -> None:
-    assert WeightsDropped("").kind == "WeightsDropped"
+def test_a_reader_swaps_what_a_follower_writes(repo: Repository, tmp_path: Path) -> None:
+    file, url = tmp_path / "model.safetensors", str(repo.root)
+    reader = FileReader(file)
+    assert reader.swap() is None
+    for step in (1, 2):
+        version = commit(repo, step)
+        mvc.follow(url, "prod", to=file, once=True)
+        swapped = reader.swap()
+        assert swapped is not None and swapped.commit == version
+        assert swapped.state.keys() == state(step).keys()
+        assert all(np.array_equal(swapped.state[k], v) for k, v in state(step).items())
+        assert reader.swap() is None
+    file.write_bytes(checked_out(repo, repo.log("main")[1].commit.id))  # by somebody else
+    with pytest.raises(WrongUsage):
+        reader.swap()
