@@ -94,6 +94,30 @@ def test_the_file_is_what_checkout_writes(repo: Repository, url: str, tmp_path: 
     assert sorted(os.listdir(file.parent)) == [".model.safetensors.mvc", "model.safetensors"]
 
 
+def test_each_version_costs_its_delta_whatever_it_is_coded_against(
+    repo: Repository, tmp_path: Path
+) -> None:
+    file, url = tmp_path / "model.safetensors", str(repo.root)
+    random = np.random.default_rng(5)
+    names = [f"layers.{i}" for i in range(6)]
+    state = {name: random.standard_normal(60_000, np.float32) for name in names}
+    for step in range(1, 20):
+        state = {
+            name: value + 1e-3 * random.standard_normal(60_000, np.float32)
+            for name, value in state.items()
+        }
+        if step == 7:  # one tensor is new, and stored in full
+            state["layers.0"] = random.standard_normal(60_000, np.float32)
+        stored = repo.commit(state, message=str(step), deploy="prod").stored_bytes
+        done = mvc.follow(url, "prod", to=file, once=True)
+        assert done is not None and done.commit == repo.live("prod").commit
+        assert step == 1 or done.received <= 1.02 * stored + 8192, step
+    repo.rollback("prod", steps=3)
+    back = mvc.follow(url, "prod", to=file, once=True)
+    assert back is not None and back.received < 3 * stored
+    assert file.read_bytes() == checked_out(repo, back.commit, path="model.safetensors")
+
+
 def test_rollback_retraction_and_dated_deployments_arrive_like_deployments(
     repo: Repository, url: str, tmp_path: Path
 ) -> None:
