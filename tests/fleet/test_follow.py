@@ -31,6 +31,7 @@ from mvc.fleet.follow import Followed, Following, FollowOptions
 from mvc.serving.follower import NotFollowing
 from mvc.serving.output import TakenOver
 from mvc.serving.reader import FileReader
+from tests.remote.kit import ssh
 from tests.remote.kit.serving import serving, token
 from tests.server.moving import served_folder
 
@@ -92,6 +93,35 @@ def test_the_file_is_what_checkout_writes(repo: Repository, url: str, tmp_path: 
     assert max(sizes[1:]) < sizes[0] / 2
     assert mvc.follow(url, "prod", to=file, once=True) is None
     assert sorted(os.listdir(file.parent)) == [".model.safetensors.mvc", "model.safetensors"]
+
+
+def test_over_ssh(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ssh.install(tmp_path / "bin").items():
+        monkeypatch.setenv(name, value)
+    url, file = f"ssh://host{repo.root}", tmp_path / "model.st"
+    commit(repo, 1)
+    mvc.follow(url, "prod", to=file, once=True)
+    with Running(url, file) as running:
+        version = commit(repo, 2)
+        running.until(lambda: bool(running.changes), 60)
+    assert file.read_bytes() == checked_out(repo, version)
+
+
+def test_over_a_bucket(repo: Repository, tmp_path: Path) -> None:
+    url, file = f"bucket:{tmp_path / 'bucket'}", tmp_path / "model.st"
+    (tmp_path / "bucket").mkdir()
+    repo.remotes.add("bucket", url)
+    commit(repo, 1)
+    repo.push("bucket", every=True)
+    whole = mvc.follow(url, "prod", to=file, once=True)
+    with Running(url, file, FollowOptions(interval=0.2)) as running:
+        for step in (2, 3):
+            version = commit(repo, step)
+            repo.push("bucket", every=True)
+            running.until(lambda step=step: len(running.changes) == step - 1, 60)
+    assert whole is not None and running.changes[-1].received < whole.received / 2
+    assert file.read_bytes() == checked_out(repo, version)
+    assert (tmp_path / ".model.st.mvc" / "mirror").is_dir()
 
 
 def test_each_version_costs_its_delta_whatever_it_is_coded_against(
