@@ -130,7 +130,7 @@ class LiveSending:
         entry = one_entry(manifests.load(context, commit.manifest), self._wanted.path or None)
         availability.check_available(context, id_, [entry])
         closure = Closure(context, lambda _: False, self._is_banned, file=self._in_file())
-        return closure.choose(recorded, Needed(frozenset({commit.manifest}), _objects(entry)))
+        return closure.choose(recorded, Needed(frozenset({commit.manifest}), objects_of(entry)))
 
     def _in_file(self) -> dict[bytes, Manifest | None]:
         """The objects that the receiver has: those of the path in its versions, and manifests."""
@@ -140,7 +140,7 @@ class LiveSending:
             with suppress(MvcError):
                 manifest = manifests.of_commit(self._context, id_)
                 entry = one_entry(manifest, self._wanted.path or None)
-                found.update(dict.fromkeys(_objects(entry)))
+                found.update(dict.fromkeys(objects_of(entry)))
                 found[commits.get(self._context, id_).manifest] = manifest
         return found
 
@@ -154,7 +154,8 @@ class LiveSending:
         return id_ in self._buried or (mark is not None and mark.named)
 
 
-def _objects(entry: FileEntry) -> dict[bytes, TensorSpec]:
+def objects_of(entry: FileEntry) -> dict[bytes, TensorSpec]:
+    """The objects of one file of a version."""
     found: dict[bytes, TensorSpec] = {content.id: content.spec for content in entry.contents}
     if entry.skeleton is not None:
         found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))

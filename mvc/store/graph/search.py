@@ -334,6 +334,37 @@ class Graph:
                     )
 
 
+class LooseGraph(Graph):
+    """Over records that came without what they build on, in a few entries.
+
+    ``know`` names objects that are no member of a record: those that lie elsewhere, and those to
+    which a delta of one of these leads back.
+    """
+
+    def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
+        super().__init__(snapshot, speed)
+        self._names: dict[bytes, bytes] = {}
+
+    def know(self, ids: Iterable[bytes]) -> None:
+        self._names.update((id_[: keys.ID_BYTES], id_) for id_ in ids)
+
+    def resolve_prefix(self, prefix: bytes) -> bytes | None:
+        return self._names.get(prefix) or super().resolve_prefix(prefix)
+
+    def _neighbours(
+        self, node: tuple[bytes, int]
+    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
+        id_, start = node
+        for recorded in self._snapshot.entries():
+            for step in self._in_entry(recorded.offset, id_, start):
+                base = step.member.base
+                if not base:
+                    yield None, step
+                elif (origin := self.resolve_prefix(base)) is not None:
+                    yield (origin, start), step
+            yield from self._undone(recorded.offset, id_, start)
+
+
 def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:
     steps = []
     while link is not None:
