@@ -161,6 +161,10 @@ class _Run:
             self._patience.renew()
         if kind in {"alive", "pushes"}:
             return
+        if kind == "pushed":
+            if self._finished is not None:
+                self._finished["push"] = {k: v for k, v in event.items() if k != "event"}
+            return
         if kind == "failed":
             self._fail(_error(event))
         elif kind == "listening":
