@@ -253,6 +253,8 @@ class Following:
         """Makes the file what is live; what became of it, None if it was that already."""
         old = self._file.current()
         foreign = old is None and self._file.is_there()
+        if self._reports is not None and old is not None:  # a kill may have kept it from being told
+            self._reports.served(old.deployment, min(old.written_ns, time.time_ns()))
         version, received = self._fetched(old)
         if foreign:
             self._warn_of_takeover(version)
