@@ -62,7 +62,8 @@ class Wanted(Struct, frozen=True):
     together; they are sent whole. ``again``: versions that it has without their states, which it
     wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
-    ``due``: versions that it has from elsewhere, of which it gets all that is said.
+    ``due``: versions that it has from elsewhere, of which it gets all that is said. ``reports``:
+    what nodes report is told, too.
     ``live``: a target; then it wants one slice, with nothing but the version that is live there,
     of its records those of ``path`` (by default its only model), and the deployment. ``have`` are
     then versions whose ``path`` it has, and nothing of their history.
@@ -76,6 +77,7 @@ class Wanted(Struct, frozen=True):
     again: tuple[CommitId, ...] = ()
     without: frozenset[CommitId] = frozenset()
     due: tuple[CommitId, ...] = ()
+    reports: bool = False
     live: str = ""
     path: str = ""
 

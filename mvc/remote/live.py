@@ -101,7 +101,9 @@ class LiveSending:
             availability.check_kept(context, live.commit)
             chosen = self._records(recorded, live.commit)
         self._chosen = chosen
-        truths = TruthReader(self._snapshot).of(self._snapshot.entry(self._offset(live)))
+        truths = TruthReader(self._snapshot, reports=True).of(
+            self._snapshot.entry(self._offset(live))
+        )
         assert truths is not None
         made = tuple(each for each in truths.deployments if each.target == live.target)
         self._sent = Sent(

@@ -24,7 +24,7 @@ from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
 from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
-from mvc.remote.merging import Merger, by_name, check_clock, here_again
+from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again
 from mvc.remote.moves import ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, require
@@ -196,6 +196,8 @@ def _drafts(
     new: set[CommitId] = set()
     drafts = []
     for each in sent:
+        if each.truths is not None and not local:
+            each = replace(each, truths=arrived(each.truths, now_ns))
         versions = [Commit.decode(data) for data in each.commits]
         fresh = []
         for commit in versions:
@@ -438,12 +440,13 @@ class _Publication:
         """
         entry = draft.entry(self._operation, self._context.store.now_ns())
         news = draft.is_new
+        check_news(self._scopes, (), adds=news)
         if draft.sent.truths is not None:
             merged = self._merger.merge(draft.sent.truths, own)
             targets = {d.target for d in merged.deployments}
             targets |= {r.target for r in merged.retractions}
             forgets = bool(merged.forgotten or merged.held)
-            check_news(self._scopes, targets, forgets=forgets)
+            check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
             self._check_annotated({each.commit for each in merged.evidence})
             if hold:
                 self._merger.hold(draft.sent.truths, merged)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
+from mvc.model.names import is_report
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
@@ -122,7 +123,7 @@ class Sending:
         self._have = self._had()
         self._new = self._unheld()
         self._held = Ancestors(self._snapshot, self._have)
-        self._truths = TruthReader(self._snapshot)
+        self._truths = TruthReader(self._snapshot, reports=wanted.reports)
         self._states = self._with_states()
         self._closure = Closure(context, self._is_held, self._is_banned, wanted.objects)
         self._features = read_features(context.store.fs, context.store.folder) - {"compacted"}
@@ -138,7 +139,11 @@ class Sending:
         self._known: set[CommitId] = set()
         refs: dict[str, RefValue] = {}
         for recorded in self._snapshot.entries(self._start):
-            deployed = {made.commit for made in recorded.entry.deployments}
+            deployed = {
+                made.commit
+                for made in recorded.entry.deployments
+                if self._wanted.reports or not is_report(made.target)
+            }
             self._deployed |= deployed
             if recorded.sequence < self._seen:
                 self._known |= deployed

@@ -18,6 +18,7 @@ from collections.abc import (
     Generator,
     Hashable,
     Iterator,
+    Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, suppress
@@ -38,9 +39,11 @@ from mvc.io.clock import Clock
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Wanted
+from mvc.remote.door import Door, Wanted
+from mvc.remote.merging import Truths
 from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
+from mvc.server.gathering import SECONDS, Gathering, check_scopes
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 
@@ -77,7 +80,7 @@ class Application:
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
         log: Log | None = None, stopping: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None, poll: float = _POLL,
+        clock: Clock | None = None, poll: float = _POLL, gather: float = SECONDS,
     ) -> None:  # fmt: skip
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
@@ -89,6 +92,7 @@ class Application:
         self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
         self._watches: dict[tuple[str, str], _Watch] = {}
         self._answers, self._readers = Answers(), asyncio.Semaphore(READERS)
+        self._gather, self._gatherings = gather, dict[str, Gathering]()
         self.asgi = Starlette(
             routes=[
                 Route(f"{prefix}/v1/{name}", self._answering(endpoint), methods=methods)
@@ -400,6 +404,9 @@ class Application:
         await self._take(request, served, upload, at)
         if not last:
             return _Frames(_row(wire.frame(wire.END)))
+        reports = await self._run(upload.reports)
+        if reports is not None:
+            return await self._reported(served, upload, caller, reports)
         if self._proofs >= PROOFS:
             raise _Full
         self._proofs += 1
@@ -420,6 +427,30 @@ class Application:
                     watch.hint.set()
 
         return _Frames(self._working(publish), ended)
+
+    async def _reported(
+        self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]
+    ) -> _Frames:
+        """Gathers what nodes report with what others do; who got no answer sends it again."""
+        check_scopes(caller.scopes, reports)
+        gathering = self._gatherings.setdefault(served.name, Gathering(self._gather))
+        if gathering.is_full:
+            raise _Full
+        await self._run(upload.delete)
+
+        def publish(act: Callable[[Door], None]) -> asyncio.Future[None]:
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(self._short, act, served.door())
+
+        given = asyncio.ensure_future(gathering.add(reports, publish, self._clock.now_ns()))
+        given.add_done_callback(lambda ended: ended.exception())  # also if nobody waits any more
+
+        async def answer() -> AsyncGenerator[bytes, None]:
+            async for row in _patiently(partial(asyncio.wait, {given})):
+                yield row
+            yield wire.frame(wire.ANSWER, wire.encode_received(await given))
+
+        return _Frames(answer())
 
     async def _take(self, request: Request, served: Served, upload: Upload, at: int) -> None:
         """Appends the request's body to an upload; what came stays if the connection breaks."""

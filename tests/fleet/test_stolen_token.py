@@ -15,7 +15,8 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.cli.main import run
-from mvc.errors import MvcError, RefConflict, RemoteRefused
+from mvc.errors import InvalidName, MvcError, RefConflict, RemoteRefused
+from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.remote.door import Move, Slice
 from mvc.remote.doors import open_door
@@ -55,8 +56,9 @@ class World:
             refs = {n: v for n, v in refs_of(repo).items() if not n.startswith(f"heads/{OWN}")}
             ids = [id_ for id_ in known(repo) if id_ in self._others]
             said = {k: v for k, v in answers(repo).items() if OWN not in k}
-            said["deployments"] = [d for d in said["deployments"] if not d[0].startswith(OWN)]
-            said["targets"] = [t for t in said["targets"] if not t.startswith(OWN)]
+            said["nodes"] = [
+                (n.node, n.target, n.commit, n.since_ns) for n in repo.nodes() if n.node != "7"
+            ]
             return {
                 "refs": refs, "states": states(repo, ids), "said": said,
                 "annotated": [(a.author, a.metrics) for id_ in ids for a in repo.annotations(id_)],
@@ -88,8 +90,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         owner.branch("nodes/8/main", main)
         owner.switch("nodes/8/main")
         of_eight = owner.commit(weights(8), message="node 8").id
-        owner.deploy(main, "nodes/8/prod")
         owner.push("origin", every=True)
+        (folder / "eight").mkdir()
+        eight = Reports(folder / "eight", "8")
+        eight.served(deploys("prod", main).deployments[0], time.time_ns())
+        with closing(open_door(owner.remotes.find("origin"), owner.context)) as door:
+            eight.send(door)
         token = remote.narrow_token(*SCOPES)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MVC_TOKEN_ORIGIN", token)
@@ -199,7 +205,8 @@ class TestVerbs:
         """What the node says of others' targets stays with the node."""
         node = world.node
         node.deploy("HEAD", "prod", reason="stolen")
-        node.deploy("HEAD", "nodes/8/prod")
+        with pytest.raises(InvalidName, match="what it serves"):
+            node.deploy("HEAD", "nodes/8/prod")
         node.commit(weights(70))
         node.push("origin", ["nodes/7/main"])
 
