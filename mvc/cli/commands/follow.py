@@ -66,7 +66,7 @@ def command(session: Session, args: _FollowOptions) -> None:
 
     def tell(done: Followed) -> None:
         if session.as_json:
-            session.out.json("mvc.follow/1", done)
+            session.out.json("mvc.follow/1", done, one_line=True)
             return
         when = format_time(done.swapped_ns, precise=session.verbose)
         id_ = str(done.commit) if session.verbose else done.commit.short
