@@ -123,8 +123,8 @@ class _Run:
         """From now on this is waited for, so long at most."""
 
         def say(waited: float) -> None:
-            shown = what or self._names()
-            self._tell({"event": "waits", "what": shown, "seconds": waited})
+            if shown := what or self._names():
+                self._tell({"event": "waits", "what": shown, "seconds": waited})
 
         self._patience = Patience(seconds, say)
 
