@@ -117,7 +117,10 @@ def follow(
     """
     options = FollowOptions(path, name, exec, interval=interval, remote=dict(remote))
     with Following(fspath(url), target, Path(to), options, stop=stop) as following:
-        return following.once(on_change) if once else following.run(on_change)
+        if once:
+            return following.once(on_change)
+        following.run(on_change)
+    return None
 
 
 class Following:
