@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +31,7 @@ from mvc.errors import (
 from mvc.fleet.followed_file import Answer, FollowedFile, FollowedVersion
 from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
+from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import Door, Wanted
@@ -117,7 +117,10 @@ def follow(
     """
     options = FollowOptions(path, name, exec, interval=interval, remote=dict(remote))
     with Following(fspath(url), target, Path(to), options, stop=stop) as following:
-        return following.once(on_change) if once else following.run(on_change)
+        if once:
+            return following.once(on_change)
+        following.run(on_change)
+    return None
 
 
 class Following:
@@ -136,8 +139,10 @@ class Following:
         stop: Event | None = None,
         note: Callable[[str], object] | None = None,
         fs: FileSystem | None = None,
+        clock: Clock | None = None,
     ) -> None:
         check_ref("deployment target", target)
+        self._clock = clock or Clock()
         self._options = options or FollowOptions()
         if self._options.interval is not None and not self._options.interval > 0:
             raise WrongUsage("the interval is not more than 0 seconds")
@@ -150,7 +155,9 @@ class Following:
         self._reports: Reports | None = None
         try:
             if self._options.name:
-                self._reports = Reports(self._file.folder, self._options.name, fs=self._fs)
+                self._reports = Reports(
+                    self._file.folder, self._options.name, fs=self._fs, clock=self._clock
+                )
         except BaseException:
             self._file.close()
             raise
@@ -253,17 +260,19 @@ class Following:
         """Makes the file what is live; what became of it, None if it was that already."""
         old = self._file.current()
         foreign = old is None and self._file.is_there()
+        if self._reports is not None and old is not None:  # a kill may have kept it from being told
+            self._reports.served(old.deployment, min(old.written_ns, self._clock.now_ns()))
         version, received = self._fetched(old)
         if foreign:
             self._warn_of_takeover(version)
         if self._reports is not None:
-            self._reports.served(version.deployment, time.time_ns())
+            self._reports.served(version.deployment, self._clock.now_ns())
         if version.told:
             return None
         done = Followed(
             self._target, version.id, version.time_ns, self._file.shown,
             path=version.path, previous=None if old is None else old.id, received=received,
-            swapped_ns=time.time_ns(),
+            swapped_ns=self._clock.now_ns(),
         )  # fmt: skip
         self._run_command(done)
         if on_change is not None:

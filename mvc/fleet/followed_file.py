@@ -97,6 +97,11 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
         return CommitId(self.commit)
 
     @property
+    def written_ns(self) -> int:
+        """When the file was written; 0 if that is not known."""
+        return 0 if self.identity is None else self.identity[3]
+
+    @property
     def entry(self) -> FileEntry:
         """What the file is. Raises DamagedData, KeyError."""
         return Manifest.decode(self.manifest).by_path[self.path]
