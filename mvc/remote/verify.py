@@ -301,10 +301,14 @@ class _Proof:
                 out[:] = origin
         walk_together(self._recovery.packs, [(path, out) for _, path, out in shared], self._pool)
         done = {id(walk[2]) for walk in shared}
-        waiting = [
-            self._pool.submit(self._coded, *walk, done=id(walk[2]) in done) for walk in walks
-        ]
-        for (step, _, out), digest in zip(walks, _all(waiting), strict=True):
+        if len(walks) == 1:  # a large piece: its chunks go to the threads
+            (walk,) = walks
+            digests = [self._coded(*walk, done=bool(done), parallel=True)]
+        else:
+            digests = _all(
+                [self._pool.submit(self._coded, *walk, done=id(walk[2]) in done) for walk in walks]
+            )
+        for (step, _, out), digest in zip(walks, digests, strict=True):
             self._note(step.member, out, digest)
 
     def _path(self, step: PathStep) -> Path:
@@ -325,13 +329,16 @@ class _Proof:
         held = self._held.get((path.origin, start))
         return self._made[path.origin][start : start + PIECE] if held is None else held
 
-    def _coded(self, step: PathStep, path: Path, out: memoryview, *, done: bool) -> bytes:
+    def _coded(
+        self, step: PathStep, path: Path, out: memoryview, *, done: bool, parallel: bool = False
+    ) -> bytes:
         """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
         if not done:
-            self._recovery.walk(path, out, self._origin(path, step.member.start))
-        return self._hashed(step.member, out)
+            origin = self._origin(path, step.member.start)
+            self._recovery.walk(path, out, origin, parallel=parallel)
+        return self._hashed(step.member, out, parallel=parallel)
 
-    def _hashed(self, member: Member, out: memoryview) -> bytes:
+    def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
         """The id of an object of one piece; of a larger one the hash of the piece."""
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
@@ -339,10 +346,10 @@ class _Proof:
         if spec is None:
             raise DamagedData(f"object {member.id.hex()[:10]} belongs to no version")
         if member.start == 0 and len(out) == spec.nbytes:
-            return blob_id(spec, out)
+            return blob_id(spec, out, parallel=parallel)
         if (member.start, len(out)) not in pieces(spec):
             raise _wrong(member.id)
-        return blake3(out).digest()
+        return blake3(out, max_threads=blake3.AUTO if parallel else 1).digest()
 
     def _note(self, member: Member, out: memoryview, digest: bytes) -> None:
         spec = self._specs.get(member.id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import TypeVar
@@ -26,6 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.clock import Clock
+from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
@@ -35,7 +36,8 @@ from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 
 PROOFS = 4
-"""Slices that are proven and published at once; more are asked to come later."""
+"""Slices that are proven and published, or wait for it; more are asked to come later."""
+_PROCESSORS = 4  # for each proof that runs
 SENDS = 8
 """Answers with slices at once."""
 UPLOADS = 64
@@ -70,7 +72,10 @@ class Application:
         self._proofs = self._sends = self._uploads = self._waits = 0
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
-        self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
+        self._long = ThreadPoolExecutor(SENDS, thread_name_prefix="mvc-slices")
+        # A proof keeps all processors busy, and takes memory: the others wait for their turn.
+        proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
+        self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
         self._watches: dict[str, _Watch] = {}
         self.asgi = Starlette(
             routes=[
@@ -89,6 +94,7 @@ class Application:
         """Ends its threads and closes the repositories."""
         self._short.shutdown()
         self._long.shutdown()
+        self._proving.shutdown()
         self._repositories.close()
 
     # -- around a request ----------------------------------------------------------------
@@ -221,7 +227,8 @@ class Application:
     async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
         while True:
-            async with aclosing(self._working(partial(next, given, b""))) as parts:
+            work = partial(next, given, b"")
+            async with aclosing(self._working(self._long, work)) as parts:
                 async for part in parts:
                     if not part:
                         yield wire.frame(wire.END)
@@ -232,12 +239,14 @@ class Application:
         self._sends -= 1
         await self._run(given.close)
 
-    async def _working(self, function: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
+    async def _working(
+        self, executor: Executor, function: Callable[[], bytes]
+    ) -> AsyncGenerator[bytes, None]:
         """What a function returns that runs in a thread; before it, frames that say 'at work'.
 
         Whatever becomes of the answer, the function has ended when this has.
         """
-        running = asyncio.get_running_loop().run_in_executor(self._long, function)
+        running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
             while not (await asyncio.wait({running}, timeout=wire.ALIVE))[0]:
                 yield wire.frame(wire.DATA)
@@ -303,7 +312,7 @@ class Application:
             if (watch := self._watches.get(served.name)) is not None:
                 watch.wake()
 
-        return _Frames(self._working(publish), ended)
+        return _Frames(self._working(self._proving, publish), ended)
 
     async def _take(self, request: Request, served: Served, upload: Upload, at: int) -> None:
         """Appends the request's body to an upload; what came stays if the connection breaks."""
