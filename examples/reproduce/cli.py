@@ -148,8 +148,17 @@ def _build(kind: type, values: Mapping[str, Any]) -> Any:
     return kind(**given)
 
 
+class _Group(click.Group):
+    """Commands that may be written as options: ``derived --server`` is ``derived server``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("--") and args[0][2:] in self.commands:
+            args = [args[0][2:], *args[1:]]
+        return super().parse_args(ctx, args)
+
+
 for _group in (drift, derived, rework, distributed):
-    _own = click.Group(_group.__name__.rpartition(".")[2], help=_group.__doc__)
+    _own = _Group(_group.__name__.rpartition(".")[2], help=_group.__doc__)
     for _name, _kind in _group.COMMANDS.items():
         _own.add_command(_command(_kind), _name)
     cli.add_command(_own)

@@ -43,16 +43,20 @@ def clone(
 
 @contextmanager
 def visit(
-    url: str, *, config: Configure | None = None, progress: Progress | None = None
+    url: str,
+    *,
+    nodes: bool = False,
+    config: Configure | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Repository]:
     """The repository at a URL, to be read without one here: ``with mvc.visit(URL) as repo``.
 
     A private copy of its history in a temporary folder, which is deleted at the end. States come
-    when a method asks for them, a version at a time, and are proven as by a fetch. Raises what
-    ``clone`` does.
+    when a method asks for them, a version at a time, and are proven as by a fetch. ``nodes``: what
+    nodes report there comes as well. Raises what ``clone`` does.
     """
     with FileSystem().temporary_folder() as folder:
-        options = CloneOptions(states="none", bare=True, options={"lazy": True})
+        options = CloneOptions(states="none", bare=True, options={"lazy": True, "nodes": nodes})
         done = clone_into(url, folder / "visited", options, config=config, progress=progress)
         with Repository.open(done.folder, discover=False, config=config) as repo:
             yield repo

@@ -132,8 +132,8 @@ class Remotes(Namespace):
             hint="who runs it calls 'mvc gc' and the like in its folder",
         )
 
-    def tracking(self, branch: str | None = None) -> Tracking | None:
-        """How a branch, by default the current one, stands to that of its remote, without asking.
+    def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
+        """How a branch, by default the current one, stands to that of a remote, without asking.
 
         None if the remote has no such branch, as far as is known.
         """
@@ -143,15 +143,15 @@ class Remotes(Namespace):
         if name is None or not known:
             return None
         try:
-            remote = remotes.find_remote(context)
+            found = remotes.find_remote(context, remote)
         except MvcError:
             return None
-        theirs = context.store.ref(f"{REMOTE}{remote.name}/{name}")
+        theirs = context.store.ref(f"{REMOTE}{found.name}/{name}")
         mine = context.store.ref(BRANCH + name)
         if not isinstance(theirs, CommitId) or not isinstance(mine, CommitId):
             return None
         ahead, behind = apart(context.fresh(), mine, theirs)
-        return Tracking(remote.name, name, theirs, ahead, behind=behind)
+        return Tracking(found.name, name, theirs, ahead, behind=behind)
 
 
 def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from mvc.api.recipes import Recipes
     from mvc.api.remotes import Remotes
     from mvc.api.storage import Storage
+    from mvc.fleet.nodes import NodeStatus
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
@@ -1266,8 +1267,17 @@ class Repository:
         commit = self.find(rev)
         return Annotations(self.context.fresh()).of(commit)
 
+    def nodes(self, target: str | None = None) -> tuple[NodeStatus, ...]:
+        """What each node serves, by its last report, and how far it is behind what is live.
+
+        By target and name, or of the nodes that follow one target. Raises UnknownTarget.
+        """
+        from mvc.fleet.nodes import nodes
+
+        return nodes(self.context, target)
+
     def targets(self) -> list[str]:
-        """Every deployment target, by name."""
+        """Every deployment target, by name; not those on which nodes report (``nodes``)."""
         return deployments.targets(self.context)
 
     def head(self, *, if_known: bool = False) -> Head:
@@ -1327,13 +1337,15 @@ class Repository:
         *,
         states: str | None = None,
         prune: bool = False,
+        nodes: bool = False,
         progress: Progress | None = None,
     ) -> Fetched:
         """Brings the versions that a remote has, and where its branches and tags are.
 
         By default from ``origin``, or the only remote. ``states``: whose states come along
         (``all``, ``none``, ``last:N``), by default as the remote is set. ``prune`` forgets branches
-        that are gone there. With ``versions`` only the states of these come, which are here without
+        that are gone there. ``nodes`` brings what nodes report there, by default as the remote is
+        set. With ``versions`` only the states of these come, which are here without
         them. Raises StateForgotten for one that the remote lacks as well, UnknownRevision for an
         unknown remote, RemoteUnreachable, RemoteRefused, and HistoryMissing for one that was
         rewound or exchanged.
@@ -1342,11 +1354,13 @@ class Repository:
 
         found = self.remotes.find(remote)
         if versions:
-            if states is not None or prune:
+            if states is not None or prune or nodes:
                 raise WrongUsage("the states of some versions are fetched by themselves")
             wanted = [self.find(rev) for rev in versions]
             return fetch_states(self.context, found, wanted, progress=progress)
-        return fetch(self.context, found, states=states, prune=prune, progress=progress)
+        return fetch(
+            self.context, found, states=states, prune=prune, nodes=nodes, progress=progress
+        )
 
     def pull(self, remote: str | None = None, *, progress: Progress | None = None) -> Pulled:
         """Fetches, and moves the current branch forward with its files.

@@ -46,6 +46,8 @@ OWN_FIELDS = {
     "Measured": "versions compared newest base raw_bytes sampled_bytes=sampled changed threads "
     "exact reset_interval max_recovery in_use pipelines=rows recommended reason=advice.reason "
     "notes",
+    "NodeStatus": "node target commit since@ reported@ clock_ahead_ms=ahead_ms "
+    "clock_off=is_clock_off live live_since@live_ns behind behind_seconds silent_since@",
     "Problem": "kind object where message versions tensors",
     "Quarantined": "file bytes=length reason=why",
     "Relink": "target operation=sequence previous",

@@ -64,6 +64,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "fetch": "Bring what is new in a remote.",
         "pull": "Fetch, and move the current branch forward.",
         "push": "Send branches and tags to a remote.",
+        "nodes": "Show which version each node of a fleet serves.",
         "ls-remote": "List the branches and tags of a remote.",
         "serve": "Serve repositories to others, by https or through ssh.",
     },

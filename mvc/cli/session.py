@@ -62,12 +62,17 @@ class Session:
         return repository
 
     @contextmanager
-    def visiting(self, url: str) -> Iterator[None]:
-        """While the block runs, ``repository`` is a private copy of the one at a URL."""
+    def visiting(self, url: str, *, nodes: bool = False) -> Iterator[None]:
+        """While the block runs, ``repository`` is a private copy of the one at a URL.
+
+        With ``nodes`` it has what nodes report there.
+        """
         from mvc.api.clone import visit
 
         with self.progress("receiving") as progress, ExitStack() as stack:
-            self.repository = stack.enter_context(visit(url, config=load, progress=progress))
+            self.repository = stack.enter_context(
+                visit(url, nodes=nodes, config=load, progress=progress)
+            )
             kept = stack.pop_all()
         with kept:
             try:

@@ -292,7 +292,7 @@ def _preview(
         collection = plan_deletion(store, encoding_policy(context.config), found, reach).summary
     if context.fresh().generation != found.generation:
         raise ConcurrentRewrite("what is missing may be data that others have moved")
-    live = live_now(context)
+    live = live_now(context, reports=True)
     return ForgetPreview(
         tensors=len(going.tensors - kept.tensors),
         shared=len(going.tensors & kept.tensors),

@@ -13,6 +13,7 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from mvc.ids import CommitId, ManifestId
+from mvc.model.names import is_report
 from mvc.repo.lookup.availability import given_up
 from mvc.repo.lookup.refs import BRANCH
 from mvc.store.journal.entries import Entry, RefChange
@@ -74,8 +75,9 @@ class VersionHistory:
             moved = moved or change.name.startswith(BRANCH)
         for deployment in entry.deployments:
             self._deployed.add(self._number(deployment.commit))
-            self.targets.add(deployment.target)
-        self.deployments += len(entry.deployments)
+            if not is_report(deployment.target):
+                self.targets.add(deployment.target)
+                self.deployments += 1
         for each in entry.forgotten:
             self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
             self.gone.discard(each.commit)

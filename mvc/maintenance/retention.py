@@ -209,7 +209,7 @@ def _older(context: Context, since_ns: int) -> set[CommitId]:
 
 
 def protected(context: Context, rules: Retention) -> set[CommitId]:
-    """Versions named by refs or HEAD, or live on any target now or later.
+    """Versions named by refs or HEAD, live on any target now or later, or served by a node now.
 
     With ``unused`` also those of all deployments on that target that are not retracted, with
     ``unqueried`` those that were asked for. Raises UnknownTarget.
@@ -231,4 +231,4 @@ def protected(context: Context, rules: Retention) -> set[CommitId]:
         stay |= {deployed.commit for deployed in found if not deployed.retracted}
     if rules.unqueried:
         stay |= queries(context).asked.keys()
-    return stay | live_now(context).keys()
+    return stay | live_now(context, reports=True).keys()

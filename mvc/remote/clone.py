@@ -214,7 +214,8 @@ def _build(
             to = _current(there, remote, options)
             done = fetch_from(
                 context, remote, door, there,
-                wanted=Wanted(states=states_of(options.states)), progress=progress,
+                wanted=Wanted(states=states_of(options.states), reports=remote.nodes),
+                progress=progress,
             )  # fmt: skip
         _begin(context, remote, to, options)
         end = place_of(context.fresh())

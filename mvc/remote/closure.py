@@ -73,6 +73,8 @@ class Closure:
 
     ``held``: whether the receiver has an object, as far as known, from the byte of the journal at
     which the entry stands that published it first. ``whole``: ids that it lacks, as it said.
+    ``file``: in place of that the only objects that it has, of one who makes a file of what comes,
+    which is compared with its hash, and keeps no coding: so deltas may lead there backwards.
     """
 
     def __init__(
@@ -81,12 +83,15 @@ class Closure:
         held: Callable[[Recorded], bool],
         banned: Callable[[Recorded], bool],
         whole: Collection[bytes] = (),
+        *,
+        file: Collection[bytes] | None = None,
     ) -> None:
         self._context = context
+        self.file = file
         self._snapshot = context.store.snapshot
         # Of its own: what it has opened can be read although maintenance deletes it.
         self._packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
-        self._graph = Graph(self._snapshot, _Bytes(), undo=0)
+        self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self._stream = ManifestStream(context.store)
         self._is_held, self._is_banned = held, banned
         self._lacking = {self._meant(id_) for id_ in whole}
@@ -120,6 +125,8 @@ class Closure:
 
     def has(self, id_: bytes) -> bool:
         """Whether the receiver has an object, or was sent it."""
+        if self.file is not None:
+            return id_ in self.file
         home = self._home(id_)
         if id_ in self._extra or home in self._done:
             return id_ not in self._left
@@ -339,7 +346,7 @@ class _Choice:
     def _blob(self, id_: bytes) -> None:
         """Takes the codings of a blob: those of its own entry, or the cheapest paths."""
         spec, steps = self._specs[id_], list[PathStep]()
-        if not self._closure.lacks(id_):
+        if self._closure.file is None and not self._closure.lacks(id_):
             steps += (s for s in self._own.get(id_, ()) if self._may_go(s) and self._is_free(s))
         there = {step.member.start for step in steps}
         try:

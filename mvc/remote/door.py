@@ -62,7 +62,11 @@ class Wanted(Struct, frozen=True):
     together; they are sent whole. ``again``: versions that it has without their states, which it
     wants.
     ``without``: versions whose states it refuses, because they were forgotten by name there.
-    ``due``: versions that it has from elsewhere, of which it gets all that is said.
+    ``due``: versions that it has from elsewhere, of which it gets all that is said. ``reports``:
+    what nodes report is told, too.
+    ``live``: a target; then it wants one slice, with nothing but the version that is live there,
+    of its records those of ``path`` (by default its only model), and the deployment. ``have`` are
+    then versions whose ``path`` it has, and nothing of their history.
     """
 
     after: Place | None = None
@@ -73,6 +77,9 @@ class Wanted(Struct, frozen=True):
     again: tuple[CommitId, ...] = ()
     without: frozenset[CommitId] = frozenset()
     due: tuple[CommitId, ...] = ()
+    reports: bool = False
+    live: str = ""
+    path: str = ""
 
 
 class Move(Struct, frozen=True):
@@ -129,6 +136,13 @@ class Door(Protocol):
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """The remote's entries, oldest first; one round trip for all slices."""
+        ...
+
+    def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
+        """A mark of what is live on a target, once it is another one than ``mark``.
+
+        None if it is not within so many seconds. It says nothing but that something else is live.
+        """
         ...
 
     def receive(self, given: Slice) -> Received:

@@ -25,6 +25,7 @@ from mvc.remote.moves import advances, leads_to
 from mvc.remote.places import (
     FETCHED,
     PUSHED,
+    REPORTS,
     KnownPlace,
     check_same,
     head_of,
@@ -88,11 +89,13 @@ def fetch(
     *,
     states: str | None = None,
     prune: bool = False,
+    nodes: bool = False,
     progress: Progress | None = None,
 ) -> Fetched:
     """Brings what is new in a remote; durable on return.
 
-    ``states`` says whose states come along, ``prune`` deletes refs of branches that are gone there.
+    ``states`` says whose states come along, ``prune`` deletes refs of branches that are gone there,
+    ``nodes`` brings what nodes report there.
     Raises HistoryMissing for a remote that was rewound or exchanged, RemoteUnreachable,
     RemoteRefused, and the errors of the store.
     """
@@ -105,7 +108,8 @@ def fetch(
         head = door.head()
         return fetch_from(
             context, remote, door, head,
-            wanted=Wanted(states=kinds), prune=prune, progress=progress,
+            wanted=Wanted(states=kinds, reports=nodes or remote.nodes),
+            prune=prune, progress=progress,
         )  # fmt: skip
 
 
@@ -123,14 +127,15 @@ def fetch_from(
     before = place_of(context.fresh())
     known = known_place(context, remote, FETCHED)
     check_same(remote, known, head)
+    told = known_place(context, remote, REPORTS) if wanted.reports else known
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
-    if known is None or known.place != head.place or not _all_here(context, planned):
+    if told is None or told.place != head.place or not _all_here(context, planned):
         have = remote_refs(context, remote.name) or [*branches(context), *tags(context)]
         work.run(
             replace(
                 wanted,
-                after=None if known is None else known.place,
+                after=None if told is None else told.place,
                 have=frozenset(ref.commit for ref in have),
                 without=by_name(context.fresh()),
             ),
@@ -141,6 +146,8 @@ def fetch_from(
     now = KnownPlace(head.identity, work.place or head.place)
     if now != known:
         keep_place(context, remote, FETCHED, now)
+    if wanted.reports and now != told:
+        keep_place(context, remote, REPORTS, now)
     _note_told(context, remote, head, before, brought=work.fresh)
     return Fetched(
         remote.name, tuple(updates), len(work.fresh), work.operations, bytes=work.bytes,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mvc.ids import CommitId
 from mvc.remote.door import BROUGHT, Received, RemoteHead, Slice, Wanted
+from mvc.remote.live import LiveMark
 from mvc.remote.places import place_of
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
@@ -26,6 +27,7 @@ class FolderDoor:
         self.url = url
         self.context = context
         self._fresh, self._scopes = fresh, scopes
+        self._marks: dict[str, LiveMark] = {}
 
     def head(self) -> RemoteHead:
         """What the repository is now."""
@@ -47,6 +49,12 @@ class FolderDoor:
         from mvc.remote.sender import send  # more than a question needs
 
         return send(self.context, wanted)
+
+    def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
+        """Looks at the journal until then."""
+        if target not in self._marks:
+            self._marks = {target: LiveMark(self.context, target)}
+        return self._marks[target].other_than(mark, seconds)
 
     def receive(self, given: Slice) -> Received:
         """As ``receiver.receive``: the rules of a push apply."""

@@ -252,6 +252,15 @@ class HttpDoor:
                 return None if answer.status == 304 else wire.decode_head(data)
         raise AssertionError("tries end with an error")
 
+    def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
+        """Waits at the server."""
+        path = f"live?target={quote(target, safe='')}&mark={quote(mark)}&wait={seconds:g}"
+        for tries in self._client.tries():
+            with tries, self._client.ask("GET", path, silence=seconds + _SILENCE) as answer:
+                data = _bounded(answer, wire.MAX_MARK)
+                return None if answer.status == 304 else wire.decode_mark(data)
+        raise AssertionError("tries end with an error")
+
     def send(self, wanted: Wanted) -> Iterator[Slice]:
         """The remote's entries, in one answer, that goes on at the byte at which it broke off."""
         stream = _Incoming(self._client, wanted)

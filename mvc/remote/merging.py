@@ -16,11 +16,18 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, HistoryMissing, RefConflict, RemoteRefused, StateForgotten
+from mvc.errors import (
+    DamagedData,
+    HistoryMissing,
+    InvalidName,
+    RefConflict,
+    RemoteRefused,
+    StateForgotten,
+)
 from mvc.ids import CommitId, DeploymentId, Root
 from mvc.limits import MAX_ENTRY, MAX_NAME_BYTES, MAX_REASON
 from mvc.model.canonical import decode_text, encode_text
-from mvc.model.names import check_ref
+from mvc.model.names import NODES, check_ref, is_report
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, stamping
 from mvc.repo.lookup.undos import undone_by
@@ -52,7 +59,9 @@ _Id = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class SentDeployment(Struct, frozen=True, array_like=True):
-    """``returns_to``: of a rollback, the id and hybrid time of what it went back to."""
+    """``returns_to``: of a rollback, the id and hybrid time of what it went back to. ``ahead_ms``:
+    of a report, how far the node's clock was ahead of that of the remote that took it first.
+    """
 
     target: str
     time_ns: int
@@ -61,6 +70,7 @@ class SentDeployment(Struct, frozen=True, array_like=True):
     recorded_ns: _Time
     hybrid_ns: _Time
     returns_to: tuple[_Id, _Time] | None = None
+    ahead_ms: Annotated[int, Meta(ge=-(1 << 62), le=1 << 62)] | None = None
 
     @property
     def stamp(self) -> Stamp:
@@ -106,6 +116,16 @@ class Truths(Struct, frozen=True, array_like=True):
         deployed, retracted = self.deployments, self.retractions
         return frozenset([*(d.target for d in deployed), *(r.target for r in retracted)])
 
+    @property
+    def is_report(self) -> bool:
+        """Whether nodes report with it what they serve, and nothing else is said."""
+        others = self.author or self.reason or self.retractions or self.tombstones
+        return (
+            bool(self.deployments)
+            and not (others or self.annotations)
+            and all(is_report(each.target) for each in self.deployments)
+        )
+
     def __bool__(self) -> bool:
         return bool(self.targets or self.tombstones or self.annotations)
 
@@ -114,10 +134,13 @@ class Truths(Struct, frozen=True, array_like=True):
 
 
 class TruthReader:
-    """Says what entries say, as it travels. Computes the stamps that deployments lack."""
+    """Says what entries say, as it travels. Computes the stamps that deployments lack.
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    What nodes report is left out unless ``reports`` is set.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, reports: bool = False) -> None:
+        self._snapshot, self._reports = snapshot, reports
         self._stamps: dict[str, dict[int, Stamp]] = {}  # of targets without stamps, by entry
 
     def of(self, recorded: Recorded, among: Container[CommitId] | None = None) -> Truths | None:
@@ -135,12 +158,12 @@ class TruthReader:
             deployments=tuple(
                 self._deployment(recorded, each)
                 for each in entry.deployments
-                if among is None or each.commit in among
+                if self._tells(each.target) and (among is None or each.commit in among)
             ),
             retractions=tuple(
                 sent
                 for each in entry.retractions
-                if (sent := self._retraction(each, among)) is not None
+                if self._tells(each.target) and (sent := self._retraction(each, among)) is not None
             ),
             tombstones=tuple(
                 Tombstone(bytes(each.commit), None if each.root is None else bytes(each.root))
@@ -150,6 +173,9 @@ class TruthReader:
             annotations=evidence_bytes(evidence) if evidence else b"",
         )
         return found or None
+
+    def _tells(self, target: str) -> bool:
+        return self._reports or not is_report(target)
 
     def about(self, ids: Collection[CommitId]) -> list[int]:
         """Offsets of the entries that deploy, retract or annotate these versions, ascending."""
@@ -205,6 +231,7 @@ class TruthReader:
             recorded_ns=stamp.recorded_ns,
             hybrid_ns=stamp.hybrid_ns,
             returns_to=back,
+            ahead_ms=made.ahead_ms,
         )
 
     def _retraction(
@@ -332,6 +359,19 @@ class Merger:
         return late
 
 
+def arrived(truths: Truths, now_ns: int) -> Truths:
+    """Truths that came just now: of what a node reports, as of this repository's clock.
+
+    What such a report says of the time is when its node sent it, and how far its clock is ahead.
+    """
+    made = truths.deployments
+    if not truths.is_report or any(each.ahead_ms is not None for each in made):
+        return truths
+    ahead_ms = (truths.time_ns - now_ns) // 10**6
+    noted = tuple(replace(each, ahead_ms=ahead_ms) for each in made)
+    return replace(truths, time_ns=now_ns, deployments=noted)
+
+
 def check_clock(time_ns: int, now_ns: int, what: str) -> None:
     """Raises RemoteRefused for what is dated more than a day ahead."""
     if time_ns > now_ns + AHEAD_NS:
@@ -368,6 +408,11 @@ def _deployments(
     snapshot, seen = context.store.snapshot, set[str]()
     for sent in truths.deployments:
         target, commit = check_ref("deployment target", sent.target), CommitId(sent.commit)
+        if is_report(target) and target.count("/") < 2:
+            raise InvalidName(
+                f"a node reports on {NODES}NAME/TARGET, and not on {target}",
+                hint="its name has no '/', and is given with 'mvc follow --as NAME'",
+            )
         check_moment(sent.time_ns)
         check_clock(max(sent.recorded_ns, sent.hybrid_ns), now_ns, "a deployment")
         if target in seen:
@@ -388,6 +433,7 @@ def _deployments(
             previous=None if before is None else before.sequence,
             returns_to=_number(snapshot, target, sent.returns_to),
             stamp=sent.stamp,
+            ahead_ms=sent.ahead_ms,
         )
 
 

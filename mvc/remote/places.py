@@ -19,6 +19,8 @@ from mvc.store.snapshot import Snapshot
 
 FETCHED = "place"
 """Up to where the remote's journal was read."""
+REPORTS = "reports"
+"""The same of what nodes report there, which not every fetch asks for."""
 PUSHED = "pushed"
 """Up to where the remote has what this repository's own journal says."""
 _MOST = 1 << 20  # bytes of such a file

@@ -7,7 +7,7 @@ the last one. What ends before that leaves bytes that the next writer of the pac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from msgspec import Struct, field
@@ -24,14 +24,16 @@ from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
 from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
-from mvc.remote.merging import Merger, by_name, check_clock, here_again
+from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again
 from mvc.remote.moves import ref_changes
 from mvc.remote.places import place_of
-from mvc.remote.scopes import check_moves, check_news
+from mvc.remote.scopes import allows, check_moves, check_news, require
 from mvc.remote.slices import Absent, Sent, decode_entries
 from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
+from mvc.repo.lookup.commits import Ancestors
+from mvc.repo.lookup.refs import BRANCH, head_refs
 from mvc.store.format import check_features
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
@@ -194,6 +196,8 @@ def _drafts(
     new: set[CommitId] = set()
     drafts = []
     for each in sent:
+        if each.truths is not None and not local:
+            each = replace(each, truths=arrived(each.truths, now_ns))
         versions = [Commit.decode(data) for data in each.commits]
         fresh = []
         for commit in versions:
@@ -415,12 +419,14 @@ class _Publication:
         """
         entry = draft.entry(self._operation, self._context.store.now_ns())
         news = draft.is_new
+        check_news(self._scopes, (), adds=news)
         if draft.sent.truths is not None:
             merged = self._merger.merge(draft.sent.truths, own)
             targets = {d.target for d in merged.deployments}
             targets |= {r.target for r in merged.retractions}
             forgets = bool(merged.forgotten or merged.held)
-            check_news(self._scopes, targets, forgets=forgets)
+            check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
+            self._check_annotated({each.commit for each in merged.evidence})
             if hold:
                 self._merger.hold(draft.sent.truths, merged)
             entry, news = merged.into(entry), news or merged.is_news
@@ -429,6 +435,18 @@ class _Publication:
             changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
             entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
         return entry if news else None
+
+    def _check_annotated(self, ids: Set[CommitId]) -> None:
+        """Raises RemoteRefused for versions of branches to which the sender may not push."""
+        there = ids - self._commits.keys()
+        if not there:
+            return
+        snapshot = self._context.store.snapshot
+        for name, tip in head_refs(snapshot).items():
+            if name.startswith(BRANCH) and not allows(self._scopes, "push", name):
+                held = Ancestors(snapshot, [tip])
+                if any(id_ in held for id_ in there):
+                    require(self._scopes, "push", name)
 
 
 def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:

@@ -54,15 +54,16 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """A remote, under its name in this repository; the name is empty for a plain URL.
 
     ``lazy``: a missing state is fetched when a command asks for it. ``data``: whether the contents
-    of data sets are pushed. ``states``: whose states ``fetch`` brings (``states_of``).
-    ``token_file`` (of mode 0600) and ``ca_file`` are for https, ``program`` is mvc at the other end
-    of ssh, ``endpoint`` and ``region`` are of buckets.
+    of data sets are pushed. ``nodes``: whether ``fetch`` brings what nodes report. ``states``:
+    whose states it brings (``states_of``). ``token_file`` (of mode 0600) and ``ca_file`` are for
+    https, ``program`` is mvc at the other end of ssh, ``endpoint`` and ``region`` are of buckets.
     """
 
     url: str
     name: str = ""
     lazy: bool = False
     data: bool = True
+    nodes: bool = False
     states: str = "all"
     token_file: str = ""
     ca_file: str = ""

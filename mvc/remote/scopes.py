@@ -1,8 +1,9 @@
 """What the holder of a token, or of an account behind a forced command, may do.
 
-``read``, ``push:GLOB`` (branches and tags), ``deploy:GLOB`` (targets) and ``admin`` (everything:
-force, delete, tombstones). ``REPO:`` in front limits a scope to repositories of this name. ``*``
-in a GLOB stands for any characters, ``/`` among them.
+``read``, ``push:GLOB`` (branches ``heads/...`` and tags ``tags/...``; a GLOB that begins otherwise
+is of branches), ``deploy:GLOB`` (targets) and ``admin`` (everything: force, delete, tombstones).
+``REPO:`` in front limits a scope to repositories of this name. ``*`` in a GLOB stands for any
+characters, ``/`` among them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mvc.errors import RemoteRefused, WrongUsage
 from mvc.limits import MAX_REF_BYTES
 from mvc.model.names import printable
 from mvc.remote.door import Move
+from mvc.repo.lookup.refs import BRANCH, TAG
 
 Deed = Literal["read", "push", "deploy", "admin"]
 _PLAIN, _WITH_GLOB = {"read", "admin"}, {"push", "deploy"}
@@ -76,6 +78,8 @@ def allows(scopes: Iterable[str], deed: Deed, name: str = "") -> bool:
     if deed in _PLAIN:
         return deed in scopes
     globs = [scope.partition(":")[2] for scope in scopes if scope.startswith(f"{deed}:")]
+    if deed == "push":
+        globs += [BRANCH + glob for glob in globs if not glob.startswith((BRANCH, TAG))]
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
@@ -98,11 +102,15 @@ def check_moves(scopes: tuple[str, ...], moves: Iterable[Move]) -> None:
             require(scopes, "admin")
 
 
-def check_news(scopes: tuple[str, ...], targets: Iterable[str], *, forgets: bool) -> None:
-    """Raises RemoteRefused for targets that its sender may not deploy to, and for what has a state
-    forgotten by name.
+def check_news(
+    scopes: tuple[str, ...], targets: Iterable[str], *, adds: bool = False, forgets: bool = False
+) -> None:
+    """Raises RemoteRefused for targets that its sender may not deploy to, for versions, states or
+    annotations (``adds``) of one who may push nothing, and for what has a state forgotten by name.
     """
     for target in targets:
         require(scopes, "deploy", target)
+    if adds and not any(scope.startswith("push:") for scope in scopes):
+        require(scopes, "push", "...")
     if forgets:
         require(scopes, "admin")

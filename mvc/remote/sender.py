@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from mvc.errors import Busy, DamagedData, HistoryMissing
 from mvc.ids import CommitId, ManifestId
 from mvc.model.commit import Commit
+from mvc.model.names import is_report
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
+from mvc.remote.live import LiveSending
 from mvc.remote.merging import TruthReader, held_back
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
@@ -46,9 +48,13 @@ def send(
     """
     snapshot = context.fresh()
     for _ in range(_TRIES):
-        generation, sending = snapshot.generation, None
+        generation = snapshot.generation
+        sending: Sending | LiveSending | None = None
         try:
-            sending = Sending(context, wanted, without)
+            if wanted.live:
+                sending = LiveSending(context, wanted)
+            else:
+                sending = Sending(context, wanted, without)
             yield from sending.slices(most)
             return
         except (ConcurrentRewrite, DamagedData):
@@ -60,7 +66,7 @@ def send(
     raise Busy("the repository was rewritten again and again meanwhile", hint="run it again")
 
 
-def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending) -> Wanted:
+def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending | LiveSending) -> Wanted:
     """What is left to send after the journal was replaced under a transfer: numbers stay."""
     if sending.reached is None:
         return wanted
@@ -117,7 +123,7 @@ class Sending:
         self._have = self._had()
         self._new = self._unheld()
         self._held = Ancestors(self._snapshot, self._have)
-        self._truths = TruthReader(self._snapshot)
+        self._truths = TruthReader(self._snapshot, reports=wanted.reports)
         self._states = self._with_states()
         self._closure = Closure(context, self._is_held, self._is_banned, wanted.objects)
         self._features = read_features(context.store.fs, context.store.folder) - {"compacted"}
@@ -133,7 +139,11 @@ class Sending:
         self._known: set[CommitId] = set()
         refs: dict[str, RefValue] = {}
         for recorded in self._snapshot.entries(self._start):
-            deployed = {made.commit for made in recorded.entry.deployments}
+            deployed = {
+                made.commit
+                for made in recorded.entry.deployments
+                if self._wanted.reports or not is_report(made.target)
+            }
             self._deployed |= deployed
             if recorded.sequence < self._seen:
                 self._known |= deployed

@@ -27,6 +27,8 @@ PART = 32 * MIB
 MAX_MESSAGE = 16 * MIB
 """Bytes of a head, of what is wanted, and of what became of a slice."""
 MAX_PROBLEM = 64 << 10
+MAX_MARK = 256
+"""Bytes of a mark of what is live."""
 CHECKED = 64 << 10
 """Bytes at the beginning of a slice by which a server knows that an answer goes on as it was."""
 WAIT = 60.0
@@ -119,6 +121,13 @@ def encode_wanted(wanted: Wanted) -> bytes:
 def decode_wanted(data: bytes) -> Wanted:
     """Raises RemoteRefused."""
     return _decode(Wanted, data)
+
+
+def decode_mark(data: bytes) -> str:
+    """A mark of what is live. Raises RemoteRefused."""
+    if not data or not data.isascii() or not data.decode().isprintable():
+        raise RemoteRefused("the other end does not say what is live")
+    return data.decode()
 
 
 def encode_received(received: Received) -> bytes:

@@ -20,9 +20,9 @@ from itertools import groupby
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import DamagedData, NoDeployment, UnknownTarget
+from mvc.errors import DamagedData, InvalidName, NoDeployment, UnknownTarget
 from mvc.ids import CommitId, DeploymentId
-from mvc.model.names import check_ref, printable
+from mvc.model.names import check_ref, is_report, printable
 from mvc.repo.context import Context, noting
 from mvc.repo.lookup import availability, stamping
 from mvc.repo.lookup.revisions import Rev, resolve
@@ -133,6 +133,11 @@ def deployment_for(
     An entry has at most one per target. Raises InvalidName, InvalidTime.
     """
     check_ref("deployment target", target)
+    if is_report(target):
+        raise InvalidName(
+            f"{printable(target)} is where a node reports what it serves: not deployed by hand",
+            hint="deploy to the target that the node follows: 'mvc follow' sends its report",
+        )
     check_moment(time_ns)
     before = snapshot.newest_deployment(target)
     return Deployment(
@@ -266,15 +271,15 @@ def note_gaps(snapshot: Snapshot, target: str, incomplete: list[DamagedData] | N
         snapshot.check_gaps(-1, f"what was live on {printable(target)}")
 
 
-def targets(context: Context) -> list[str]:
-    """Every target, by name; one look-up each."""
-    return context.fresh().targets()
+def targets(context: Context, *, reports: bool = False) -> list[str]:
+    """Every target, by name, or every one on which a node reports; one look-up each."""
+    return context.fresh().targets(reports=reports)
 
 
 def of_commit(
     snapshot: Snapshot, commit: CommitId, incomplete: list[DamagedData] | None = None
 ) -> tuple[Deployed, ...]:
-    """A commit's deployments on all targets, in the order they were recorded.
+    """A commit's deployments on all targets, in the order they were recorded, without reports.
 
     ``incomplete``: see ``list_deployments``.
     """
@@ -285,7 +290,11 @@ def of_commit(
         for offset in snapshot.deployments_of(commit):
             with noting(incomplete):
                 recorded = snapshot.entry(offset)
-                made = [each for each in recorded.entry.deployments if each.commit == commit]
+                made = [
+                    each
+                    for each in recorded.entry.deployments
+                    if each.commit == commit and not is_report(each.target)
+                ]
                 befores = [snapshot.deployment_before(each.target, offset) for each in made]
                 for each, before in zip(made, befores, strict=True):
                     stamped = stamping.is_stamped(snapshot, each.target)

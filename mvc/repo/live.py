@@ -223,10 +223,10 @@ def _deployed_at(snapshot: Snapshot, target: str, time_ns: int | None, now: int)
     return deployed
 
 
-def live_now(context: Context) -> dict[CommitId, list[str]]:
-    """The live versions with their targets."""
+def live_now(context: Context, *, reports: bool = False) -> dict[CommitId, list[str]]:
+    """The live versions with their targets; with ``reports`` also what nodes serve."""
     found: dict[CommitId, list[str]] = {}
-    for target in targets(context):
+    for target in [*targets(context), *(targets(context, reports=True) if reports else ())]:
         with suppress(NoDeployment):
             now = live_at(context, None, target)
             found.setdefault(now.commit, []).append(target)

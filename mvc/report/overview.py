@@ -15,7 +15,7 @@ from mvc.errors import DamagedData, StateForgotten
 from mvc.ids import CommitId
 from mvc.maintenance.history import VersionHistory
 from mvc.model.commit import Commit
-from mvc.model.names import is_training_key, training_files
+from mvc.model.names import is_report, is_training_key, training_files
 from mvc.repo.annotations import Annotations
 from mvc.repo.context import Context
 from mvc.repo.diff.diff import diff
@@ -96,7 +96,7 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         entry = recorded.entry
         history.take(recorded)
         known.update((commit.id, commit) for commit in entry.commits)
-        for d in entry.deployments:
+        for d in (made for made in entry.deployments if not is_report(made.target)):
             span = Span(d.commit, d.time_ns, now, author=entry.done_by, reason=entry.reason)
             made.setdefault(d.target, []).append((d, recorded.sequence, span))
         late.update(((each.target, each.sequence), each.stamp) for each in entry.stamps)

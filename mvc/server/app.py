@@ -1,4 +1,5 @@
-"""The protocol of a server, as an ASGI application: ``v1/head``, ``v1/send``, ``v1/receive``.
+"""The protocol of a server, as an ASGI application: ``v1/head``, ``v1/live``, ``v1/send`` and
+``v1/receive``.
 
 The same application answers over TLS, a Unix socket and ssh's pipes. What takes long runs in
 threads, and its answer is a row of frames (``mvc.remote.wire``), so that a client hears that the
@@ -9,7 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Hashable,
+    Iterator,
+    Sequence,
+)
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from functools import partial
@@ -30,8 +40,11 @@ from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import RemoteHead, Wanted
+from mvc.remote.door import Door, Wanted
+from mvc.remote.merging import Truths
+from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
+from mvc.server.gathering import SECONDS, Gathering, check_scopes
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 
@@ -40,13 +53,18 @@ PROOFS = 4
 _PROCESSORS = 4  # for each proof that runs
 SENDS = 8
 """Answers with slices at once."""
+READERS = 256
+"""Kept answers that are sent at once; others wait for their turn."""
 UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
 """Requests that wait for news."""
+WATCHES = 256
+"""Repositories, and targets in them, of whose news somebody waits."""
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
+_PART = 64 << 10  # of a kept answer
 _SILENCE = 60.0  # seconds without a byte of a request's body
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
 _T = TypeVar("_T")
@@ -64,25 +82,29 @@ class Application:
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
         log: Log | None = None, stopping: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None, poll: float = _POLL,
+        clock: Clock | None = None, poll: float = _POLL, gather: float = SECONDS,
     ) -> None:  # fmt: skip
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
         self._clock, self._poll = clock or Clock(), poll
-        self._proofs = self._sends = self._uploads = self._waits = 0
+        self._proofs = self._uploads = self._waits = 0
+        self._sends = asyncio.Semaphore(SENDS)
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(SENDS, thread_name_prefix="mvc-slices")
         # A proof keeps all processors busy, and takes memory: the others wait for their turn.
         proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
         self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[tuple[str, str], _Watch] = {}
+        self._answers, self._readers = Answers(), asyncio.Semaphore(READERS)
+        self._gather, self._gatherings = gather, dict[str, Gathering]()
         self.asgi = Starlette(
             routes=[
                 Route(f"{prefix}/v1/{name}", self._answering(endpoint), methods=methods)
                 for prefix in ("", "/{repository:path}")
                 for name, endpoint, methods in (
                     ("head", self._head, ["GET"]),
+                    ("live", self._live, ["GET"]),
                     ("send", self._send, ["POST"]),
                     ("receive", self._receive, ["GET", "POST"]),
                 )
@@ -122,6 +144,7 @@ class Application:
             except Exception as error:  # a bug; its text may hold what was asked
                 self._say(_bug(error))
                 response = _problem(MvcError("internal error"), 500)
+            response.headers["Cache-Control"] = "no-store"  # who asks next may have no token
             host = printable(request.client.host) if request.client else ""
             verb = printable(request.url.path.rpartition("/")[2])[:20]
             asked = f"{request.method} {printable(name)[:200] or '.'} {verb}"
@@ -168,46 +191,75 @@ class Application:
         after = request.query_params.get("after")
         head = await self._run(served.head)
         if after is not None and head.place.chain.hex() == after:
-            head = await self._news(served, after, _seconds(request.query_params.get("wait")))
+            head = await self._news(
+                (served.name, ""), served.journal, served.head,
+                lambda head: head.place.chain.hex() != after, _seconds(request),
+            )  # fmt: skip
         tag = f'"{head.place.chain.hex()}"'
         if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
         said = wire.encode_head(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
         return Response(said, media_type=wire.CONTENT, headers={"ETag": tag})
 
-    async def _news(self, served: Served, after: str, seconds: float) -> RemoteHead:
-        """The head once its chain is another one, or after so many seconds."""
-        if self._waits >= WAITING:
+    async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
+        """A mark of what is live on a target: what else is recorded wakes nobody who waits."""
+        scopes.require(caller.scopes, "read")
+        target, known = request.query_params.get("target", ""), request.query_params.get("mark")
+        look = partial(served.live, target)
+        mark = await self._run(look)
+        if mark == known:
+            mark = await self._news(
+                (served.name, target), look, look, lambda mark: mark != known, _seconds(request)
+            )
+        if mark == known:
+            return Response(status_code=304)
+        return Response(mark, media_type=wire.CONTENT)
+
+    async def _news(
+        self, key: tuple[str, str], watched: Callable[[], object], look: Callable[[], _T],
+        is_new: Callable[[_T], bool], seconds: float,
+    ) -> _T:  # fmt: skip
+        """What ``look`` returns once it is new, or after so many seconds.
+
+        ``watched``, of which one is called for all with this ``key``, then returns something else.
+        """
+        if self._waits >= WAITING or (key not in self._watches and len(self._watches) >= WATCHES):
             raise _Full
-        watch = self._watches.setdefault(served.name, _Watch())
+        watch = self._watches.setdefault(key, _Watch())
         self._waits += 1
         watch.waiting += 1
+        deadline = time.monotonic() + seconds
         try:
             if watch.task is None:
-                watch.task = asyncio.create_task(self._watch(served, watch))
-            changed = watch.changed
-            head = await self._run(served.head)  # it may have changed before anybody watched
-            if head.place.chain.hex() == after:
+                watch.task = asyncio.create_task(self._watch(key, watch, watched))
+            while True:
+                changed = watch.changed
+                found = await self._run(look)  # it may have changed before anybody watched
+                left = deadline - time.monotonic()
+                if is_new(found) or left <= 0 or self._stopping():
+                    return found
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), seconds)
-                head = await self._run(served.head)
-            return head
+                    await asyncio.wait_for(changed.wait(), left)
         finally:
             self._waits -= 1
             watch.waiting -= 1
 
-    async def _watch(self, served: Served, watch: _Watch) -> None:
-        """Looks at the journal for all who wait, as long as somebody does."""
-        seen = served.journal()
+    async def _watch(
+        self, key: tuple[str, str], watch: _Watch, watched: Callable[[], object]
+    ) -> None:
+        """Looks for all who wait, as long as somebody does."""
+        seen: object = None
         try:
             while watch.waiting and not self._stopping():
-                await asyncio.sleep(self._poll)
                 with suppress(MvcError):
-                    if (now := served.journal()) != seen:
+                    if (now := await self._run(watched)) != seen:
                         seen = now
                         watch.wake()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(watch.hint.wait(), self._poll)
+                watch.hint.clear()
         finally:
-            watch.task = None
+            self._watches.pop(key, None)
             watch.wake()
 
     # -- send ----------------------------------------------------------------------------
@@ -218,11 +270,28 @@ class Application:
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
         wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
-        if self._sends >= SENDS:
-            raise _Full
-        self._sends += 1
         given = _given(served, wanted, skip, check)
-        return _Frames(self._slices(given), partial(self._ends_sending, given))
+        if not wanted.live:
+            await self._begins_sending()
+            return _Frames(self._slices(given), partial(self._ends_sending, given))
+        question = await self._run(served.question, wanted)
+        answer = self._answers.find(question)
+        is_kept = answer is not None
+        if answer is None:  # nobody waits between here and ``add``: it is planned once
+            await self._begins_sending()
+            answer = self._answers.add(question)
+            self._fill(answer, served, wanted, question)
+        rows = self._shared(answer, given, skip, check)
+        return _Frames(rows, done=lambda: "kept" if is_kept and not answer.unshared else "done")
+
+    async def _begins_sending(self) -> None:
+        if self._sends.locked():
+            raise _Full
+        await self._sends.acquire()
+
+    async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
+        self._sends.release()
+        await self._run(given.close)
 
     async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
@@ -235,9 +304,59 @@ class Application:
                         return
                     yield part
 
-    async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
-        self._sends -= 1
-        await self._run(given.close)
+    def _fill(self, answer: Answer, served: Served, wanted: Wanted, question: Hashable) -> None:
+        """Has a thread make an answer, whoever still waits for it."""
+        loop = asyncio.get_running_loop()
+
+        def make() -> None:
+            answer.fill(
+                served.folder,
+                served.door().send(wanted),
+                holds=lambda: served.question(wanted) == question,
+                tell=loop.call_soon_threadsafe,
+            )
+
+        def made(_: object) -> None:
+            self._sends.release()
+            self._answers.trim()
+
+        loop.run_in_executor(self._long, make).add_done_callback(made)
+
+    async def _shared(
+        self, answer: Answer, given: Generator[bytes, None, None], skip: int, check: str
+    ) -> AsyncGenerator[bytes, None]:
+        """The frames of an answer that many read, or of one that is made for who asks."""
+        async for row in _patiently(partial(answer.beyond, skip)):
+            yield row
+        turn = self._sends if answer.unshared else self._readers
+        async for row in _patiently(turn.acquire):
+            yield row
+        try:
+            sent = self._slices(given) if answer.unshared else self._parts(answer, skip, check)
+            async with aclosing(sent) as rows:
+                async for row in rows:
+                    yield row
+        finally:
+            turn.release()
+            await self._run(given.close)
+
+    async def _parts(self, answer: Answer, at: int, check: str) -> AsyncGenerator[bytes, None]:
+        """The frames of a kept answer from a byte on, as far as they come."""
+        begins = not at
+        while True:
+            async for row in _patiently(partial(answer.beyond, at)):
+                yield row
+            if answer.error is not None:
+                raise answer.error
+            if not begins and not await self._run(answer.begins, at, check):
+                raise _changed()
+            begins = True
+            part = await self._run(answer.read, at, _PART)
+            if not part:
+                yield wire.frame(wire.END)
+                return
+            at += len(part)
+            yield wire.frame(wire.DATA, part)
 
     async def _working(
         self, executor: Executor, function: Callable[[], bytes]
@@ -248,8 +367,8 @@ class Application:
         """
         running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
-            while not (await asyncio.wait({running}, timeout=wire.ALIVE))[0]:
-                yield wire.frame(wire.DATA)
+            async for row in _patiently(partial(asyncio.wait, {running})):
+                yield row
             yield await running
         finally:
             await asyncio.wait({running})
@@ -294,6 +413,9 @@ class Application:
         await self._take(request, served, upload, at)
         if not last:
             return _Frames(_row(wire.frame(wire.END)))
+        reports = await self._run(upload.reports)
+        if reports is not None:
+            return await self._reported(served, upload, caller, reports)
         if self._proofs >= PROOFS:
             raise _Full
         self._proofs += 1
@@ -309,10 +431,35 @@ class Application:
 
         def ended() -> None:
             self._proofs -= 1
-            if (watch := self._watches.get(served.name)) is not None:
-                watch.wake()
+            for (name, _), watch in self._watches.items():
+                if name == served.name:
+                    watch.hint.set()
 
         return _Frames(self._working(self._proving, publish), ended)
+
+    async def _reported(
+        self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]
+    ) -> _Frames:
+        """Gathers what nodes report with what others do; who got no answer sends it again."""
+        check_scopes(caller.scopes, reports)
+        gathering = self._gatherings.setdefault(served.name, Gathering(self._gather))
+        if gathering.is_full:
+            raise _Full
+        await self._run(upload.delete)
+
+        def publish(act: Callable[[Door], None]) -> asyncio.Future[None]:
+            loop = asyncio.get_running_loop()
+            return loop.run_in_executor(self._short, act, served.door())
+
+        given = asyncio.ensure_future(gathering.add(reports, publish, self._clock.now_ns()))
+        given.add_done_callback(lambda ended: ended.exception())  # also if nobody waits any more
+
+        async def answer() -> AsyncGenerator[bytes, None]:
+            async for row in _patiently(partial(asyncio.wait, {given})):
+                yield row
+            yield wire.frame(wire.ANSWER, wire.encode_received(await given))
+
+        return _Frames(answer())
 
     async def _take(self, request: Request, served: Served, upload: Upload, at: int) -> None:
         """Appends the request's body to an upload; what came stays if the connection breaks."""
@@ -349,12 +496,13 @@ class Application:
 
 
 class _Watch:
-    """Those who wait for news of one repository."""
+    """Those who wait for news of one repository, or target. ``hint``: there may be some."""
 
     def __init__(self) -> None:
         self.waiting = 0
         self.task: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
+        self.hint = asyncio.Event()
 
     def wake(self) -> None:
         """Has all who wait look again."""
@@ -365,17 +513,20 @@ class _Watch:
 class _Frames(Response):
     """A row of frames; whatever becomes of it, each function in ``ended`` is called at its end.
 
-    ``outcome``: what became of it, for the log.
+    ``outcome``: what became of it, for the log; ``done`` says it of one that is whole.
     """
 
     def __init__(
-        self, rows: AsyncGenerator[bytes, None], *ended: Callable[[], Awaitable[None] | None]
+        self,
+        rows: AsyncGenerator[bytes, None],
+        *ended: Callable[[], Awaitable[None] | None],
+        done: Callable[[], str] = lambda: "done",
     ) -> None:
         super().__init__(media_type=wire.CONTENT)
         del self.headers["Content-Length"]
         self.ended = list(ended)
         self.outcome = "cut"
-        self._rows = rows
+        self._rows, self._done = rows, done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         gone = asyncio.ensure_future(receive())  # the body was read: what comes is the end
@@ -394,12 +545,12 @@ class _Frames(Response):
 
     async def _sent(self, send: Send, gone: asyncio.Future[Message]) -> str:
         """How it ended."""
-        outcome = "done"
         try:
             async for row in self._rows:
                 if gone.done():
                     return "cut"
                 await _send(send, row)
+            outcome = self._done()
         except MvcError as error:
             outcome = error.kind
             await _send(send, wire.frame(wire.ERROR, wire.encode_error(error)))
@@ -415,6 +566,17 @@ class _Frames(Response):
 async def _send(send: Send, row: bytes) -> None:
     async with asyncio.timeout(_STALLED):
         await send({"type": "http.response.body", "body": row, "more_body": True})
+
+
+async def _patiently(wait: Callable[[], Awaitable[object]]) -> AsyncGenerator[bytes, None]:
+    """Frames that say 'at work' until what is waited for is there."""
+    while True:
+        try:
+            async with asyncio.timeout(wire.ALIVE):
+                await wait()
+                return
+        except TimeoutError:
+            yield wire.frame(wire.DATA)
 
 
 async def _row(row: bytes) -> AsyncGenerator[bytes, None]:
@@ -451,7 +613,8 @@ def _number(text: str | None) -> int:
     return int(text)
 
 
-def _seconds(text: str | None) -> float:
+def _seconds(request: Request) -> float:
+    text = request.query_params.get("wait")
     return min(float(text), wire.WAIT) if text and text.isascii() and text.isdecimal() else 0.0
 
 

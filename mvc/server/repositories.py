@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from contextlib import suppress
 from pathlib import Path
 
 from mvc.errors import MvcError, RemoteRefused, StorageFull
 from mvc.io.files import FileIdentity, FileSystem
-from mvc.remote.door import RemoteHead
+from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.folder import FolderDoor
+from mvc.remote.live import LiveMark
+from mvc.remote.merging import held_back
+from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
@@ -21,6 +25,8 @@ _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 _DEEPEST = 8
 _OPEN = 64
 """Repositories that stay open."""
+_MARKS = 256
+"""Targets of a repository whose live version is remembered."""
 
 
 class Served:
@@ -35,9 +41,11 @@ class Served:
         with suppress(MvcError):
             self.uploads.clear()
         self._place = fs.stat(self.folder)
+        self._losses = _Losses(self._context)
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
         self._promised: dict[str, int] = {}
+        self._marks = OrderedDict[str, LiveMark]()
 
     def is_in_place(self) -> bool:
         """Whether its folder is still the one that was opened."""
@@ -67,6 +75,26 @@ class Served:
             self._head = (journal, head)
             return head
 
+    def live(self, target: str) -> str:
+        """The mark of what is live on a target. Raises InvalidName."""
+        with self._lock:
+            mark = self._marks.get(target)
+            if mark is None:
+                mark = self._marks[target] = LiveMark(self._context, target)
+            self._marks.move_to_end(target)
+            while len(self._marks) > _MARKS:
+                self._marks.popitem(last=False)
+            return mark.now()
+
+    def question(self, wanted: Wanted) -> Hashable:
+        """What an answer about a live version depends on: while this is the same, so is it.
+
+        None that was made before a state was forgotten, here or elsewhere, is given again.
+        """
+        mark = self.live(wanted.live)
+        with self._lock:
+            return self, wanted, mark, self._losses.count(), held_back(self._context)
+
     def reserve(self, upload: str, size: int) -> None:
         """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.
 
@@ -93,6 +121,25 @@ class Served:
     def close(self) -> None:
         """Closes the repository."""
         self._context.store.close()
+
+
+class _Losses:
+    """Counts how often a repository may have lost something, or got it back."""
+
+    def __init__(self, context: Context) -> None:
+        self._context, self._count = context, 0
+        snapshot = context.fresh()
+        self._read = snapshot.generation, snapshot.position
+
+    def count(self) -> int:
+        """How often by now."""
+        (generation, position), snapshot = self._read, self._context.fresh()
+        self._read = snapshot.generation, snapshot.position
+        replaced = snapshot.generation != generation
+        new = () if replaced else (recorded.entry for recorded in snapshot.entries(position))
+        lost = any(e.forgotten or e.weights or e.gone or e.here_again or e.unknown for e in new)
+        self._count += replaced or lost
+        return self._count
 
 
 class Repositories:

@@ -33,7 +33,7 @@ def serve_stdio(path: Path, scopes: Sequence[str] = (), quota: int | None = None
     fs = FileSystem()
     gate = Account(parse_scopes(scopes) if scopes else ())
     repositories = Repositories(fs, path.expanduser(), quota, shown=f"in {path}")
-    application = Application(repositories, gate)
+    application = Application(repositories, gate, gather=0.0)
     server = server_of(application.asgi, keep_alive=_KEEP_ALIVE)
     with fs.temporary_folder() as private, socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(private / "socket"))

@@ -15,7 +15,9 @@ from pathlib import Path
 from mvc.errors import MvcError, RemoteRefused
 from mvc.io.files import FileLock, FileSystem
 from mvc.remote import slices
-from mvc.remote.door import Door, Received
+from mvc.remote.door import Door, Received, Slice
+from mvc.remote.merging import Truths
+from mvc.remote.slices import decode_entries
 from mvc.remote.wire import decode_received, encode_received
 from mvc.types import Bytes
 
@@ -25,6 +27,7 @@ _FOLDER = "uploads"
 _ANSWER = ".answer"
 _ID = re.compile(r"[0-9a-f]{32}")
 _LONGEST = 1 << 24
+_LONGEST_REPORT = 1 << 18
 _SECOND = 1_000_000_000
 
 
@@ -103,6 +106,29 @@ class Upload:
 
     def publish(self, door: Door) -> Received:
         """Hands over the slice that was uploaded; the upload goes, its answer stays a while."""
+        with self._opened() as given:
+            received = door.receive(given)
+        self._fs.write_atomic(self._answer, encode_received(received), mode=0o600)
+        return received
+
+    def reports(self) -> tuple[Truths, ...] | None:
+        """What nodes report with it, in as few words as they use; None if it brings more."""
+        if self.size > _LONGEST_REPORT:
+            return None
+        with self._opened() as given:
+            for _ in given.records:  # compares the checksum
+                pass
+            if given.size or given.moves or given.features:
+                return None
+            entries = decode_entries(given.head)
+        truths = tuple(each.truths for each in entries if each.truths is not None)
+        is_all = len(truths) == len(entries) > 0 and not any(
+            each.commits or each.absent or each.again or each.shapes for each in entries
+        )
+        return truths if is_all and all(each.is_report for each in truths) else None
+
+    @contextmanager
+    def _opened(self) -> Iterator[Slice]:
         with self._fs.open_read(self._path, follow=False) as file:
             at = 0
 
@@ -115,9 +141,7 @@ class Upload:
             given = slices.read(source)
             if given is None:
                 raise RemoteRefused("an upload is empty")
-            received = door.receive(given)
-        self._fs.write_atomic(self._answer, encode_received(received), mode=0o600)
-        return received
+            yield given
 
     def delete(self) -> None:
         """Takes away its bytes, once they are published or refused."""

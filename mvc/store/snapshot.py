@@ -16,6 +16,7 @@ from typing import TypeVar
 from mvc.errors import DamagedData, HistoryMissing
 from mvc.io.files import FileSystem
 from mvc.limits import INDEX_BATCH
+from mvc.model.names import NODES
 from mvc.store.index import keys
 from mvc.store.index.reader import INDEX, IndexReader, IndexThresholds
 from mvc.store.journal.entries import Evidence, Weights
@@ -404,13 +405,19 @@ class Snapshot:
         """The newest entry that took back the operation with this number."""
         return self.newest(keys.UNDONE + keys.number(sequence))
 
-    def targets(self) -> list[str]:
-        """Every target on which a deployment was recorded, by name; one look-up each."""
+    def targets(self, *, reports: bool = False) -> list[str]:
+        """Every target on which a deployment was recorded, by name; one look-up each.
+
+        With ``reports`` those on which nodes report what they serve, else those without these.
+        """
+        nodes = keys.TARGET + NODES.encode()
+        beyond = (keys.after(nodes), keys.after(keys.TARGET)), (keys.TARGET, nodes)
         names = []
-        high = keys.after(keys.TARGET)
-        while (key := self.last(keys.TARGET, high)) is not None:
-            names.append(keys.name_of(key))
-            high = keys.TARGET + keys.text(names[-1])
+        for low, high in ((nodes, keys.after(nodes)),) if reports else beyond:
+            end = high
+            while (key := self.last(low, end)) is not None:
+                names.append(keys.name_of(key))
+                end = keys.TARGET + keys.text(names[-1])
         return names[::-1]
 
     def newest_deployment(self, target: str) -> Recorded | None:

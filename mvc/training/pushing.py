@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -52,8 +52,18 @@ class PushReport(Struct, frozen=True):
 class Pusher(threading.Thread):
     """The thread; ``committed`` tells it of versions, ``finish`` ends it."""
 
-    def __init__(self, repo: Repository, remote: str, branch: str | None) -> None:
-        """Raises WrongUsage without a branch, UnknownRevision without such a remote."""
+    def __init__(
+        self,
+        repo: Repository,
+        remote: str,
+        branch: str | None,
+        *,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """``tell`` is called with each warning, by default as NotPushed.
+
+        Raises WrongUsage without a branch, UnknownRevision without such a remote.
+        """
         super().__init__(name="mvc-pusher", daemon=True)
         if branch is None:
             raise WrongUsage(
@@ -75,6 +85,8 @@ class Pusher(threading.Thread):
         self._durable = 0
         self._pushed = 0  # of them
         self._failure: str | None = None  # of the last push
+        self._denied: tuple[str, ...] = ()  # scopes that the last push lacked
+        self._tell = tell or _warn
         self.start()
 
     @property
@@ -83,11 +95,18 @@ class Pusher(threading.Thread):
         pushed = self._pushed  # read first: there may be more durable ones since, never fewer
         return PushReport(self._remote, pushed, self._durable - pushed, self._failure)
 
-    def committed(self) -> None:
-        """One more version of the branch is durable."""
+    def committed(self, count: int = 1) -> None:
+        """So many more versions of the branch are durable."""
         with self._changed:
-            self._durable += 1
+            self._durable += count
             self._changed.notify_all()
+
+    def resumed(self, repo: Repository) -> None:
+        """The versions of the branch that are not known to be there are to be pushed as well."""
+        if (known := repo.remotes.tracking(self._branch, self._remote)) is not None:
+            self.committed(known.ahead)
+        else:
+            self.committed(sum(1 for _ in repo.log(self._branch)))
 
     def finish(self) -> None:
         """Pushes what is left, once, and warns of what is left then.
@@ -117,7 +136,7 @@ class Pusher(threading.Thread):
             if not self.is_alive():
                 reason = self._failure or "the training has ended"
             versions = "1 version" if left == 1 else f"{left} versions"
-            self._warn(
+            self._tell(
                 f"{versions} of {self._branch} not pushed to {self._remote}: {reason}; "
                 f"'mvc push {self._remote} {self._branch}' sends what is missing there"
             )
@@ -148,25 +167,32 @@ class Pusher(threading.Thread):
     def _push(self) -> bool:
         count = self._durable
         try:
-            self._repo.push(self._remote, [self._branch], progress=self._moved)
+            done = self._repo.push(self._remote, [self._branch], progress=self._moved)
         except Exception as error:  # whatever it is, the training goes on
             first, self._failure = self._failure is None, _line(error)
             if first and not self._closing:
-                self._warn(
+                self._tell(
                     f"{self._branch} cannot be pushed to {self._remote} now: {self._failure}; "
                     "the training goes on, and what is missing there is pushed later"
                 )
             return False
         with self._changed:
             self._pushed, self._failure = count, None
+        if done.denied and done.denied != self._denied:
+            self._tell(
+                f"left out of what is pushed to {self._remote}, because the token there lacks the "
+                f"scope: {', '.join(done.denied)[:500]}"
+            )
+        self._denied = done.denied
         return True
 
     def _moved(self, *_: object) -> None:
         self._moves += 1
 
-    def _warn(self, text: str) -> None:
-        with suppress(NotPushed):  # which the user's filters may make an error
-            warnings.warn(text, NotPushed, stacklevel=2)
+
+def _warn(text: str) -> None:
+    with suppress(NotPushed):  # which the user's filters may make an error
+        warnings.warn(text, NotPushed, stacklevel=3)
 
 
 def _give_way() -> None:

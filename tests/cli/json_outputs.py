@@ -134,6 +134,7 @@ push
 fetch
 pull
 ls-remote
+nodes
 remote show
 clone server copy
 clone server copy

@@ -1,0 +1,1 @@
+"""Followers of a target, nodes and what they report."""

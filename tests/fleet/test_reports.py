@@ -73,3 +73,15 @@ def test_what_is_said_again_counts_once(server: Server, reports: Reports) -> Non
         reports.send(door)
         reports.served(deployed(server.versions[0]), START + 200)
         assert reports.waiting == 0
+
+
+def test_nodes_says_who_serves_what(server: Server, reports: Reports) -> None:
+    reports.served(deployed(server.versions[1]), START + 50)
+    with server.door() as door:
+        reports.send(door)
+    with closing(open_repository(server.root)) as repo:
+        (status,) = repo.nodes()
+        assert (status.node, status.target, status.commit) == ("7", "prod", server.versions[1])
+        assert (status.live, status.behind) == (server.versions[2], 1)
+        assert repo.targets() == ["prod"]
+        assert [d.target for d in repo.deployments_of(server.versions[1])] == ["prod"]

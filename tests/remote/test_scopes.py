@@ -50,3 +50,12 @@ def test_what_scopes_allow() -> None:
 def test_the_missing_scope_is_named() -> None:
     with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):
         require(("read",), "push", "heads/main")
+
+
+def test_a_glob_of_no_kind_of_ref_is_of_branches() -> None:
+    held = ("push:nodes/7/*",)
+    assert allows(held, "push", "heads/nodes/7/main")
+    assert not allows(held, "push", "heads/nodes/70/main")
+    assert not allows(held, "push", "tags/nodes/7/v1")
+    assert not allows(("push:tags/*",), "push", "heads/tags/x")
+    assert not allows(held, "deploy", "nodes/7/prod")

@@ -19,6 +19,7 @@ from mvc.errors import RemoteUnreachable, UnknownRevision, WrongUsage
 from mvc.repo.config import set_value
 from mvc.training import pushing
 from mvc.training.pushing import NotPushed, PushReport
+from tests.remote.kit.serving import serving, token
 from tests.waiting import until
 
 
@@ -168,6 +169,27 @@ def test_a_branch_that_somebody_else_pushed_to(repo: mvc.Repository, tmp_path: P
     assert recorder.report.push.left == 1
     assert "rejects main (fetch first)" in str(told[0].message)
     assert versions(tmp_path / "there") == ["theirs"]
+
+
+def test_a_token_that_may_not_deploy(repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The branch goes, its deployments stay, and one warning names the scope."""
+    there = repo.root.parent / "there"
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", token(there, "read,push:heads/main"))
+    with serving(there) as server:
+        repo.remotes.add("origin", server.url, force=True)
+        with (
+            pytest.warns(NotPushed) as told,
+            mvc.Recorder(repo, small(), deploy="prod", push="origin") as recorder,
+        ):
+            for number in range(1, 3):
+                recorder.step()
+                recorder.flush()
+                until(lambda done=number: recorder.report.push == PushReport("origin", done, 0))
+    (line,) = (str(each.message) for each in told)
+    assert line.endswith("because the token there lacks the scope: deploy:prod")
+    assert versions(there) == ["step 1", "step 2"]
+    with mvc.Repository.open(there) as opened:
+        assert not opened.targets()
 
 
 def test_warnings_as_errors_stop_no_training(repo: mvc.Repository) -> None:

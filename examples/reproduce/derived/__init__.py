@@ -1,7 +1,7 @@
 """Ten models derived from one another, kept in several ways: MMlib's thesis."""
 
-from .commands import Approaches, Networks
+from .commands import Approaches, Networks, Served
 
 __all__ = ["COMMANDS"]
 
-COMMANDS = {"architectures": Networks, "run": Approaches}
+COMMANDS = {"architectures": Networks, "run": Approaches, "server": Served}

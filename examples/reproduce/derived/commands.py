@@ -1,4 +1,4 @@
-"""The commands: what the networks count to, and what the approaches cost."""
+"""The commands: what the networks count to, and what the approaches cost, also with a server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from mvc.errors import WrongUsage
 
@@ -17,9 +17,11 @@ from ..workspace import Workspace, machine
 from .approaches import APPROACHES, Approach
 from .architectures import ARCHITECTURES, Architecture
 from .flow import BASES, RELATIONS, Experiment, Settings, record
-from .measure import Run, runs
+from .measure import LOCAL, Measured, Run, runs
+from .served import FIGURES as SERVED
+from .served import measure_served
 
-__all__ = ["Approaches", "Networks"]
+__all__ = ["Approaches", "Networks", "Served"]
 
 _SCHEMA = {"schema": SCHEMA.format("derived")}
 _COMMAS = "NAMES"
@@ -57,6 +59,9 @@ class Approaches:
 
     Models are trained once and saved by every approach; each is recovered and compared.
     """
+
+    name: ClassVar = "derived"
+    measured: ClassVar[Measured] = LOCAL
 
     settings: Settings
     architectures: tuple[str, ...] = option(
@@ -110,7 +115,7 @@ class Approaches:
             place.folder / "models" / case.name,
             lambda folder: record(case.experiment, folder.parent, place.progress),
         )
-        measured = runs(models, approach, self.repeats, place)
+        measured = runs(models, approach, self.repeats, place, by=self.measured)
         cells = {name: _medians([run[name] for run in measured]) for name in BASES}
         line = {name: getattr(approach, name) for name in ("name", "title", "thesis", "about")}
         return {
@@ -127,7 +132,30 @@ class Approaches:
                 groups.append({**names, "setting": setting, "lines": []})
             groups[-1]["lines"].append(row["line"])
         many = "one run" if self.repeats == 1 else f"medians of {self.repeats} runs"
-        return {**_SCHEMA, "name": "derived", "groups": groups, "machine": f"{machine()}; {many}."}
+        return {**_SCHEMA, "name": self.name, "groups": groups, "machine": f"{machine()}; {many}."}
+
+
+@dataclass(frozen=True)
+class Served(Approaches):
+    """Measure the flow with a server and nodes that are processes of their own.
+
+    The server has U1 and U2, and 'mvc serve' gives them out over https on this machine. Two nodes
+    clone them, derive the others, and push; in the end all ten are recovered from the server
+    alone. Bytes on the wire, until the server has a model, and until it is recovered. It needs
+    the program openssl, which makes the server's certificate.
+    """
+
+    name: ClassVar = "derived-server"
+    measured: ClassVar[Measured] = Measured(measure_served, SERVED, "served-")
+
+    architectures: tuple[str, ...] = option(
+        ("mobilenetv2",), f"{', '.join(ARCHITECTURES)}, with commas.", _COMMAS
+    )
+    approaches: tuple[str, ...] = option(
+        ("full", "update", "deltas", "provenance"),
+        f"{', '.join(APPROACHES)}, with commas, or all.",
+        _COMMAS,
+    )
 
 
 def _medians(cells: Sequence[Run]) -> dict[str, Any]:

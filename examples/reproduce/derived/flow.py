@@ -175,7 +175,7 @@ class Models(AbstractContextManager["Models"]):
     """The ten models of an experiment. Close it, or use it as a context manager."""
 
     def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self.experiment = experiment
+        self.experiment, self.folder = experiment, folder
         self._repo = Repository.open(folder, discover=False)
         self._commits = _recorded(self._repo)
 

@@ -9,9 +9,9 @@ not those of the base, uncompressed (for U1 all). ``save`` and ``recover`` are s
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -21,9 +21,9 @@ from mvc.ids import CommitId
 
 from ..workspace import Progress, Workspace, bytes_in, named
 from .approaches import Approach, Model, changed_tensors
-from .flow import BASES, Models
+from .flow import BASES, Experiment, Models
 
-__all__ = ["FIGURES", "Run", "measure", "runs"]
+__all__ = ["FIGURES", "LOCAL", "Measured", "Run", "measure", "runs", "warm_up"]
 
 Run = dict[str, dict[str, Any]]
 """Figures of one run by use case."""
@@ -31,27 +31,14 @@ Run = dict[str, dict[str, Any]]
 FIGURES = ("stored", "payload", "changed", "tensors", "save", "recover", "processor")
 
 
-def runs(models: Models, approach: Approach, count: int, place: Workspace) -> list[Run]:
-    """So many runs; those that ``place`` does not have yet are measured."""
-    name = f"{models.experiment.name}/{approach.name}"
+class Measured(NamedTuple):
+    """How a run is measured in an empty folder, and what its cells have. ``prefix``: of the names
+    of its results.
+    """
 
-    def more(result: dict[str, Any]) -> dict[str, Any] | None:
-        known = result.get("runs", [])
-        if len(known) >= count:
-            return None
-        progress = named(place.progress, f"{name} {len(known) + 1}")
-        with place.empty(name) as folder:
-            return {"runs": [*known, measure(models, approach, folder, progress)]}
-
-    measured: list[Run] = place.grown(name, more).get("runs", [])[:count]
-    if not all(isinstance(run, dict) and _whole(run) for run in measured):
-        raise BadModelFile(f"{name} is no result", hint="delete it: it is made again")
-    return measured
-
-
-def _whole(run: Run) -> bool:
-    cells = (run.get(name) for name in BASES)
-    return all(isinstance(cell, dict) and set(cell) == set(FIGURES) for cell in cells)
+    run: Callable[[Models, Approach, Path, Progress], Run]
+    figures: Sequence[str]
+    prefix: str = ""
 
 
 def measure(
@@ -62,7 +49,7 @@ def measure(
     A repository is opened anew for each model, so nothing of its base is in memory. Raises
     DamagedData if a single bit of a recovered network differs.
     """
-    environment = _warm_up(models, folder / "warm-up")
+    environment = warm_up(models.experiment, folder / "warm-up")
     places = {name: folder / (name if approach.apart else "all") for name in BASES}
     for place in set(places.values()):
         Repository.init(place).close()
@@ -82,9 +69,37 @@ def measure(
     return run
 
 
-def _warm_up(models: Models, folder: Path) -> int:
+LOCAL = Measured(measure, FIGURES)
+
+
+def runs(
+    models: Models, approach: Approach, count: int, place: Workspace, *, by: Measured = LOCAL
+) -> list[Run]:
+    """So many runs; those that ``place`` does not have yet are measured."""
+    name = f"{models.experiment.name}/{by.prefix}{approach.name}"
+
+    def more(result: dict[str, Any]) -> dict[str, Any] | None:
+        known = result.get("runs", [])
+        if len(known) >= count:
+            return None
+        progress = named(place.progress, f"{name} {len(known) + 1}")
+        with place.empty(name) as folder:
+            return {"runs": [*known, by.run(models, approach, folder, progress)]}
+
+    measured: list[Run] = place.grown(name, more).get("runs", [])[:count]
+    if not all(isinstance(run, dict) and _whole(run, by.figures) for run in measured):
+        raise BadModelFile(f"{name} is no result", hint="delete it: it is made again")
+    return measured
+
+
+def _whole(run: Run, figures: Sequence[str]) -> bool:
+    cells = (run.get(name) for name in BASES)
+    return all(isinstance(cell, dict) and set(cell) == set(figures) for cell in cells)
+
+
+def warm_up(experiment: Experiment, folder: Path) -> int:
     """What a process does once belongs to no model. Gives the bytes of a stored environment."""
-    models.experiment.architecture.empty()
+    experiment.architecture.empty()
     Repository.init(folder).close()
     grown = []
     for number, pipeline in enumerate(("none", "none", "lossless")):

@@ -22,23 +22,40 @@ _STORED = (
     *("approach", "U1", "U2", "U3", "thesis U1", "thesis U2", "thesis U3"),
     *("weights U3", "metadata U3", "all ten"),
 )
-_READING = (
+_WIRE = (
+    *("approach", "stored U1", "stored U2", "stored U3", "wire U3", "wire U3.1.1"),
+    *("stored, all ten", "wire, all ten", "wire, U1 to a node", "U2 to a node"),
+    *("wire, U1 recovered", "U2 recovered", "U3 recovered"),
+)
+_SERVED = (
+    "stored: bytes by which the server's repository grows with one model. wire: bytes between the "
+    "server and the one who asks, both ways, with TLS and HTTP. Of U3 a middle one of the eight "
+    "models; U3.1.1 is the first that a node pushes, and brings the images that recipes need. U1 "
+    "and U2 are saved on the server's own machine, so nothing travels.",
+    "push: the last step of saving; it ends when no crash of the server loses the model.",
+    "clone: the history and what the server says of it, without states; the state of the version "
+    "comes in the step load (retrain: the state of U1 and the images, before the trainings).",
+    "to a node: 'clone --states last:1', by which a node gets the model that it begins with.",
+)
+_LOCAL = (
     "stored: bytes by which everything below `.mvc` grows with one model; of U3 a middle one of "
     "the eight models. weights: encoded tensors among these, full or as deltas; metadata: all "
     "else (headers, manifest, journal).",
     "The thesis's B and U also hold the network's source file, the environment and, for every "
     "tensor, hashes as JSON; mvc's versions here hold weights and hashes.",
+    "processor: time of the processor, all threads together. It hardly depends on what else "
+    "the machine does, as the other seconds do. The processes of M_Prov that train again are not "
+    "in it.",
+    "Seconds of the thesis are of other machines, with the database and the files on the network.",
+)
+_READING = (
     "A model is saved when no crash loses it: seconds to save include the flush to disk.",
     "load reads, decodes and proves every tensor by its hash; recover puts the tensors into a "
     "network; check hash computes the Merkle root of that network once more. mvc decodes a chain "
     "of deltas at once and has no step in which a base is recovered.",
-    "processor: time of the processor, all threads together. It hardly depends on what else "
-    "the machine does, as the other seconds do. The processes of M_Prov that train again are not "
-    "in it.",
     "M_Prov: train is the training itself, which all approaches need and only this one counts; "
     "retrain starts a process for each version after the last one that is stored, and verifies "
     "the root.",
-    "Seconds of the thesis are of other machines, with the database and the files on the network.",
 )
 
 
@@ -49,6 +66,7 @@ def markdown(report: Values) -> str:
     parts = ["# MMlib: ten models derived from one another\n", report["machine"] + "\n"]
     for group in report["groups"]:
         parts.extend(_group(group))
+    served = _is_served(report["groups"][0])
     abouts = {line["title"]: line["about"] for each in report["groups"] for line in each["lines"]}
     relations = dict.fromkeys(group["relation"] for group in report["groups"])
     parts.append(
@@ -57,7 +75,7 @@ def markdown(report: Values) -> str:
                 *(f"{title}: {about}." for title, about in abouts.items()),
                 *(f"{relation}: {RELATIONS[relation]}." for relation in relations),
                 *_READING,
-                *THESIS["notes"],
+                *(_SERVED if served else (*_LOCAL, *THESIS["notes"])),
             )
         )
     )
@@ -102,13 +120,39 @@ def _group(group: Values) -> Iterator[str]:
         f"{first['U3.1.2']['tensors']} of {first['U1']['tensors']} tensors change, "
         f"{first['U3.1.2']['changed']:,} bytes.\n"
     )
-    yield "Bytes stored:\n"
-    yield grid(_STORED, (_stored(group, line) for line in lines))
+    if _is_served(group):
+        yield "Bytes stored, and on the wire:\n"
+        yield grid(_WIRE, map(_wire, lines))
+    else:
+        yield "Bytes stored:\n"
+        yield grid(_STORED, (_stored(group, line) for line in lines))
     for what, name in (("save", "save"), ("recover", "recover")):
         yield f"\nMilliseconds to {what}:\n"
         titles = ("approach", *BASES)
         yield grid(titles, (row for line in lines for row in _seconds(line, name)))
     yield ""
+
+
+def _is_served(group: Values) -> bool:
+    """Whether the models went to a server."""
+    return "wire" in group["lines"][0]["cells"]["U1"]
+
+
+def _wire(line: Values) -> tuple[str, ...]:
+    cells = line["cells"]
+
+    def middle(figure: str) -> int:
+        third = sorted(cells[name][figure] for name in BASES if name.startswith("U3"))
+        return int(third[len(third) // 2])
+
+    numbers = (
+        *(cells["U1"]["stored"], cells["U2"]["stored"], middle("stored")),
+        *(middle("wire"), cells["U3.1.1"]["wire"]),
+        *(sum(cell[figure] for cell in cells.values()) for figure in ("stored", "wire")),
+        *(cells[name]["deployed"] for name in ("U1", "U2")),
+        *(cells["U1"]["fetched"], cells["U2"]["fetched"], middle("fetched")),
+    )
+    return (line["title"], *(f"{number:,}" for number in numbers))
 
 
 def _stored(group: Values, line: Values) -> tuple[str, ...]:
@@ -132,7 +176,8 @@ def _seconds(line: Values, name: str) -> Iterator[tuple[str, ...]]:
     for step in steps if len(steps) > 1 else ():
         taken = (cell[name].get(step) for cell in cells)
         yield (f"- {step}", *("" if each is None else _milliseconds(each) for each in taken))
-    yield ("- processor", *(_milliseconds(cell["processor"][name]) for cell in cells))
+    if "processor" in cells[0]:
+        yield ("- processor", *(_milliseconds(cell["processor"][name]) for cell in cells))
 
 
 def _totals(line: Values, name: str) -> list[float]:

@@ -22,7 +22,7 @@ from mvc.cli.restored import stdout, tell, tell_of_training, warn_of_unreached, 
 from mvc.cli.retraining import Retraining, with_weights
 from mvc.cli.session import Session
 from mvc.errors import UnknownRevision
-from mvc.model.names import printable
+from mvc.model.names import is_report, printable
 
 if TYPE_CHECKING:
     from mvc.repo.checkout.checkout import Restored
@@ -58,7 +58,7 @@ def command(session: Session, args: _CheckoutOptions) -> None:
         return
     if args.output is None:
         raise click.UsageError("--remote writes elsewhere: say where with -o")
-    with session.visiting(args.remote):
+    with session.visiting(args.remote, nodes=is_report(args.target or "")):
         _checkout(session, args)
 
 

@@ -21,6 +21,7 @@ class _FetchOptions(CommandOptions, frozen=True, kw_only=True):
     versions: tuple[str, ...] = argument("[REV]...", shell_complete=COMPLETIONS["REV"])
     prune: bool = flag("Forget branches that are gone there.", "-p")
     states: str | None = option("STATES", "Whose states come along: all, none or last:N.")
+    nodes: bool = flag("Bring what nodes report there as well.")
     exit_code: bool = flag("Exit with 1 if nothing was new.")
 
 
@@ -34,6 +35,7 @@ def command(session: Session, args: _FetchOptions) -> int:
             args.versions,
             states=args.states,
             prune=args.prune,
+            nodes=args.nodes,
             progress=progress,
         )
     if session.as_json:

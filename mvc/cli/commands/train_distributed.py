@@ -34,6 +34,7 @@ _NOTES = {
 _WARNINGS = {
     "lost": "worker {worker} is lost: {reason}",
     "refused": "{reason}",
+    "not pushed": "{reason}",
     "given up": "{what} was given up and still runs; it is ended",
     "immortal": "{what} cannot be ended: it waits for the system, as for a disk",
 }
@@ -108,7 +109,9 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
     given = checked(settings)
     check_alone(given)
     if "repo" in given:
-        Repository.open(given["repo"]).close()
+        with Repository.open(given["repo"]) as repo:
+            if "push" in given:
+                repo.remotes.find(given["push"])
     job = {"host": args.host, "port": args.port, "resume": args.resume, "settings": given}
     what = Launch(args.script, args.arguments, args.workers, job, restarts=args.restarts)
     done = launch(what, partial(_tell, session))
@@ -141,8 +144,10 @@ def _tell(session: Session, event: Mapping[str, Any]) -> None:
 
 def _summary(done: Mapping[str, Any]) -> str:
     sent = count(done["messages_up"] + done["messages_down"], "message")
+    pushed = done["push"]["pushed"] if done["push"] else 0
     return (
         f"{count(done['rounds'], 'round')}, {count(done['subrounds'], 'sub-round')}; "
         f"{size(done['bytes_up'])} up, {size(done['bytes_down'])} down"
         + (f"; {sent} since the restart" if done["resumed"] else f" in {sent}")
+        + (f"; {count(pushed, 'version')} pushed" if pushed else "")
     )

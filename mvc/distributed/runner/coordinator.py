@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
 import mvc
 from mvc.distributed import messages as m
@@ -48,6 +50,7 @@ from mvc.distributed.simulator import HUB, Event
 from mvc.errors import BadMessage, CannotDistribute, MvcError, WrongUsage
 from mvc.io.files import FileSystem
 from mvc.io.patience import SLICE, Patience
+from mvc.training.pushing import Pusher
 
 _LAST_WORDS = 10.0  # seconds that workers may take to end, at least
 _RESUME = "--resume goes on from the last round"
@@ -102,6 +105,7 @@ class Service:
         self._log: list[Event] = []
         self._connections: list[Connection] = []
         self._running = False
+        self._pusher: Pusher | None = None
         self._drifts: dict[int, m.Drift] = {}
         self._timeout = float(self._settings.get("timeout", TIMEOUT))
         self._beat = self._ping = time.monotonic()  # when the command, the workers heard of us
@@ -125,6 +129,7 @@ class Service:
                 link.finish(max(0.0, until - time.monotonic()))
             raise
         finally:
+            self._finish_pushing()
             self._reception.close()
             for link in self._connections:
                 link.close()
@@ -150,7 +155,7 @@ class Service:
                 target=target,
                 branch=self._settings.get("branch"),
                 params={"run": self._job.get("run", ""), "protocol": protocol.name},
-                push=self._settings.get("push"),
+                pusher=self._start_pushing(repo),
             )
             start = self._start(layout)
             self._carried: Carried = start.carried
@@ -177,8 +182,21 @@ class Service:
             while not self._machine.finished:
                 self._handle_next()
             self._conclude()
-            for _ in self._versions.finishing():
+
+    def _start_pushing(self, repo: mvc.Repository) -> Pusher | None:
+        if (remote := self._settings.get("push")) is not None:
+            branch = self._settings.get("branch") or repo.head().branch
+            self._pusher = Pusher(
+                repo, remote, branch, tell=lambda text: self._tell("not pushed", reason=text)
+            )
+        return self._pusher
+
+    def _finish_pushing(self) -> None:
+        """Pushes what is left; the command hears every second that it goes on."""
+        if self._pusher is not None:
+            for _ in self._pusher.finishing():
                 self._tell("pushes")
+            self._tell("pushed", **asdict(self._pusher.report))
 
     # -- connections ---------------------------------------------------------------------------
 
@@ -310,6 +328,7 @@ class Service:
             self._log.append(Event(HUB, "lost"))
         if found is not None:
             self._tell("resumed", round=found.number)
+            self._versions.resumed()
             return found
         if 0 not in self._seats:
             raise CannotDistribute(
@@ -612,6 +631,7 @@ class Service:
             wire_bytes=traffic.with_headers if traffic.known else None,
             refused={str(worker): reason for worker, reason in self._refused.items()},
             steps=list(self._committed),
+            push=None,
         )
 
     def _dismiss_deaf(self, worker: int) -> None:
@@ -644,8 +664,11 @@ def main(text: str) -> int:
     os.dup2(2, 1)
     end_with_stdin()
 
+    telling = threading.Lock()
+
     def tell(event: str, **fields: Any) -> None:
-        print(json.dumps({"event": event, **fields}), file=events, flush=True)
+        with telling:
+            print(json.dumps({"event": event, **fields}), file=events, flush=True)
 
     try:
         Service(json.loads(text), tell).run()

@@ -72,14 +72,12 @@ class GlobalModels:
         target: str,
         branch: str | None,
         params: Mapping[str, Any],
-        push: str | None = None,
+        pusher: Pusher | None = None,
     ) -> None:
-        """``push``: the remote to which the branch is pushed, behind the commits."""
+        """``pusher`` pushes the branch, behind the commits."""
         self._repo, self.target, self._params = repo, target, params
         self._branch = branch
-        self._pusher = None
-        if push is not None:
-            self._pusher = Pusher(repo, push, branch or repo.head().branch)
+        self._pusher = pusher
 
     def commit(self, layout: ModelLayout, done: Round) -> CommitId:
         """Commits and deploys a round; durable on return."""
@@ -109,10 +107,10 @@ class GlobalModels:
             self._pusher.committed()
         return result.id
 
-    def finishing(self) -> Iterator[None]:
-        """Pushes what is left, in steps of at most a second."""
+    def resumed(self) -> None:
+        """The training goes on from what is there: what the remote lacks of it is pushed."""
         if self._pusher is not None:
-            yield from self._pusher.finishing()
+            self._pusher.resumed(self._repo)
 
     def commit_local(self, state: Mapping[str, torch.Tensor], *, worker: int, number: int) -> None:
         """Commits a worker's model at the end of a round, and deploys it to ``worker-I``."""

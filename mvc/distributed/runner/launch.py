@@ -123,8 +123,8 @@ class _Run:
         """From now on this is waited for, so long at most."""
 
         def say(waited: float) -> None:
-            shown = what or self._names()
-            self._tell({"event": "waits", "what": shown, "seconds": waited})
+            if shown := what or self._names():
+                self._tell({"event": "waits", "what": shown, "seconds": waited})
 
         self._patience = Patience(seconds, say)
 
@@ -160,6 +160,10 @@ class _Run:
         if self._failure is None and (self._finished is None or kind == "pushes"):
             self._patience.renew()
         if kind in {"alive", "pushes"}:
+            return
+        if kind == "pushed":
+            if self._finished is not None:
+                self._finished["push"] = {k: v for k, v in event.items() if k != "event"}
             return
         if kind == "failed":
             self._fail(_error(event))

@@ -7,6 +7,7 @@ import os
 import queue
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from mvc.io.patience import SLICE, Patience, warn
+from mvc.model.names import printable
 
 _Batch = TypeVar("_Batch")
 _Result = TypeVar("_Result")
@@ -47,6 +49,7 @@ _LAST_WORDS = 10.0  # seconds that the last messages may take
 _LAST = {"failed", "again"}  # what the coordinator says last
 _PAUSE = 0.1  # seconds between two attempts to reach the coordinator
 _TORCHRUN = 60.0  # seconds that a word to torchrun's store may take
+_PUSHING = 1e6  # seconds that the last push may take; one that does not go on ends before
 
 
 def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> Participant:
@@ -64,7 +67,9 @@ def join(model: torch.nn.Module, *, timeout: float = 120.0, **settings: Any) -> 
     layout, settings = ModelLayout.of(model), checked(settings)
     try:
         rank, workers = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        address = os.environ.get(ADDRESS) or _through_torchrun(rank, workers)
+        address = os.environ.get(ADDRESS) or _through_torchrun(
+            rank, workers, pushes="push" in settings
+        )
     except (KeyError, ValueError):
         raise WrongUsage(
             "this process is not one of several that train together",
@@ -369,15 +374,18 @@ def _receive(link: Connection, inbox: queue.Queue[Frame | None]) -> None:
 # -- torchrun --------------------------------------------------------------------------------------
 
 
-def _through_torchrun(rank: int, workers: int) -> str:
-    """Where the coordinator is. Worker 0 starts it, and it ends with worker 0."""
+def _through_torchrun(rank: int, workers: int, *, pushes: bool) -> str:
+    """Where the coordinator is. Worker 0 starts it, and it ends with worker 0.
+
+    If it ``pushes``, worker 0 first waits until it has pushed what it can.
+    """
     host = os.environ["MASTER_ADDR"]
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     key = f"mvc/coordinator/{restarts}"
     try:
         store = _within(_TORCHRUN, lambda: _torchruns_store(host))
         if rank == 0:
-            port, token = _own_coordinator(host, workers, resume=restarts != "0")
+            port, token = _own_coordinator(host, workers, resume=restarts != "0", pushes=pushes)
             _within(_TORCHRUN, lambda: store.set(key, f"{host}:{port} {token}"))
         place: bytes = _within(_TORCHRUN, lambda: store.get(key))
     except ConnectionGone as error:
@@ -420,17 +428,31 @@ def _within(seconds: float, act: Callable[[], _Result]) -> _Result:
     return result
 
 
-def _own_coordinator(host: str, workers: int, resume: bool) -> tuple[int, str]:
+def _own_coordinator(host: str, workers: int, *, resume: bool, pushes: bool) -> tuple[int, str]:
     """Starts it; returns its port and its token."""
     events: queue.Queue[Mapping[str, Any]] = queue.Queue()
+    over = threading.Event()
 
     def tell(event: Mapping[str, Any]) -> None:
-        if event["event"] in {"listening", "failed", "ended"}:
+        kind = event["event"]
+        if kind in {"listening", "failed", "ended"}:
             events.put(event)
+        if kind in {"finished", "failed", "ended"}:
+            over.set()
+        elif kind == "not pushed":
+            sys.stderr.write(f"mvc: warning: {printable(str(event['reason']))}\n")
 
     job = {"host": host, "workers": workers, "resume": resume}
     token = secrets.token_hex(16)
-    _coordinators.append(start_coordinator(job, tell, token))
+    child = start_coordinator(job, tell, token)
+    _coordinators.append(child)
+
+    def see_it_push() -> None:
+        if over.wait(_LAST_WORDS):
+            child.wait(time.monotonic() + _PUSHING)
+
+    if pushes:
+        atexit.register(see_it_push)
     try:
         event = events.get(timeout=TIMEOUT + START)
     except queue.Empty:

@@ -35,6 +35,7 @@ MIRROR = "mirror"
 """The mirror's folder in ``.mvc/remotes/R``."""
 
 _TRIES = 100
+_LOOK = 30.0  # seconds between two looks at what is live
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0  # seconds after a lost race
 _BLOCK = 1 << 20
 
@@ -70,6 +71,19 @@ class BucketDoor:
         yield from first
         with self._taken_back():
             yield from rest
+
+    def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
+        """Looks at the bucket's head now and then."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self._looked = False
+            now = self._on_mirror(lambda door: door.live(target))
+            if now != mark:
+                return now
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(_LOOK * random.uniform(0.75, 1.25), left))  # noqa: S311
 
     def receive(self, given: Slice) -> Received:
         """Publishes a slice with one swap of the head; again after a lost race."""

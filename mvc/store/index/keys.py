@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from mvc.model.names import is_report
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
 
@@ -80,7 +81,8 @@ def entry_keys(recorded: Recorded) -> Iterator[bytes]:
     for deployment in entry.deployments:
         yield DEPLOYED + text(deployment.target) + moment(deployment.time_ns) + at
         yield TARGET + text(deployment.target) + at
-        yield LIVE + deployment.commit[:8] + at
+        if not is_report(deployment.target):
+            yield LIVE + deployment.commit[:8] + at
         if deployment.stamp is not None:
             yield STAMPED + text(deployment.target) + moment(deployment.stamp.hybrid_ns) + at
     for late in entry.stamps:

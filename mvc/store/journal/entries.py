@@ -40,12 +40,12 @@ from mvc.store.journal.stamps import (
 # one each ("entry-3", "entry-4"), and the fifth a tail ("entry-5"), which takes all later fields.
 _PLAIN, _MAINTAINED, _RELINKED, _WEIGHED, _TAILED = 1, 2, 3, 4, 5
 _AUTHOR, _REASON, _RETURNS, _EVIDENCE, _ROOTS, _GONE = 4, 8, 12, 16, 20, 24
-_STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN = 30, 34, 38, 40
+_STAMPS, _HERE_AGAIN, _LONG_NAMES, _ORIGIN, _AHEAD = 30, 34, 38, 40, 44
 _LARGEST = 1 << 24  # bytes of an entry
 ENTRY_TAGS = {
     _AUTHOR: MAX_NAME_BYTES, _REASON: MAX_REASON, _RETURNS: MAX_COMMIT, _EVIDENCE: 2 * MAX_COMMIT,
     _ROOTS: _LARGEST, _GONE: _LARGEST, _STAMPS: _LARGEST, _HERE_AGAIN: _LARGEST, _LONG_NAMES: 0,
-    _ORIGIN: 10,
+    _ORIGIN: 10, _AHEAD: _LARGEST,
 }  # fmt: skip
 """The tags of its tail, with the most bytes of each field."""
 _MANY = 1_000_000
@@ -78,7 +78,8 @@ class Deployment(Struct, frozen=True):
     ``previous`` is the sequence number of the target's deployment recorded before this
     one, or None: a gap in the evidence is seen. ``returns_to``: of a rollback, the sequence number
     of the deployment that it went back to. ``stamp``: None as long as the repository has no
-    deployments of others; earlier ones are stamped by a later entry.
+    deployments of others; earlier ones are stamped by a later entry. ``ahead_ms``: of what a node
+    reports, how far its clock was ahead when the report came, in milliseconds.
     """
 
     target: str
@@ -87,6 +88,7 @@ class Deployment(Struct, frozen=True):
     previous: int | None
     returns_to: int | None = None
     stamp: Stamp | None = None
+    ahead_ms: int | None = None
 
     def id(self, stamp: Stamp) -> DeploymentId:
         """Its name in every repository, given its stamp."""
@@ -251,6 +253,8 @@ class Entry(Struct, frozen=True, dict=True):
             found[_LONG_NAMES] = b""
         if self.origin_ns is not None:
             found[_ORIGIN] = Writer().uint(self.origin_ns).done()
+        if any(each.ahead_ms is not None for each in self.deployments):
+            found[_AHEAD] = _write_ahead(self.deployments)
         return found
 
     @cached_property
@@ -322,6 +326,7 @@ class Entry(Struct, frozen=True, dict=True):
         reader.end()
         own, late = read_stamps(fields[_STAMPS], where) if _STAMPS in fields else ({}, ())
         deployments = _stamped(_returning(deployments, fields.get(_RETURNS), where), own, where)
+        deployments = _ahead(deployments, fields.get(_AHEAD), where)
         made = cls(
             operation,
             time_ns,
@@ -393,7 +398,8 @@ def _is_form(entry: Entry) -> bool:
 def _travelled(entry: Entry) -> bool:
     """Whether an entry has a field that only a repository with remotes has."""
     others = entry.stamps or entry.here_again or entry.origin_ns is not None
-    return bool(others) or any(each.stamp is not None for each in entry.deployments)
+    made = entry.deployments
+    return bool(others) or any(d.stamp is not None or d.ahead_ms is not None for d in made)
 
 
 def _like(known: Entry, fields: Sequence[bytes]) -> Entry:
@@ -534,6 +540,30 @@ def _stamped(
         return deployments
     check_all_known(own, [each.target for each in deployments], where)
     return tuple(replace(each, stamp=own.get(each.target)) for each in deployments)
+
+
+def _write_ahead(deployments: Sequence[Deployment]) -> bytes:
+    writer = Writer().uint(len(deployments))
+    for each in deployments:
+        writer.uint(0 if each.ahead_ms is None else 1)
+        if each.ahead_ms is not None:
+            writer.sint(each.ahead_ms)
+    return writer.done()
+
+
+def _ahead(
+    deployments: tuple[Deployment, ...], data: bytes | None, where: str
+) -> tuple[Deployment, ...]:
+    """Reports with what is known of their nodes' clocks, by a field of the tail."""
+    if data is None:
+        return deployments
+    reader = Reader(data, where)
+    found = _many(reader, lambda reader: reader.sint() if reader.uint(1) else None)
+    reader.end()
+    if len(found) != len(deployments):
+        raise reader.fail("it says of other deployments how clocks were ahead")
+    pairs = zip(deployments, found, strict=True)
+    return tuple(replace(each, ahead_ms=ahead_ms) for each, ahead_ms in pairs)
 
 
 def _origin(data: bytes | None, where: str) -> int | None:

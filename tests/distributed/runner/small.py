@@ -135,7 +135,8 @@ def main() -> None:
     width = int(options.get("width", 32))
     if options.get("other") == str(rank):
         width += 1
-    settings = dict(each.split(":") for each in options.get("settings", "").split(",") if each)
+    given = dict(each.split(":") for each in options.get("settings", "").split(",") if each)
+    settings = {k: v if k == "push" else float(v) for k, v in given.items()}
     count = 10 if options.get("short") == str(rank) else int(options.get("count", BATCHES))
     trainer = Trainer(rank, width, count)
     pause = float(options.get("pause", 0))
@@ -143,9 +144,7 @@ def main() -> None:
     hanging.at("import")
     if options.get("unjoined") == str(rank):
         return
-    with mvc.distributed.join(
-        trainer.model, **{name: float(value) for name, value in settings.items()}
-    ) as worker:
+    with mvc.distributed.join(trainer.model, **settings) as worker:
         for batch in worker.batches(trainer.stream):
             trainer.step(batch)
             time.sleep(pause)

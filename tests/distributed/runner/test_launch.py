@@ -142,19 +142,27 @@ def test_the_example(mvc: Mvc) -> None:
 
 @pytest.mark.long
 def test_torchrun(tmp_path: Path) -> None:
-    Repository.init(tmp_path).close()
+    """Worker 0, which started the coordinator, does not end before that has pushed."""
+    with Repository.init(tmp_path) as repo:
+        repo.remotes.add("origin", tmp_path / "there")
+    Repository.init(tmp_path / "there", bare=True).close()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", SCRIPT, "--settings=rho:0.3,rate:0.05"]
+    command += ["--nproc-per-node=2", SCRIPT, "--settings=rho:0.3,rate:0.05,push:origin"]
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
     assert small.accuracy(global_models(tmp_path)[-1]) > 0.95
+    with Repository.open(tmp_path) as repo, Repository.open(tmp_path / "there") as there:
+        assert there.live("global").commit == repo.live("global").commit
 
 
 def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc) -> None:
-    options = ("--workers", 2, "--rho", 0.3, "--rate", 0.05, "--target", "site", "--branch", "b")
+    Repository.init(mvc.folder / "there", bare=True).close()
+    mvc("remote", "add", "origin", "there")
+    options = ("--workers", 2, "--rho", 0.3, "--rate", 0.05, "--target", "site", "--branch", "b",
+               "--push", "origin")  # fmt: skip
     script = ("--kill=1:20", "--decapitate=0:40", "--pause=0.01")
     done = mvc("train-distributed", SCRIPT, *options, "--", *script)
     assert "warning: worker 1 was killed by SIGKILL; it starts again" in done.err
@@ -162,7 +170,9 @@ def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc)
     assert "2 workers, fgm, r = 0.4" in done.err
     assert "rho = 0.3\n" in done.err
     assert re.search(
-        r"^\d+ rounds, \d+ sub-rounds?; .* up, .* down; \d+ messages since the restart$", done.out
+        r"^\d+ rounds, \d+ sub-rounds?; .* up, .* down; \d+ messages since the restart; "
+        r"\d+ versions pushed$",
+        done.out,
     )
     assert Path("killed-worker").exists()
     assert Path("killed-hub").exists()
@@ -174,6 +184,9 @@ def test_the_command_survives_kills_of_a_worker_and_of_the_coordinator(mvc: Mvc)
         assert all(a.id == b.parents[0] for a, b in pairwise(versions))
         assert len({version.params["run"] for version in versions}) == 1
         assert repo.find("b") == versions[-1].id
+        with Repository.open(mvc.folder / "there") as there:
+            known = there.deployments("site")
+        assert [(d.commit, d.time_ns) for d in known] == [(d.commit, d.time_ns) for d in deployed]
     assert small.accuracy(global_models(mvc.folder, "site")[-1]) > 0.95
 
 
@@ -207,6 +220,7 @@ def test_refusals_of_the_command(mvc: Mvc) -> None:
         (("--protocol", "fgm"), 2, "or --rho with --rate"),
         (("--protocol", "fgm", "--rho", 1), 2, "--rate"),
         (("--radius", 1, "--repo", "/nonexist"), 3, "/nonexist"),
+        (("--radius", 1, "--repo", ".", "--push", "ori"), 3, "mvc: there is no remote ori\nhint: "),
     ],
 )
 def test_options_are_refused_before_the_script_runs(

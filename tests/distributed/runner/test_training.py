@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 import torch
 
+from mvc.api.clone import clone
 from mvc.api.repository import Repository
 from mvc.distributed import messages as m
 from mvc.distributed.runner.participant import Participant
-from mvc.errors import NotARepository
+from mvc.errors import CannotDistribute, NotARepository
+from mvc.ids import CommitId
 from tests.distributed.runner import small
 from tests.distributed.runner.small import Trainer
 from tests.distributed.runner.team import Team, global_models, ordinary, replayed
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("secret")
 
@@ -116,6 +119,86 @@ def test_global_models_are_pushed_behind_the_rounds(tmp_path: Path) -> None:
         with Repository.open(folder) as repo, Repository.open(there) as remote:
             assert remote.find(branch or "main") == repo.live("global").commit
             assert len(remote.deployments("global")) == team.finished["rounds"] + 1
+
+
+def pushing_team(folder: Path, **settings: Any) -> Team:
+    """A team whose repository has a remote ``origin`` in the folder ``there`` beside it."""
+    Repository.init(folder.parent / "there", bare=True).close()
+    with Repository.init(folder) as repo:
+        repo.remotes.add("origin", str(folder.parent / "there"))
+    return Team(folder, protocol="local-sgd", every=5, push="origin", **settings)
+
+
+def there_and_here(folder: Path) -> tuple[list[CommitId], list[CommitId]]:
+    """What was deployed to ``global``, at the remote and here."""
+    with Repository.open(folder) as repo, Repository.open(folder.parent / "there") as remote:
+        both = remote.deployments("global"), repo.deployments("global")
+        return tuple([each.commit for each in deployed] for deployed in both)
+
+
+def test_a_remote_that_comes_back_gets_every_global_model(tmp_path: Path) -> None:
+    team = pushing_team(tmp_path / "here")
+    away = (tmp_path / "there").rename(tmp_path / "away")
+
+    def halfway(worker: Participant, trainer: Trainer) -> None:
+        for number, batch in enumerate(worker.batches(trainer.stream)):
+            if (worker.rank, number) == (0, 15):
+                until(lambda: team.of("not pushed"))
+                away.rename(tmp_path / "there")
+            trainer.step(batch)
+
+    assert team.run(team_of(2), halfway) == [None, None]
+    there, here = there_and_here(team.folder)
+    assert there == here
+    assert len(here) == team.finished["rounds"] + 1 == 7
+    (warned,) = team.of("not pushed")
+    assert warned["reason"].startswith("main cannot be pushed to origin now: there is no folder")
+    (pushed,) = team.of("pushed")
+    assert pushed == {"event": "pushed", "remote": "origin", "pushed": 7, "left": 0,
+                      "failure": None}  # fmt: skip
+
+
+def test_what_is_left_is_said_and_pushed_when_the_training_goes_on(tmp_path: Path) -> None:
+    team = pushing_team(tmp_path / "here")
+    away = (tmp_path / "there").rename(tmp_path / "away")
+    assert team.run(team_of(2, 10)) == [None, None]
+    first, last = (event["reason"] for event in team.of("not pushed"))
+    assert "the training goes on, and what is missing there is pushed later" in first
+    assert last.startswith("3 versions of main not pushed to origin: there is no folder")
+    assert last.endswith("'mvc push origin main' sends what is missing there")
+    assert team.of("pushed")[0]["left"] == 3
+    away.rename(tmp_path / "there")
+    assert team.run(team_of(2, 10), resume=True) == [None, None]  # nothing is left to train
+    there, here = there_and_here(team.folder)
+    assert there == here and len(here) == 3
+    assert team.of("pushed")[1]["pushed"] == 3
+
+
+def test_a_branch_that_has_gone_another_way_there_stops_no_training(tmp_path: Path) -> None:
+    team = pushing_team(tmp_path / "here")
+    with clone(tmp_path / "there", tmp_path / "other") as other:
+        other.commit({"w": torch.ones(2)}, message="theirs")
+        other.push()
+    assert team.run(team_of(2)) == [None, None]
+    said = [event["reason"] for event in team.of("not pushed")]
+    assert all("origin rejects main (fetch first)" in reason for reason in said)
+    assert len(said) == 2
+    assert team.of("pushed")[0]["left"] == team.finished["rounds"] + 1 == 7
+
+
+def test_a_training_that_fails_has_pushed_its_rounds(tmp_path: Path) -> None:
+    team = pushing_team(tmp_path / "here")
+
+    def failing(worker: Participant, trainer: Trainer) -> None:
+        for number, batch in enumerate(worker.batches(trainer.stream)):
+            if number == 12:
+                raise ValueError("no more")
+            trainer.step(batch)
+
+    assert all(isinstance(each, Exception) for each in team.run(team_of(2), failing))
+    assert isinstance(team.failure, CannotDistribute)
+    there, here = there_and_here(team.folder)
+    assert there == here and len(here) >= 3
 
 
 def test_training_goes_on_from_what_is_live(tmp_path: Path) -> None:

@@ -1,0 +1,90 @@
+"""``mvc nodes``.
+
+Each node that follows a target reports what it serves: the version and since when by its own
+clock, how far it is behind what is live, and how far its clock is off. With REMOTE what the
+nodes have reported there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mvc.cli.elsewhere import at_remote
+from mvc.cli.options import CommandOptions, argument, option
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+from mvc.cli.tables import columns, show
+from mvc.cli.text import count
+from mvc.model.names import printable
+from mvc.repo.times import format_age, format_time
+
+if TYPE_CHECKING:
+    from mvc.fleet.nodes import NodeStatus
+
+_COLUMNS = columns("node, target, version, since, behind, clock, silent since")
+
+
+class _NodesOptions(CommandOptions, frozen=True, kw_only=True):
+    remote: str | None = argument("[REMOTE]")
+    target: str | None = option("T", "Only nodes that follow T.")
+
+
+@verb("mvc nodes --target prod", _NodesOptions)
+def command(session: Session, args: _NodesOptions) -> int | None:
+    def tell() -> None:
+        _tell(session, session.repository.nodes(args.target))
+
+    if args.remote is None:
+        tell()
+        return None
+    remote = session.repository.remotes.find(args.remote)
+    if remote.is_bucket or remote.scheme in ("file", "ssh"):
+        return at_remote(session, args.remote, tell, changes=False)
+    if not remote.name:
+        with session.visiting(remote.url, nodes=True):
+            tell()
+        return None
+    with session.progress("receiving") as progress:
+        session.repository.fetch(args.remote, nodes=True, progress=progress)
+    tell()
+    return None
+
+
+def _tell(session: Session, found: tuple[NodeStatus, ...]) -> None:
+    if session.as_json:
+        session.out.json("mvc.nodes/1", {"nodes": found})
+        return
+    show(session.out, _COLUMNS, [_row(session, each) for each in found])
+    if not found:
+        session.out.note("no node has reported what it serves")
+
+
+def _row(session: Session, each: NodeStatus) -> tuple[str, ...]:
+    silent = each.silent_since_ns
+    return (
+        printable(each.node),
+        printable(each.target),
+        str(each.commit) if session.verbose else each.commit.short,
+        format_time(each.since_ns, precise=session.verbose),
+        _behind(each),
+        _clock(each) if each.is_clock_off else "",
+        "" if silent is None else format_time(silent, precise=session.verbose),
+    )
+
+
+def _behind(each: NodeStatus) -> str:
+    if each.live is None:
+        return "nothing is live"
+    if not each.is_behind or each.live_ns is None:
+        return ""
+    ago = format_age(each.live_ns, each.now_ns).removesuffix(" ago")
+    if each.behind is None:
+        return f"not deployed there, {ago}"
+    return f"{count(each.behind, 'deployment')}, {ago}"
+
+
+def _clock(each: NodeStatus) -> str:
+    if each.ahead_ms is None:
+        return ""
+    by = format_age(0, abs(each.ahead_ms) * 10**6).removesuffix(" ago")
+    return f"{by} {'ahead' if each.ahead_ms > 0 else 'behind'}"

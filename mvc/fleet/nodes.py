@@ -1,0 +1,144 @@
+"""Which version each node of a fleet serves, by its reports, beside what is live on its target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import datetime
+from itertools import islice
+
+from msgspec import Struct
+
+from mvc.errors import NoDeployment, UnknownTarget
+from mvc.ids import CommitId
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed, check_target, newest_first
+from mvc.repo.live import succession
+from mvc.repo.lookup import stamping
+from mvc.repo.times import datetime_of, nearest
+from mvc.store.snapshot import Snapshot
+
+CLOCK_MS = 10_000
+"""A clock that differs by more is off: a report is on its way for some seconds."""
+SILENT_NS = 600 * 10**9
+"""After this time without a report a node that does not serve the live version is silent."""
+_FARTHEST = 1000  # deployments back in which a version is looked for
+
+
+class NodeStatus(Struct, frozen=True):
+    """``commit`` is what ``node`` serves for ``target`` since ``since_ns``, by its own clock.
+
+    ``reported_ns``: when the report came, by the clock of the remote that took it; ``ahead_ms``:
+    how far the node's clock was ahead then, None where that is not known. ``live`` is what is live
+    on the target since ``live_ns``; None if nothing is. ``behind``: how many deployments the node
+    is behind that, None for a version that is not among the last ones that count. All as of
+    ``now_ns``.
+    """
+
+    node: str
+    target: str
+    commit: CommitId
+    since_ns: int
+    reported_ns: int
+    ahead_ms: int | None
+    live: CommitId | None
+    live_ns: int | None
+    behind: int | None
+    now_ns: int
+
+    @property
+    def since(self) -> datetime:
+        return datetime_of(self.since_ns)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether another version is live than the one that it serves."""
+        return self.live is not None and self.commit != self.live
+
+    @property
+    def behind_seconds(self) -> float:
+        """For how long another version is live than the one that it serves."""
+        if not self.is_behind or self.live_ns is None:
+            return 0.0
+        return max(0, self.now_ns - self.live_ns) / 1e9
+
+    @property
+    def is_clock_off(self) -> bool:
+        return self.ahead_ms is not None and abs(self.ahead_ms) > CLOCK_MS
+
+    @property
+    def silent_since_ns(self) -> int | None:
+        """When it reported last, if by now it should have reported the version that is live."""
+        if not self.is_behind or self.live_ns is None:
+            return None
+        due = max(self.live_ns, self.reported_ns)
+        return self.reported_ns if self.now_ns - due > SILENT_NS else None
+
+
+def nodes(context: Context, target: str | None = None) -> tuple[NodeStatus, ...]:
+    """What every node serves that has reported, by target and name; of one target if it is named.
+
+    A few look-ups for each. Raises UnknownTarget for one of which nothing is on record.
+    """
+    snapshot, now_ns = context.fresh(), nearest(context.store.clock.now_ns())
+    followed: dict[str, _Followed] = {}
+    found = []
+    for name in snapshot.targets(reports=True):
+        _, node, follows = name.split("/", 2)
+        if target not in (None, follows):
+            continue
+        served = next((d for d in newest_first(snapshot, name) if not d.retracted), None)
+        if served is None:
+            continue
+        if follows not in followed:
+            followed[follows] = _Followed(snapshot, follows, now_ns)
+        found.append(_status(snapshot, served, node, followed[follows]))
+    if target is not None and not found:
+        check_target(context, target)
+    return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
+
+
+def _status(snapshot: Snapshot, served: Deployed, node: str, followed: _Followed) -> NodeStatus:
+    recorded = snapshot.retry_on_rewrite(lambda: snapshot.by_sequence(served.sequence))
+    made = None if recorded is None else stamping.on(recorded, served.target)
+    return NodeStatus(
+        node,
+        followed.target,
+        served.commit,
+        served.time_ns,
+        reported_ns=served.recorded_ns if recorded is None else recorded.entry.done_ns,
+        ahead_ms=None if made is None else made.ahead_ms,
+        live=followed.live,
+        live_ns=followed.live_ns,
+        behind=followed.behind(served.commit),
+        now_ns=followed.now_ns,
+    )
+
+
+def _natural(name: str) -> tuple[int, str]:
+    """Numbers in their order: node 9 stands before node 10."""
+    return int(name) if name.isascii() and name.isdecimal() else -1, name
+
+
+class _Followed:
+    """What is live on a target, and what was before, read as far as it is asked for."""
+
+    def __init__(self, snapshot: Snapshot, target: str, now_ns: int) -> None:
+        self.target, self.now_ns = target, now_ns
+        self.live: CommitId | None = None
+        self.live_ns: int | None = None
+        self._places: dict[CommitId, int] = {}
+        self._rest: Iterator[tuple[int, Deployed]] = iter(())
+        with suppress(NoDeployment, UnknownTarget):
+            self._rest = enumerate(islice(succession(snapshot, target, now_ns), _FARTHEST))
+            if (newest := next(self._rest, None)) is not None:
+                self.live, self.live_ns = newest[1].commit, newest[1].time_ns
+                self._places[self.live] = 0
+
+    def behind(self, commit: CommitId) -> int | None:
+        """How many deployments a version is behind what is live."""
+        while commit not in self._places:
+            if (before := next(self._rest, None)) is None:
+                return None
+            self._places.setdefault(before[1].commit, before[0])
+        return self._places[commit]

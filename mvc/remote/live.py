@@ -1,0 +1,163 @@
+"""What is live on a target, for one who wants nothing else: a mark that changes with it, and the
+one path of the live version along the cheapest way from what the receiver's file holds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from mvc.errors import DamagedData, MvcError, NoDeployment, StateForgotten, UnknownTarget
+from mvc.ids import CommitId
+from mvc.io.files import FileIdentity
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import check_ref, printable
+from mvc.model.tensor import TensorSpec
+from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
+from mvc.remote.door import Place, Slice, Wanted
+from mvc.remote.merging import TruthReader, Truths, held_back
+from mvc.remote.slices import Sent, encode_entries
+from mvc.repo.checkout.states import one_entry
+from mvc.repo.context import Context
+from mvc.repo.deployments import Deployed
+from mvc.repo.live import live_at
+from mvc.repo.lookup import availability, commits, manifests
+from mvc.store.format import read_features
+from mvc.store.journal.frames import Recorded
+from mvc.store.snapshot import JOURNAL
+
+NOTHING_LIVE = "-"
+"""The mark of a target on which nothing is live."""
+LOOK = 0.5
+"""Seconds between two looks at a journal."""
+_NEVER = 1 << 64  # ns, later than every time that can be recorded
+
+
+class LiveMark:
+    """A text that is another one whenever something else is live on ``target``.
+
+    A look costs a call of the system while nothing is recorded and no dated deployment becomes due.
+    Raises InvalidName.
+    """
+
+    def __init__(self, context: Context, target: str) -> None:
+        check_ref("deployment target", target)
+        self._context, self._target = context, target
+        self._journal = context.store.folder / JOURNAL
+        self._seen: FileIdentity | None = None
+        self._mark, self._valid_ns = "", range(0)
+
+    def now(self) -> str:
+        """The mark of what is live now. Raises DamagedData, IoFailed."""
+        store = self._context.store
+        seen, now = store.fs.stat(self._journal), store.clock.now_ns()
+        if seen is None or seen != self._seen or now not in self._valid_ns:
+            snapshot = self._context.fresh()
+            try:
+                live = live_at(self._context, None, self._target)
+                self._mark = f"{live.sequence}-{live.commit.hex()}"
+            except (NoDeployment, UnknownTarget):
+                self._mark = NOTHING_LIVE
+            due = snapshot.next_deployment(self._target, now)
+            self._seen, self._valid_ns = seen, range(now, _NEVER if due is None else due)
+        return self._mark
+
+    def other_than(self, mark: str, seconds: float) -> str | None:
+        """The mark once it is another one than ``mark``; None if it is not in so many seconds."""
+        deadline = time.monotonic() + seconds
+        while (now := self.now()) == mark:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            time.sleep(min(LOOK, left))
+        return now
+
+
+class LiveSending:
+    """The answer to ``Wanted.live``: one slice, with the deployment and the version that is live.
+
+    Of its records there are those of the wanted path, and none if the receiver's file is this
+    version. Raises UnknownTarget, NoDeployment, UnknownPath, StateForgotten, WeightsDropped.
+    """
+
+    reached: Place | None = None  # whoever is interrupted asks again
+    gone: frozenset[CommitId] = frozenset()
+
+    def __init__(self, context: Context, wanted: Wanted) -> None:
+        self._context, self._wanted = context, wanted
+        self._snapshot = context.fresh()
+        self._buried = wanted.without | held_back(context)
+        live = live_at(context, None, wanted.live)
+        recorded, commit = commits.placed(self._snapshot, live.commit)
+        chosen = NOTHING
+        if live.commit not in wanted.have:
+            if live.commit in self._buried:
+                raise StateForgotten(
+                    f"the state of version {live.commit.short}, which is live on "
+                    f"{printable(wanted.live)}, was forgotten by name",
+                    hint="its owner deploys another version",
+                )
+            availability.check_kept(context, live.commit)
+            chosen = self._records(recorded, live.commit)
+        self._chosen = chosen
+        truths = TruthReader(self._snapshot, reports=True).of(
+            self._snapshot.entry(self._offset(live))
+        )
+        assert truths is not None
+        made = tuple(each for each in truths.deployments if each.target == live.target)
+        self._sent = Sent(
+            (commit.encoded,),
+            chosen.size,
+            truths=Truths(truths.time_ns, truths.author, truths.reason, deployments=made),
+        )
+
+    def slices(self, most: int) -> Iterator[Slice]:
+        """The slice; as large as it is."""
+        del most
+        store = self._context.store
+        features = read_features(store.fs, store.folder) - {"compacted"}
+        head = encode_entries([self._sent])
+        yield Slice(head, self._chosen.size, self._chosen.read(), features=features)
+
+    def _offset(self, live: Deployed) -> int:
+        offset = self._snapshot.offset_of(live.sequence)
+        if offset is None:
+            raise DamagedData(f"the deployment of {live.commit.short} is lost")
+        return offset
+
+    def _records(self, recorded: Recorded, id_: CommitId) -> ChosenRecords:
+        context = self._context
+        commit = commits.get(context, id_)
+        entry = one_entry(manifests.load(context, commit.manifest), self._wanted.path or None)
+        availability.check_available(context, id_, [entry])
+        closure = Closure(context, lambda _: False, self._is_banned, file=self._in_file())
+        return closure.choose(recorded, Needed(frozenset({commit.manifest}), _objects(entry)))
+
+    def _in_file(self) -> dict[bytes, Manifest | None]:
+        """The objects that the receiver has: those of the path in its versions, and manifests."""
+        found: dict[bytes, Manifest | None] = {}
+        for id_ in self._wanted.have:
+            # A version that was forgotten here is no loss: another way leads to what is wanted.
+            with suppress(MvcError):
+                manifest = manifests.of_commit(self._context, id_)
+                entry = one_entry(manifest, self._wanted.path or None)
+                found.update(dict.fromkeys(_objects(entry)))
+                found[commits.get(self._context, id_).manifest] = manifest
+        return found
+
+    def _is_banned(self, recorded: Recorded) -> bool:
+        """Whether an entry's versions were all forgotten by name."""
+        published = recorded.entry.commits
+        return bool(published) and all(self._is_buried(commit.id) for commit in published)
+
+    def _is_buried(self, id_: CommitId) -> bool:
+        mark = availability.forgotten(self._context, id_)
+        return id_ in self._buried or (mark is not None and mark.named)
+
+
+def _objects(entry: FileEntry) -> dict[bytes, TensorSpec]:
+    found: dict[bytes, TensorSpec] = {content.id: content.spec for content in entry.contents}
+    if entry.skeleton is not None:
+        found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))
+    return found

@@ -1,0 +1,106 @@
+"""What nodes report within two seconds becomes one entry of the journal, durable for all of them.
+
+A report that is refused is found by halves, so that one node holds no other one back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from mvc.errors import MvcError
+from mvc.remote import scopes
+from mvc.remote.door import Door, Received, Slice
+from mvc.remote.merging import SentDeployment, Truths, arrived
+from mvc.remote.slices import Sent, encode_entries
+
+SECONDS = 2.0
+"""For which the first report waits for others."""
+MOST = 4096
+"""Reports that wait at once, of one repository."""
+_ENTRY = 128  # deployments in one entry
+
+
+class _Waiting(Struct, eq=False):
+    """What one request reports, and what becomes of it."""
+
+    truths: tuple[Truths, ...]
+    outcome: Received | MvcError | None = None
+
+
+class Gathering:
+    """The reports on one repository that wait, and what they wait for."""
+
+    def __init__(self, seconds: float = SECONDS) -> None:
+        self._seconds = seconds
+        self._waiting: list[_Waiting] = []
+        self._round: asyncio.Task[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= MOST
+
+    async def add(
+        self,
+        truths: Sequence[Truths],
+        publish: Callable[[Callable[[Door], None]], asyncio.Future[None]],
+        now_ns: int,
+    ) -> Received:
+        """Returns once what a request reports is durable. Raises what it is refused for.
+
+        ``publish`` has a function publish through a door, in a thread.
+        """
+        mine = _Waiting(tuple(arrived(each, now_ns) for each in truths))
+        self._waiting.append(mine)
+        if self._round is None:
+            self._round = asyncio.create_task(self._wait(publish))
+        await asyncio.shield(self._round)
+        if isinstance(mine.outcome, Received):
+            return mine.outcome
+        raise mine.outcome or MvcError("a report was not published")
+
+    async def _wait(
+        self, publish: Callable[[Callable[[Door], None]], asyncio.Future[None]]
+    ) -> None:
+        await asyncio.sleep(self._seconds)
+        self._round, gathered, self._waiting = None, self._waiting, []
+        await publish(lambda door: _publish(door, gathered))
+
+
+def check_scopes(held: tuple[str, ...], truths: Sequence[Truths]) -> None:
+    """Raises RemoteRefused for a target on which its sender may not report."""
+    for each in truths:
+        scopes.check_news(held, each.targets)
+
+
+def _publish(door: Door, gathered: Sequence[_Waiting]) -> None:
+    """Publishes what was reported, and notes for each request what became of it."""
+    try:
+        received = door.receive(_joined(gathered))
+    except MvcError as error:
+        half = len(gathered) // 2
+        if not half:
+            gathered[0].outcome = error
+            return
+        _publish(door, gathered[:half])
+        _publish(door, gathered[half:])
+        return
+    for each in gathered:
+        each.outcome = received
+
+
+def _joined(gathered: Sequence[_Waiting]) -> Slice:
+    """Few entries: each has at most one deployment on a target."""
+    entries: list[dict[str, SentDeployment]] = []
+    latest_ns = 0
+    for truths in (truths for each in gathered for truths in each.truths):
+        latest_ns = max(latest_ns, truths.time_ns)
+        for made in truths.deployments:
+            at = next((e for e in entries if made.target not in e and len(e) < _ENTRY), None)
+            if at is None:
+                entries.append(at := {})
+            at[made.target] = made
+    sent = [Sent(truths=Truths(latest_ns, deployments=tuple(e.values()))) for e in entries]
+    return Slice(encode_entries(sent), 0, ())

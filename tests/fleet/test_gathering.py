@@ -1,0 +1,104 @@
+"""What nodes report to a server at about the same time becomes one entry of its journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import HistoryMissing, RemoteRefused
+from mvc.fleet.reports import Reports
+from mvc.ids import CommitId
+from mvc.io.files import FileSystem
+from mvc.server.app import Application
+from mvc.server.repositories import Repositories
+from tests.fleet.test_reports import START, deployed
+from tests.remote.kit.serving import door, token
+from tests.server.moving import record, served_folder
+from tests.server.test_serving import holders, in_this_process
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A served folder whose repository ``models`` has two versions, the second live on prod."""
+    served = served_folder(tmp_path / "served")
+    with Repository.open(served / "models") as repo:
+        record(repo, 0)
+        record(repo, 1)
+        repo.deploy("HEAD", "prod")
+    return served
+
+
+@pytest.fixture
+def url(folder: Path) -> Iterator[str]:
+    with in_this_process(
+        Application(Repositories(FileSystem(), folder), holders(folder), gather=0.5)
+    ) as url:
+        yield f"{url}/models"
+
+
+def versions(folder: Path) -> list[CommitId]:
+    with Repository.open(folder / "models") as repo:
+        return [entry.id for entry in repo.log()][::-1]
+
+
+def entries(folder: Path) -> int:
+    with Repository.open(folder / "models") as repo:
+        return sum(1 for _ in repo.oplog())
+
+
+def node(folder: Path, name: str, where: Path, commit: CommitId) -> tuple[Reports, str]:
+    """A node that serves a version, and its token."""
+    (where / name).mkdir()
+    reports = Reports(where / name, name)
+    reports.served(deployed(commit), START)
+    return reports, token(folder, "read", f"deploy:nodes/{name}/*", name=name)
+
+
+def test_reports_of_many_nodes_become_one_entry(folder: Path, url: str, tmp_path: Path) -> None:
+    first, _ = versions(folder)
+    before = entries(folder)
+    nodes = [node(folder, str(number), tmp_path, first) for number in range(8)]
+
+    def send(each: tuple[Reports, str]) -> int:
+        with closing(door(url, each[1])) as opened:
+            each[0].send(opened)
+        return each[0].waiting
+
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        assert list(pool.map(send, nodes)) == [0] * len(nodes)
+    # One stamps what was deployed before.
+    assert entries(folder) == before + 2
+    with Repository.open(folder / "models") as repo:
+        assert [each.node for each in repo.nodes()] == [str(number) for number in range(8)]
+        assert {each.commit for each in repo.nodes()} == {first}
+
+
+def test_what_one_node_may_not_say_holds_no_other_back(
+    folder: Path, url: str, tmp_path: Path
+) -> None:
+    first, _ = versions(folder)
+    good = node(folder, "good", tmp_path, first)
+    unknown = node(folder, "bad", tmp_path, CommitId(bytes(32)))
+    (tmp_path / "thief").mkdir()
+    thief = (
+        Reports(tmp_path / "thief", "good"),
+        token(folder, "read", "deploy:nodes/thief/*", name="thief"),
+    )
+    thief[0].served(deployed(first), START + 5)
+
+    def send(each: tuple[Reports, str]) -> type[Exception] | None:
+        with closing(door(url, each[1])) as opened:
+            try:
+                each[0].send(opened)
+            except (HistoryMissing, RemoteRefused) as error:
+                return type(error)
+        return None
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(send, (good, unknown, thief))) == [None, HistoryMissing, RemoteRefused]
+    assert [each[0].waiting for each in (good, unknown, thief)] == [0, 1, 1]

@@ -1,0 +1,148 @@
+"""What a door answers one who asks for nothing but what is live on a target."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import InvalidName, NoDeployment, StateForgotten, UnknownPath, UnknownTarget
+from mvc.model.commit import Commit
+from mvc.remote.door import Door, Slice, Wanted
+from mvc.remote.doors import open_door
+from mvc.remote.slices import Sent, decode_entries
+from tests.remote.kit.serving import door, serving, token
+from tests.server.moving import served_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return served_folder(tmp_path / "served")
+
+
+@pytest.fixture
+def repo(folder: Path) -> Iterator[Repository]:
+    with Repository.open(folder / "models") as opened:
+        yield opened
+
+
+@pytest.fixture(params=["folder", "http"])
+def opened(request: pytest.FixtureRequest, folder: Path) -> Iterator[Door]:
+    if request.param == "folder":
+        found = open_door(str(folder / "models"))
+        yield found
+        found.close()
+    else:
+        text = token(folder, "read")
+        with serving(folder) as server:
+            yield door(f"{server.url}/models", text)
+
+
+def commit(repo: Repository, step: int, *, deploy: str | None = None, **files: object) -> bytes:
+    random = np.random.default_rng(step)
+    base = np.random.default_rng(0).standard_normal(20_000, np.float32)
+    state = {"w": base + np.float32(1e-4 * step) * base, "b": random.random(30, np.float32)}
+    done = repo.commit(states={"model.st": state, **files}, message=f"v{step}", deploy=deploy)
+    return done.id
+
+
+def ask(opened: Door, target: str = "prod", **wanted: object) -> tuple[Sent, Slice, bytes]:
+    slices = []
+    for given in opened.send(Wanted(live=target, **wanted)):
+        slices.append((given, b"".join(map(bytes, given.records))))
+    ((given, records),) = slices
+    (sent,) = decode_entries(given.head)
+    assert sent.size == given.size == len(records)
+    return sent, given, records
+
+
+def test_the_answer_is_the_live_version_and_its_deployment(repo: Repository, opened: Door) -> None:
+    ids = [commit(repo, i, deploy="prod") for i in range(3)]
+    commit(repo, 3)
+    repo.deploy(ids[0], "other")
+    sent, _, records = ask(opened, path="model.st")
+    assert [Commit.decode(data).id for data in sent.commits] == [ids[2]]
+    assert sent.truths is not None
+    (made,) = sent.truths.deployments
+    assert (made.target, made.commit) == ("prod", bytes(ids[2]))
+    assert records
+    same, given, _ = ask(opened, path="model.st", have=frozenset({ids[2]}))
+    assert given.size == 0 and same.truths == sent.truths and same.commits == sent.commits
+
+
+def test_a_delta_against_the_file_is_small_in_both_directions(
+    repo: Repository, opened: Door
+) -> None:
+    ids = [commit(repo, i, deploy="prod") for i in range(1, 4)]
+    whole = len(ask(opened, path="model.st")[2])
+    delta = len(ask(opened, path="model.st", have=frozenset({ids[1]}))[2])
+    assert delta < whole / 2
+    repo.deploy(ids[0], "prod")
+    back = len(ask(opened, path="model.st", have=frozenset({ids[1]}))[2])
+    assert back < whole / 2
+
+
+def test_other_paths_do_not_travel(repo: Repository, opened: Door) -> None:
+    other = np.random.default_rng(7).standard_normal(200_000, np.float32)
+    first = commit(repo, 1, deploy="prod", **{"other.st": {"m": other}})
+    commit(repo, 2, deploy="prod", **{"other.st": {"m": other + 1}})
+    _, given, _ = ask(opened, path="model.st", have=frozenset({first}))
+    assert given.size < 120_000
+    with pytest.raises(UnknownPath):
+        ask(opened, path="nothing")
+
+
+def test_what_cannot_be_had_is_named(repo: Repository, opened: Door) -> None:
+    with pytest.raises(UnknownTarget):
+        ask(opened)
+    version = commit(repo, 1, deploy="prod")
+    commit(repo, 2)
+    with pytest.raises(UnknownTarget):
+        ask(opened, "staging")
+    repo.retract(None, "prod")
+    with pytest.raises(NoDeployment):
+        ask(opened)
+    repo.deploy(version, "prod")
+    repo.storage.forget([version])
+    with pytest.raises(StateForgotten):
+        ask(opened)
+
+
+def test_only_a_change_of_what_is_live_ends_a_wait(repo: Repository, opened: Door) -> None:
+    with pytest.raises(InvalidName):
+        opened.live("..")
+    nothing = opened.live("prod")
+    assert nothing is not None
+    first = commit(repo, 1, deploy="prod")
+    mark = opened.live("prod", nothing, 5)
+    assert mark is not None
+    assert opened.live("prod", mark) is None
+    heard: list[tuple[str | None, float]] = []
+
+    def wait() -> None:
+        heard.append((opened.live("prod", mark, 20), time.monotonic()))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    repo.deploy(first, "staging")  # an entry, but nothing else is live
+    time.sleep(1.2)
+    assert not heard
+    begun = time.monotonic()
+    commit(repo, 2, deploy="prod")
+    thread.join()
+    assert heard[0][0] not in (None, mark) and heard[0][1] - begun < 10
+
+
+def test_a_dated_deployment_becomes_due_without_an_entry(repo: Repository, opened: Door) -> None:
+    first, second = commit(repo, 1, deploy="prod"), commit(repo, 2)
+    repo.deploy(second, "prod", at=datetime.now(UTC) + timedelta(seconds=1.5))
+    mark = opened.live("prod")
+    assert mark is not None and first.hex() in mark
+    later = opened.live("prod", mark, 20)
+    assert later is not None and second.hex() in later
