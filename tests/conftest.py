@@ -2,11 +2,15 @@
 
 A busy machine would fail by chance if hypothesis did. Compiled modules are kept, also where
 PYTHONDONTWRITEBYTECODE is set: else each of some hundred processes would compile mvc again.
+Files of tests lie in memory where there is enough of it: what is recorded is flushed, and a disk
+takes longer for that than all else.
 """
 
 from __future__ import annotations
 
 import compileall
+import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +26,10 @@ from tests.variables import put_aside
 __all__ = ["clock", "forking", "history", "one_thread", "prepared", "repo"]
 
 put_aside()
+
+_MEMORY = Path("/dev/shm")
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
 settings.register_profile("mvc", deadline=None)
 settings.load_profile("mvc")

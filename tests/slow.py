@@ -20,7 +20,7 @@ __all__ = ["KNOWN", "mark"]
 
 KNOWN = Path(__file__).with_suffix(".json")
 COSTS = Path("costs")
-LIMIT = 2.0
+LIMIT = 1.0
 """Seconds of one processor, of all parameters of a test together, from which on it is slow."""
 
 

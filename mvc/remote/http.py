@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from http.client import HTTPException, IncompleteRead, RemoteDisconnected
+from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
@@ -46,6 +46,8 @@ _PATIENCE = 600.0
 """Seconds for which a server that is busy is asked again."""
 _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
+_CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")
+"""The first line of an answer, when the connection was cut in it."""
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 
 Explain = Callable[[BaseException], MvcError]
@@ -556,6 +558,7 @@ def is_no_http(error: BaseException) -> bool:
     return any(
         isinstance(each, HTTPException)
         and not isinstance(each, RemoteDisconnected | IncompleteRead)
+        and not (isinstance(each, BadStatusLine) and _CUT_STATUS.fullmatch(str(each)))
         for each in _causes(error)
     )
 

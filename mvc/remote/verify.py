@@ -41,6 +41,7 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 _HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
 _AT_ONCE = 32 << 20  # bytes of pieces that are made together
+_LITTLE = 256 << 10  # bytes of pieces that one thread makes
 _LOADED = 8  # manifests
 _MOST_MISSING = 100_000
 
@@ -301,15 +302,22 @@ class _Proof:
                 out[:] = origin
         walk_together(self._recovery.packs, [(path, out) for _, path, out in shared], self._pool)
         done = {id(walk[2]) for walk in shared}
-        if len(walks) == 1:  # a large piece: its chunks go to the threads
-            (walk,) = walks
-            digests = [self._coded(*walk, done=bool(done), parallel=True)]
-        else:
-            digests = _all(
-                [self._pool.submit(self._coded, *walk, done=id(walk[2]) in done) for walk in walks]
-            )
+        digests = self._all_coded(walks, done)
         for (step, _, out), digest in zip(walks, digests, strict=True):
             self._note(step.member, out, digest)
+
+    def _all_coded(
+        self, walks: Sequence[tuple[PathStep, Path, memoryview]], done: set[int]
+    ) -> list[bytes]:
+        """By several threads, unless starting them takes longer than the work; one by its chunks."""
+        little = sum(len(out) for _, _, out in walks) < _LITTLE
+        if little or len(walks) == 1:
+            return [
+                self._coded(*walk, done=id(walk[2]) in done, parallel=not little) for walk in walks
+            ]
+        return _all(
+            [self._pool.submit(self._coded, *walk, done=id(walk[2]) in done) for walk in walks]
+        )
 
     def _path(self, step: PathStep) -> Path:
         """The path that ends with this very coding."""

@@ -379,7 +379,7 @@ class Application:
         may_push(caller.scopes)
         upload = served.uploads.find(request.query_params.get("upload", ""))
         if request.method == "GET":
-            size = await self._run(lambda: upload.size)
+            size = await self._run(upload.settled_size)
             return Response(str(size), media_type=wire.CONTENT)
         if self._uploads >= UPLOADS:
             await _drained(request)
@@ -486,6 +486,9 @@ class Application:
                 finally:
                     if buffer:
                         write(buffer)
+        except InUse:
+            await _drained(request)
+            raise
         except StorageFull:  # what came would keep the disk full for everybody
             await self._run(upload.delete)
             if not whole:

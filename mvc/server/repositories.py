@@ -23,6 +23,7 @@ from mvc.store.store import FOLDER
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 _DEEPEST = 8
+_LOOKS = 1000  # folders in which a repository is looked for
 _OPEN = 64
 """Repositories that stay open."""
 _MARKS = 256
@@ -189,6 +190,20 @@ class Repositories:
         for served in self._open.values():
             with suppress(MvcError):
                 served.close()
+
+
+def any_in(fs: FileSystem, folder: Path) -> bool:
+    """Whether a folder is or has a repository that would be served, as far as a look says."""
+    waiting, looks = [fs.realpath(folder)], _LOOKS
+    while waiting and looks:
+        here, looks = waiting.pop(0), looks - 1
+        if fs.stat(here / FOLDER) is not None:
+            return True
+        with suppress(MvcError):
+            below = [here / name for name in fs.list(here) if _PART.fullmatch(name)]
+            facts = ((path, fs.stat(path, follow=False)) for path in below)
+            waiting += (path for path, each in facts if each is not None and each.is_dir)
+    return bool(waiting)
 
 
 def _size(fs: FileSystem, folder: Path) -> int:

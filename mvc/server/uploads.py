@@ -79,6 +79,12 @@ class Upload:
         facts = self._fs.stat(self._path, follow=False)
         return 0 if facts is None else facts.size
 
+    def settled_size(self) -> int:
+        """``size``. Raises InUse where a request may still bring some: its bytes are in memory."""
+        if self._fs.stat(self._path, follow=False) is not None:
+            self.lock().release()
+        return self.size
+
     def lock(self) -> FileLock:
         """Keeps other requests away until it is released. Raises InUse."""
         self._fs.make_dirs(self._path.parent)
@@ -95,13 +101,14 @@ class Upload:
 
     @contextmanager
     def appending(self, at: int) -> Iterator[Callable[[Bytes], None]]:
-        """Takes bytes from ``at`` on; what arrived stays whatever happens. Raises RemoteRefused."""
+        """Takes bytes from ``at`` on; what arrived stays whatever happens.
+
+        Raises InUse where a request whose connection broke has brought some since the client
+        asked: it asks again.
+        """
         with self._fs.open_write(self._path, create=True) as file:
             if file.position != at:
-                raise RemoteRefused(
-                    f"this upload has {file.position} bytes, and not {at}",
-                    hint="run it again: what was received whole stays",
-                )
+                raise InUse
             yield lambda data: file.write((data,))
 
     def publish(self, door: Door) -> Received:

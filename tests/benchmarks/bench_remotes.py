@@ -1,22 +1,25 @@
 """What remotes cost: docs/performance.md, "Remotes".
 
     PYTHONPATH=examples python -m tests.benchmarks.bench_remotes [--parts wire trips share memory
-        recorder] [--series digits resnet] [--versions 10 10000] [--root DIR] [--dvc PROGRAM]
+        recorder] [--series digits resnet] [--versions 10 10000] [--doors http s3] [--root DIR]
+        [--dvc PROGRAM]
 
 wire: bytes and round trips of one new version of the conv net, pushed, fetched and cloned over
 http, beside the bytes of its records; then the same again. trips: round trips where the history
-has so many versions. share: a series of versions (``examples/make_series.py``) is pushed to an
-empty remote and cloned from it: by folder, ssh (a program that runs the command here), http and
-S3 (moto), beside git, git-lfs and dvc, each from the first command to the last; bytes are those
-that lie at the remote, and for http those on the wire. Series and histories are kept under
-``--root``. memory: the peak of a server that proves and sends versions of tensors of so many MiB.
-recorder: what ``Recorder(push=...)`` costs a training of the conv net. Nothing here asserts a time.
+has so many versions, and the peak of this process and of the server until then. share: a series of
+versions (``examples/make_series.py``) is pushed to an empty remote and cloned from it: by folder,
+ssh (a program that runs the command here), http and S3 (moto), beside git, git-lfs and dvc, each
+from the first command to the last; bytes are those that lie at the remote, and for http those on
+the wire. memory: the peak of a server that proves and sends versions of tensors of so many MiB.
+recorder: what ``Recorder(push=...)`` costs a training of the conv net. Series and histories are
+kept under ``--root``. Nothing here asserts a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -49,6 +52,7 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=PARTS)
     parser.add_argument("--series", nargs="*", default=["digits"])
     parser.add_argument("--versions", nargs="*", type=int, default=[10, 10_000])
+    parser.add_argument("--doors", nargs="*", default=["http", "s3"], help="of trips")
     parser.add_argument("--root", type=Path)
     parser.add_argument("--dvc", default=shutil.which("dvc"), help="the program dvc")
     options = parser.parse_args()
@@ -57,8 +61,9 @@ def main() -> None:
         if "wire" in options.parts:
             _wire(root)
         if "trips" in options.parts:
-            for versions in options.versions:
-                _trips(root, versions)
+            for kind in options.doors:
+                for versions in options.versions:
+                    _trips(root, versions, kind)
         if "share" in options.parts:
             for name in options.series:
                 _share(root, name, options.dvc)
@@ -111,14 +116,17 @@ def _row(remote: Place, name: str, act: Callable[[], object], records: int = 0) 
         sent, trips = wire.up + wire.down, wire.trips
     limit = f"{int(records * 1.02 + 32 * KIB):,}" if records else ""
     size = f"{records:,}" if records else ""
-    row(f"{name} ({took:.2f} s)", f"{sent:,}", size, limit, str(trips))
+    client = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KIB
+    peaks = (f"{client:.0f}", f"{remote.peak():.0f}")
+    row(f"{name} ({took:.2f} s)", f"{sent:,}", size, limit, str(trips), *peaks)
 
 
 def _wire(root: Path) -> None:
     source = committed(root, "digits")
     with _scratch(root) as scratch, place("http", scratch) as remote:
         shutil.copytree(source, scratch / "a")
-        head("one version of the conv net", "bytes", "its records", "limit", "round trips")
+        title = "one version of the conv net"
+        head(title, "bytes", "its records", "limit", "round trips", "MiB, client", "server")
         with mvc.Repository.open(scratch / "a") as repo:
             repo.remotes.add("origin", remote.url)
             repo.push("origin", ["main"])
@@ -139,10 +147,19 @@ def _wire(root: Path) -> None:
         _row(remote, "clone", lambda: mvc.clone(remote.url, scratch / "c").close(), whole)
 
 
-def _trips(root: Path, versions: int) -> None:
+def _trips(root: Path, versions: int, kind: str) -> None:
     source = build(root / f"histories-{versions}", versions)
-    with _scratch(root) as scratch, place("http", scratch, source) as remote:
-        head(f"{versions:,} versions", "bytes", "its records", "limit", "round trips")
+    with mvc.Repository.open(source) as repo:
+        repo.find("HEAD")  # has an index from here on
+    bucket = kind == "s3"
+    with _scratch(root) as scratch, place(kind, scratch, None if bucket else source) as remote:
+        title = f"{versions:,} versions, {kind}"
+        head(title, "bytes", "its records", "limit", "round trips", "MiB, client", "server")
+        if bucket:
+            shutil.copytree(source, scratch / "source")
+            with mvc.Repository.open(scratch / "source") as repo:
+                repo.remotes.add("origin", remote.url)
+                _row(remote, "first push", lambda: repo.push("origin", every=True))
         _row(remote, "clone", lambda: mvc.clone(remote.url, scratch / "a").close())
         shutil.copytree(scratch / "a", scratch / "b")
         with mvc.Repository.open(scratch / "a") as repo:

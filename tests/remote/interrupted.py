@@ -61,9 +61,8 @@ def _grow(repo: Repository, first: int, last: int) -> None:
     repo.tag(f"v{last}", "HEAD")
 
 
-def build(world: World) -> None:
-    """The world before each push; kept aside, as is the one before fetch and clone."""
-    world.work.mkdir(exist_ok=True)
+def build(world: World) -> dict[CommitId, Any]:
+    """The world before each push; kept aside, as is the one before fetch and clone. Its states."""
     with Repository.init(world.work / "a") as repo:
         _grow(repo, 0, 2)
         repo.remotes.add("origin", world.remote.url)
@@ -73,25 +72,20 @@ def build(world: World) -> None:
         keep(world, "before-push")
         repo.push("origin", every=True)
         keep(world, "before-fetch")
-        world.expected = states(repo, known(repo))
-
-
-def _parts(world: World, kept: str) -> list[tuple[Path, Path]]:
-    """Folders, and where they are kept."""
-    there = [world.work, world.remote.root or world.remote.bucket]
-    return [(part, world.folder / kept / str(i)) for i, part in enumerate(there) if part]
+        return states(repo, known(repo))
 
 
 def keep(world: World, name: str) -> None:
-    for part, aside in _parts(world, name):
-        shutil.copytree(part, aside)
+    shutil.copytree(world.work, world.folder / name / "work")
+    world.remote.save(world.folder / name / "remote")
 
 
 def lay(world: World, verb: str) -> None:
     """The world as it is before the verb."""
-    for part, aside in _parts(world, "before-push" if verb == "push" else "before-fetch"):
-        shutil.rmtree(part)
-        shutil.copytree(aside, part)
+    aside = world.folder / ("before-push" if verb == "push" else "before-fetch")
+    shutil.rmtree(world.work)
+    shutil.copytree(aside / "work", world.work)
+    world.remote.restore(aside / "remote")
 
 
 def act(world: World, verb: str) -> None:
@@ -125,15 +119,17 @@ def look(world: World, verb: str) -> None:
                 assert ("tags/v6" in there) == (len(known(repo)) == VERSIONS)
 
 
-def finish(world: World, verb: str) -> None:
-    """The same command works, and all is there; gc then finds nothing in its way.
-
-    A clone that was not known to be whole when it was cut may be whole.
-    """
+def act_again(world: World, verb: str) -> None:
+    """The same command works. A clone that was not known to be whole when it was cut may be."""
     try:
         act(world, verb)
     except WouldOverwrite:
         assert verb == "clone" and (world.work / "c/.mvc").exists()
+
+
+def finish(world: World, verb: str) -> None:
+    """All is there; gc then finds nothing in its way."""
+    fresh_process()
     receiver = {"push": world.remote.root, "fetch": world.work / "b", "clone": world.work / "c"}[
         verb
     ]
@@ -151,6 +147,11 @@ def _fetched(source: Repository, repo: Repository) -> None:
     assert repo.find("origin/main") == source.find("main")
     assert repo.find("v6") == source.find("v6")
     assert_clean(repo)
+
+
+def settle(world: World, verb: str) -> None:
+    for step in (look, act_again, finish):
+        run(lambda send, step=step: step(world, verb))
 
 
 def in_child(work: Callable[[Send], None]) -> tuple[list[Any], int]:
@@ -178,8 +179,7 @@ def kill(world: World, verb: str, point: float) -> Counter[str]:
 
     _, status = in_child(dying)
     assert status in (0, -signal.SIGKILL), f"{verb} ended with {status}"
-    run(lambda send: look(world, verb))
-    run(lambda send: finish(world, verb))
+    settle(world, verb)
     return Counter(points=1, interrupted=status != 0)
 
 
@@ -199,8 +199,10 @@ def cut(world: World, verb: str, how: str, point: float) -> Counter[str]:
         sent = wire.up + wire.down
         wire.again()
         run(lambda send: look(world, verb))
-        run(lambda send: finish(world, verb))
+        wire.again()
+        run(lambda send: act_again(world, verb))
         again = sent + wire.up + wire.down - whole
+        run(lambda send: finish(world, verb))
         assert again <= SLICE + LARGEST + ROUND, (verb, again)
     return Counter(points=1, interrupted=failed, sent_again=again)
 
@@ -211,8 +213,7 @@ def kill_server(world: World, verb: str, rng: random.Random) -> Counter[str]:
     world.remote.kill_next(rng.randrange(1, CHANGES if verb == "push" else 4))
     values, status = in_child(lambda send: _unreachable(world, verb, send))
     assert status == 0, f"{verb} ended with {status}"
-    run(lambda send: look(world, verb))
-    run(lambda send: finish(world, verb))
+    settle(world, verb)
     return Counter(points=1, interrupted=values == ["unreachable"])
 
 
@@ -230,7 +231,7 @@ def main(folder: Path, seed: str, kind: str, how: str, points: int) -> None:
     warm_up(folder / "warm-parent")
     with place(kind, folder / "place", slice_bytes=SLICE) as remote:
         world = World(folder, remote)
-        build(world)
+        (world.expected,) = run(lambda send: send(build(world)))  # has started threads
         counted, most = Counter[str](), 0
         for i in range(points):
             verb = VERBS[i % len(VERBS)]

@@ -94,6 +94,15 @@ def test_what_is_no_mvc_is_said_to_be_none() -> None:
     assert isinstance(error, RemoteRefused) and "not as mvc" in error.message
 
 
+@pytest.mark.parametrize("size", [1, 7, 9, 11])
+def test_an_answer_that_is_cut_in_its_first_line_is_none(size: int) -> None:
+    def cut(request: BaseHTTPRequestHandler, _: int) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK"[:size])
+        request.close_connection = True
+
+    assert isinstance(refusal(cut), RemoteUnreachable)
+
+
 def test_an_error_of_the_server_is_the_same_error_here() -> None:
     body = wire.encode_error(StorageFull("the quota is used up", hint="mvc gc"))
     error = refusal(lambda r, _: reply(r, 507, body))

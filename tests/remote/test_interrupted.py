@@ -13,7 +13,7 @@ from tests.seeds import draw
 
 WAYS = [(kind, how) for kind, ways in (
     ("folder", ("kill",)), ("http", ("up", "down", "lost")), ("ssh", ("up", "down", "server")),
-    ("bucket", ("kill",)),
+    ("bucket", ("kill",)), ("s3", ("kill", "up", "down", "lost")),
 ) for how in ways]  # fmt: skip
 
 

@@ -137,12 +137,12 @@ def test_a_state_that_never_came_comes_later(pair: Pair) -> None:
     bob = pair.clone("bob", states="last:1")
     assert [can_read(bob, id_) for id_ in pair.ids] == [False, False, False, True]
     assert bob.storage.receipts() == []
-    assert bob.storage.fsck(full=True).forgotten == 3
+    assert bob.storage.fsck(full=True).absent == 3
     bob.storage.gc(grace="0")
     bob.fetch("origin", pair.ids[:2])
     assert [can_read(bob, id_) for id_ in pair.ids] == [True, True, False, True]
     report = bob.storage.fsck(full=True)
-    assert (report.sound, report.forgotten) == (True, 1)
+    assert (report.sound, report.forgotten, report.absent) == (True, 0, 1)
     assert held_against(pair.root / "bob").forgotten() == {pair.ids[2]}
 
 

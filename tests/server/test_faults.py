@@ -27,6 +27,12 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
         yield repo
 
 
+@pytest.fixture(autouse=True)
+def _hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a connection that broke works again at once."""
+    monkeypatch.setattr("mvc.remote.http.PAUSES", (0.01, 0.1, 1.0, 2.0, 4.0))
+
+
 class Place:
     """A served folder, reached through a proxy; each test has a repository of its own there."""
 

@@ -31,6 +31,7 @@ from mvc.server.tokens import Tokens
 from mvc.testing.files import FailingFS
 from tests.remote.kit.serving import Serving, door, serving, token
 from tests.server.moving import content, move, record, served_folder
+from tests.waiting import until
 
 SCOPES = ("read", "push:heads/*")
 
@@ -143,17 +144,17 @@ def test_the_same_command_works_once_the_cause_is_gone(
         assert move(source, opened, "heads/main") == ("heads/main",)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../source", "..", ".mvc", "models/.mvc", "models/../models", "link", "a//b", "models/"],
-)
-def test_names_lead_nowhere_else(folder: Path, source: Repository, name: str) -> None:
+def test_names_lead_nowhere_else(folder: Path, source: Repository) -> None:
     (folder / "link").symlink_to(source.root)
+    reads, all_of_it = token(folder, *SCOPES), token(folder, "admin", name="b")
     with serving(folder) as server:
         with pytest.raises(RemoteRefused):
-            door(server.url, token(folder, *SCOPES)).head()
-        answer = raw(server, f"GET /{name}/v1/head HTTP/1.1", token(folder, "admin", name="b"))
-        assert b" 404 " in answer or b" 400 " in answer
+            door(server.url, reads).head()
+        for name in (
+            "../source", "..", ".mvc", "models/.mvc", "models/../models", "link", "a//b", "models/",
+        ):  # fmt: skip
+            answer = raw(server, f"GET /{name}/v1/head HTTP/1.1", all_of_it)
+            assert b" 404 " in answer or b" 400 " in answer
 
 
 def raw(server: Serving, line: str, text: str = "", *headers: str, body: bytes = b"") -> bytes:
@@ -422,6 +423,24 @@ def test_who_asks_slowly_keeps_nobody_from_fetching(folder: Path, source: Reposi
             slow.sendall(head.encode())
         time.sleep(0.2)
         assert list(opened.send(Wanted()))
+
+
+def test_what_is_here_of_an_upload_is_said_once_nobody_brings_more(folder: Path) -> None:
+    """A connection may break for the client before the server has taken what it brought."""
+    text, upload = token(folder, "admin"), "/models/v1/receive?upload=" + "0" * 32
+
+    def held() -> bytes:
+        return raw(server, f"GET {upload} HTTP/1.1", text)
+
+    with serving(folder) as server:
+        assert held().endswith(b"\r\n0")
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            lines = f"Host: x\r\nAuthorization: Bearer {text}\r\nContent-Length: 100\r\n\r\n"
+            slow.sendall(f"POST {upload}&at=0 HTTP/1.1\r\n{lines}0123456789".encode())
+            until(lambda: b" 503 " in held())
+        until(lambda: held().endswith(b"\r\n10"))
+        again = raw(server, f"POST {upload}&at=0 HTTP/1.1", text, "Content-Length: 1", body=b"0")
+        assert b" 503 " in again and held().endswith(b"\r\n10")
 
 
 def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:

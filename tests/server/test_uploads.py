@@ -60,7 +60,7 @@ def held(tmp_path: Path) -> Uploads:
 def test_an_upload_is_published_once_it_is_whole(tmp_path: Path, held: Uploads) -> None:
     data, door = written(), Door()
     add(held, data[:500])
-    assert held.find(ID).size == 500
+    assert held.find(ID).settled_size() == 500
     add(uploads(tmp_path), data[500:], at=500)  # another process
     assert held.find(ID).publish(door) == RECEIVED
     assert door.sizes == [1000]
@@ -72,13 +72,13 @@ def test_its_answer_is_kept_for_those_who_did_not_get_it(held: Uploads) -> None:
     assert upload.answer() is None
     upload.publish(Door())
     upload.delete()
-    assert held.find(ID).answer() == RECEIVED and held.find(ID).size == 0
+    assert held.find(ID).answer() == RECEIVED and held.find(ID).settled_size() == 0
 
 
 def test_bytes_go_where_the_last_ones_ended(held: Uploads) -> None:
     add(held, b"1234")
     for at in (0, 3, 5):
-        with pytest.raises(RemoteRefused, match="has 4 bytes"):
+        with pytest.raises(InUse):
             add(held, b"x", at)
 
 
@@ -106,9 +106,11 @@ def test_what_nobody_went_on_with_is_deleted(tmp_path: Path, held: Uploads) -> N
     add(held, b"1234")
     (tmp_path / "uploads/notes").touch()
     held.clear(lambda: time.time() + HELD - 5)
-    assert held.find(ID).size == 4
+    assert held.find(ID).settled_size() == 4
     with held.find(ID).lock():
         held.clear(lambda: time.time() + HELD + 5)
-        assert held.find(ID).size == 4
+        with pytest.raises(InUse):
+            held.find(ID).settled_size()
+    assert held.find(ID).settled_size() == 4
     held.clear(lambda: time.time() + HELD + 5)
     assert [path.name for path in (tmp_path / "uploads").iterdir()] == ["notes"]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from unittest.mock import patch
 
 from mvc.api.repository import Repository
@@ -36,6 +36,7 @@ KINDS = ("folder", "ssh", "http", "bucket", "s3")
 T = TypeVar("T")
 PROJECT = Path(__file__).parents[3]
 NAME = "remote"
+BUCKET = "models"
 
 
 class Wire(Protocol):
@@ -89,7 +90,7 @@ class _SshWire:
 class Place:
     """``url`` leads to it; ``root``: its folder on this machine, where it is one.
 
-    ``variables``: what a client needs in its environment.
+    ``variables``: what a client needs in its environment. ``cloud``: an S3 client of the owner.
     """
 
     kind: str
@@ -102,6 +103,40 @@ class Place:
     token: str = ""
     served: Path | None = None
     patched: Path | None = None
+    cloud: Any = None
+
+    def save(self, aside: Path) -> None:
+        """Keeps what lies there in a folder."""
+        if self.cloud is None:
+            shutil.copytree(self._folder(), aside)
+            return
+        aside.mkdir(parents=True)
+        for i, key in enumerate(self._keys()):
+            body = self.cloud.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+            (aside / str(i)).write_bytes(key.encode() + b"\n" + body)
+
+    def restore(self, aside: Path) -> None:
+        """What ``save`` has kept lies there, and nothing else."""
+        if self.cloud is None:
+            shutil.rmtree(self._folder())
+            shutil.copytree(aside, self._folder())
+            return
+        for key in self._keys():
+            self.cloud.delete_object(Bucket=BUCKET, Key=key)
+        for path in aside.iterdir():
+            key, _, body = path.read_bytes().partition(b"\n")
+            self.cloud.put_object(Bucket=BUCKET, Key=key.decode(), Body=body)
+
+    def _folder(self) -> Path:
+        folder = self.root or self.bucket
+        assert folder is not None
+        return folder
+
+    def _keys(self) -> list[str]:
+        """Few: all of them come in one answer."""
+        found = self.cloud.list_objects_v2(Bucket=BUCKET)
+        assert not found["IsTruncated"]
+        return [each["Key"] for each in found.get("Contents", ())]
 
     def own(self, act: Callable[[Repository], T], *, reads: bool = False) -> T:
         """Does something with the remote itself, as its owner; ``reads``: and changes nothing."""
@@ -248,22 +283,23 @@ def _bucket(folder: Path, source: Path | None, slice_bytes: int | None) -> Itera
 
 @contextmanager
 def _s3(folder: Path, source: Path | None, slice_bytes: int | None) -> Iterator[Place]:
-    """A bucket of moto, which runs as a process of its own."""
+    """A bucket of moto, which runs as a process of its own, behind a proxy."""
     import boto3
 
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     line = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
     variables = {"AWS_ACCESS_KEY_ID": "an-id", "AWS_SECRET_ACCESS_KEY": "a-secret",
-                 "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": url}  # fmt: skip
+                 "AWS_REGION": "us-east-1"}  # fmt: skip
     try:
         until(lambda: _answers(port), 60)
-        with patch.dict(os.environ, variables):
-            client = boto3.client("s3", endpoint_url=url, region_name="us-east-1")
-            client.create_bucket(Bucket="models")
-        yield Place("s3", "s3://models/cnn", variables=variables)
+        with patch.dict(os.environ, variables), Proxy(("127.0.0.1", port)) as proxy:
+            client = boto3.client("s3", endpoint_url=f"http://127.0.0.1:{port}")
+            client.create_bucket(Bucket=BUCKET)
+            variables["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{proxy.port}"
+            wire = _HttpWire(proxy)
+            yield Place("s3", f"s3://{BUCKET}/cnn", variables=variables, wire=wire, cloud=client)
     finally:
         process.kill()
         process.wait()
