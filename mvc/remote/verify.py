@@ -309,7 +309,7 @@ class _Proof:
     def _all_coded(
         self, walks: Sequence[tuple[PathStep, Path, memoryview]], done: set[int]
     ) -> list[bytes]:
-        """By several threads, one by its chunks, unless starting them takes longer than the work."""
+        """By several threads, one by its chunks, unless starting them takes longer."""
         little = sum(len(out) for _, _, out in walks) < _LITTLE
         if little or len(walks) == 1:
             return [
