@@ -12,11 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.api.namespace import Namespace
-from mvc.errors import MvcError, RemoteRefused
+from mvc.errors import HistoryMissing, MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
 from mvc.remote import remotes
 from mvc.remote.doors import check_folder, door_module, open_door
+from mvc.remote.places import FETCHED, check_same, known_place
 from mvc.remote.remotes import Remote
 from mvc.repo import refs
 from mvc.repo.arguments import checked
@@ -34,13 +35,17 @@ _T = TypeVar("_T")
 
 
 class RemoteRefs(Struct, frozen=True):
-    """What a remote has: ``head`` is its current branch, or a version, ``refs`` by full name."""
+    """What a remote has: ``head`` is its current branch, or a version, ``refs`` by full name.
+
+    ``another``: that it is another repository than at the last fetch, or went back; None if not.
+    """
 
     url: str
     head: RefValue
     branches: dict[str, CommitId]
     tags: dict[str, CommitId]
     bare: bool
+    another: str | None = None
 
 
 class Tracking(Struct, frozen=True):
@@ -129,7 +134,8 @@ class Remotes(Namespace):
             return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",
-            hint="who runs it calls 'mvc gc' and the like in its folder",
+            hint="who runs it calls 'mvc gc', 'mvc forget --list' and the like in its folder; in a "
+            "clone 'mvc forget --list' says what was forgotten there",
         )
 
     def tracking(self, branch: str | None = None, remote: str | None = None) -> Tracking | None:
@@ -158,10 +164,18 @@ def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:
     """What ``Remotes.show`` returns, also without a repository here."""
     with closing(open_door(remote, context)) as door:
         head = door.head()
+    another = None
+    if context is not None and isinstance(remote, Remote):
+        try:
+            check_same(remote, known_place(context, remote, FETCHED), head)
+        except HistoryMissing as error:
+            another = str(error)
     commits = {name: value for name, value in head.refs.items() if isinstance(value, CommitId)}
 
     def under(prefix: str) -> dict[str, CommitId]:
         found = {n.removeprefix(prefix): c for n, c in commits.items() if n.startswith(prefix)}
         return dict(sorted(found.items()))
 
-    return RemoteRefs(door.url, head.refs.get(HEAD), under(BRANCH), under(TAG), bare=head.bare)
+    return RemoteRefs(
+        door.url, head.refs.get(HEAD), under(BRANCH), under(TAG), bare=head.bare, another=another
+    )

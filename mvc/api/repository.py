@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from mvc.maintenance.report import Repaired
     from mvc.model.commit import Commit
     from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
-    from mvc.remote.fetch import Fetched
     from mvc.remote.pull import Pulled
     from mvc.remote.push import Pushed
+    from mvc.remote.transfer import Transferred
     from mvc.repo.annotations import Annotation
     from mvc.repo.checkout.checkout import Restored
     from mvc.repo.checkout.versions import Version
@@ -1339,7 +1339,7 @@ class Repository:
         prune: bool = False,
         nodes: bool = False,
         progress: Progress | None = None,
-    ) -> Fetched:
+    ) -> Transferred:
         """Brings the versions that a remote has, and where its branches and tags are.
 
         By default from ``origin``, or the only remote. ``states``: whose states come along

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import click
 
 from mvc.cli.output import Output
-from mvc.cli.payload import fields
+from mvc.cli.payload import fields, stamped
 from mvc.cli.session import Session
-from mvc.cli.text import number, one_line, seconds, size
+from mvc.cli.text import count, number, one_line, seconds, size
 from mvc.errors import DamagedData, NoDeployment
 from mvc.model.commit import Commit
 from mvc.model.names import printable
@@ -104,7 +104,7 @@ def related(relations: Sequence[Relation], *, short: bool = False) -> str:
     return ", ".join(f"{printable(path)} {word}" for path, word in words.items())
 
 
-def forgotten_on(time_ns: int | None, *, absent: bool = False) -> str:
+def forgotten_on(time_ns: int | None, absent: bool = False) -> str:
     """``forgotten on 2026-11-21T10:00:00+01:00``; empty for a state that is stored.
 
     ``absent``: it never came here, so nobody has forgotten it.
@@ -112,6 +112,21 @@ def forgotten_on(time_ns: int | None, *, absent: bool = False) -> str:
     if absent:
         return "state not here"
     return "" if time_ns is None else f"forgotten on {format_time(time_ns, precise=False)}"
+
+
+def tell_absent(session: Session, states: int) -> None:
+    """Notes how states come that never came here."""
+    if states:
+        are = "are" if states > 1 else "is"
+        session.out.note(
+            f"{count(states, 'state')} {are} not here, because the versions were fetched without: "
+            "'mvc fetch REMOTE REV...' brings them"
+        )
+
+
+def state_json(time_ns: int | None, absent: bool) -> dict[str, Any]:
+    """Since when a state is forgotten, and whether it never came here, which is another thing."""
+    return {**stamped("forgotten", None if absent else time_ns), "absent": absent}
 
 
 def _price(storage: VersionStats) -> str:
@@ -230,7 +245,9 @@ def as_json(entry: LogEntry, more: str = "") -> dict[str, Any]:
     }
     return {
         **fields(entry.commit, _COMMIT),
-        **fields(entry, "metrics params annotations refs deployments forgotten@ dropped"),
+        **fields(entry, "metrics params annotations refs deployments"),
+        **state_json(entry.forgotten_ns, absent=entry.absent),
+        "dropped": entry.dropped,
         **({} if storage is None else {"storage": storage}),
         **(fields(entry, more) if more else {}),
     }

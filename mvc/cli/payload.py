@@ -33,8 +33,8 @@ OWN_FIELDS = {
     "FamilyMember": "commit=commit.id path base relation names targets "
     "message=commit.message time@commit.time_ns",
     "FileChange": "path kind detail not_written same_as",
-    "FsckReport": "sound full problems notes entries versions forgotten lost_versions=lost records "
-    "objects checked_bytes",
+    "FsckReport": "sound full problems notes entries versions forgotten absent lost_versions=lost "
+    "records objects checked_bytes",
     "Imported": "source time@ commit kept raw_bytes stored_bytes branch",
     "Lanes": "title spans",
     "Line": "title curves best",
@@ -56,7 +56,7 @@ OWN_FIELDS = {
     "Retraction": "target operation=sequence",
     "Receipt": "number time@ author reason rules states",
     "Followed": "target commit time@ file path previous received_bytes=received swapped@",
-    "ForgottenState": "commit root gone@ again@",
+    "ForgottenState": "commit root gone@ again@ came",
     "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
     "retracted_ns retracted_by retracted_reason id",
     "Short": "metric=best.metric keep=best.count have without",

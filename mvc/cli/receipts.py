@@ -12,7 +12,7 @@ from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
     from mvc.ids import CommitId
-    from mvc.maintenance.receipts import Receipt
+    from mvc.maintenance.receipts import ForgottenState, Receipt
 
 _COLUMNS = columns("version, Merkle root, bytes gone")
 
@@ -30,7 +30,12 @@ def print_receipt(session: Session, receipt: Receipt, only: CommitId | None = No
     for state in receipt.states:
         if only in (None, state.commit):
             root = "" if state.root is None else str(state.root)
-            gone = state.gone_ns
-            at = "not yet: 'mvc gc'" if gone is None else format_time(gone, precise=False)
-            rows.append((str(state.commit), root, at))
+            rows.append((str(state.commit), root, _gone(state)))
     show(out, _COLUMNS, rows, indent="  ")
+
+
+def _gone(state: ForgottenState) -> str:
+    if not state.came:
+        return "never here"
+    at = state.gone_ns
+    return "not yet: 'mvc gc'" if at is None else format_time(at, precise=False)

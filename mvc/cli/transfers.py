@@ -12,15 +12,15 @@ from mvc.ids import CommitId
 from mvc.model.names import printable
 
 if TYPE_CHECKING:
-    from mvc.remote.fetch import Fetched, RefUpdate
     from mvc.remote.push import Pushed
+    from mvc.remote.transfer import RefUpdate, Transferred
 
 _PREFIXES = ("heads/", "tags/", "remotes/")
 _MARKS = {"new": "*", "forced": "+", "deleted": "-", "kept": "!", "forward": ""}
 _COLUMNS = [Column(""), Column("", style="id"), Column("")]
 
 
-def tell_of_fetch(session: Session, done: Fetched, url: str) -> None:
+def tell_of_fetch(session: Session, done: Transferred, url: str) -> None:
     """Says what a fetch brought."""
     rows = [_row(each, here=True) for each in done.updates]
     _tell(session, f"From {printable(url)}", rows, done)
@@ -29,6 +29,17 @@ def tell_of_fetch(session: Session, done: Fetched, url: str) -> None:
         session.out.warn(
             f"{held}: forgotten by name at {printable(done.remote)}, and kept here for now, "
             "because HEAD or a version without weights stands on it"
+        )
+    forgotten = listed([id_.short for id_ in done.forgotten], 10)
+    if done.forgotten:
+        session.out.note(
+            f"{forgotten}: forgotten by name at {printable(done.remote)}, and from now on here"
+        )
+    if done.kept:
+        kept = [id_.short for id_ in done.kept]
+        session.out.warn(
+            f"{listed(kept, 10)}: forgotten by name at {printable(done.remote)}, and kept here: "
+            f"'mvc forget {kept[0]}' forgets one here, too"
         )
 
 
@@ -58,7 +69,7 @@ def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = Fa
         )
 
 
-def tell_of_states(session: Session, title: str, done: Fetched | Pushed) -> None:
+def tell_of_states(session: Session, title: str, done: Transferred | Pushed) -> None:
     """Says how many states came or went by themselves."""
     if not done.is_news:
         session.out.note("Everything up to date")
@@ -71,7 +82,7 @@ def _tell(
     session: Session,
     title: str,
     rows: Sequence[Sequence[str]],
-    done: Fetched | Pushed,
+    done: Transferred | Pushed,
     *,
     would: bool = False,
 ) -> None:

@@ -283,23 +283,23 @@ class Following:
     def _fetched(self, old: FollowedVersion | None) -> tuple[FollowedVersion, int]:
         """The version that the file holds then, and how many bytes of records came."""
         if old is not None and old.asked == self._asked:
-            try:
-                return self._taken(frozenset({old.id}))
-            except DamagedData:
-                self._file.doubt()
+            for wanted in (self._file.wanted(old), Wanted(have=frozenset({old.id}))):
+                try:
+                    return self._taken(wanted)
+                except DamagedData:
+                    self._file.doubt()
                 if self._file.current() is None:
-                    taken = self._taken(frozenset())
+                    taken = self._taken(Wanted())
                     self._warn_of_takeover(taken[0])
                     return taken
-        return self._taken(frozenset())
+        return self._taken(Wanted())
 
-    def _taken(self, have: frozenset[CommitId]) -> tuple[FollowedVersion, int]:
-        wanted = Wanted(live=self._target, path=self._asked, have=have)
-        slices = self._at_door().send(wanted)
+    def _taken(self, wanted: Wanted) -> tuple[FollowedVersion, int]:
+        slices = self._at_door().send(replace(wanted, live=self._target, path=self._asked))
         try:
             for given in slices:
                 answer = Answer.of(given, self._target)
-                return self._file.take(answer, self._asked, have), given.size
+                return self._file.take(answer, self._asked, wanted.have), given.size
         finally:
             slices.close()  # type: ignore[attr-defined]  # a generator, of every door
         raise DamagedData(f"{self._remote.url} does not say what is live")

@@ -7,7 +7,7 @@ the file itself; what comes of them is compared with its hash before the file is
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -17,15 +17,24 @@ from msgspec.structs import replace
 
 from mvc.adapters.hashing import hash_file
 from mvc.adapters.parsed import FileParts, ParsedContent, SourceFile
-from mvc.errors import Busy, DamagedData, MvcError, StorageFull, WrongUsage
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    HistoryMissing,
+    MvcError,
+    StorageFull,
+    UnsupportedFormat,
+    WrongUsage,
+)
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem, LateFlushes
 from mvc.io.handles import ReadFile
+from mvc.limits import MIB
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import printable
-from mvc.remote.door import Slice
+from mvc.remote.door import Slice, Wanted
 from mvc.remote.live import objects_of
 from mvc.remote.merging import SentDeployment
 from mvc.remote.receiver import take_records
@@ -38,24 +47,47 @@ from mvc.serving.output import ServedOutput
 from mvc.store.format import check_features
 from mvc.store.graph.search import LooseGraph, Speed
 from mvc.store.journal.entries import Entry
+from mvc.store.packs.reader import PACKS
 from mvc.store.recovery.recover import Held, Recovery
 from mvc.store.store import BARE_CONFIG, FOLDER, Store, create
 
 _RECORDS, _LOCK, _NEXT, _IGNORED = "records", "lock", "next", ".gitignore"
+_KEPT, _KEPT_SHARE = 16 * MIB, 0.5  # bytes of kept records, and of the file at most
+_MOST_KEPT = 20
 _Identity = tuple[int, int, int, int, int]
+
+
+class KeptVersion(Struct, frozen=True):
+    """A version whose file can be made of the present one, by the records that were kept.
+
+    All but the objects that it ``lacks``, which nothing leads to any more.
+    """
+
+    commit: bytes
+    manifest: bytes
+    path: str
+    lacks: tuple[bytes, ...] = ()
+
+    @property
+    def objects(self) -> set[bytes]:
+        """Of the file, and the manifest."""
+        entry = Manifest.decode(self.manifest).by_path[self.path]
+        return {*objects_of(entry), Manifest.id_of(self.manifest)}
 
 
 class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
     """A version of which ``path`` is the file. ``identity`` tells the file from others.
 
-    ``data`` and ``manifest`` are canonical bytes. ``asked``: the path that was asked for, if one
-    was. ``told``: what was to happen after the swap has.
+    ``data`` and ``manifest`` are canonical bytes. ``before``: versions that lead to the next one
+    as well, the newest first. ``asked``: the path that was asked for, if one was. ``told``: what
+    was to happen after the swap has.
     """
 
     data: bytes
     manifest: bytes
     path: str
     deployment: SentDeployment
+    before: tuple[KeptVersion, ...] = ()
     asked: str = ""
     identity: _Identity | None = None
     told: bool = False
@@ -79,7 +111,7 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
         with suppress(MvcError, KeyError, ValueError):
             commit = Commit.decode(self.data)
             named = commit.id == self.commit and Manifest.id_of(self.manifest) == commit.manifest
-            return named and bool(self.entry.path)
+            return named and bool(self.entry.path) and all(each.objects for each in self.before)
         return False
 
 
@@ -180,6 +212,15 @@ class FollowedFile:
 
     # -- the next version ------------------------------------------------------------------
 
+    def wanted(self, version: FollowedVersion) -> Wanted:
+        """What is at hand while the file holds this version, as a question for the next one."""
+        there = self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
+        before = version.before if there else ()
+        return Wanted(
+            have=frozenset((version.id, *(CommitId(each.commit) for each in before))),
+            objects=tuple(sorted({id_ for each in before for id_ in each.lacks})),
+        )
+
     def doubt(self) -> None:
         """The next question for the current version reads the whole file."""
         self._known = [replace(version, identity=None) for version in self._known]
@@ -197,10 +238,17 @@ class FollowedFile:
                 pass
             self.note(replace(old, deployment=answer.deployment))
             return self._known[0]
+        if old is None or len(have) == 1:
+            self._drop_records()
         self._require(given.size)
         with self._held(old) as held, self._received(given) as store:
             graph = LooseGraph(store.snapshot, Speed())
-            graph.know({*held, commit.manifest})
+            kept = [] if old is None else [KeptVersion(old.commit, old.manifest, old.path)]
+            kept += old.before if old is not None and len(have) > 1 else ()
+            for each in kept:
+                graph.know(each.objects)
+                held.setdefault(Manifest.id_of(each.manifest), memoryview(each.manifest))
+            graph.know([commit.manifest])
             recovery = Recovery(store.snapshot, graph, store.pool, held)
             data = recovery.manifest(commit.manifest)
             manifest = Manifest.decode(data)
@@ -212,11 +260,31 @@ class FollowedFile:
                 bytes(commit.id), bytes(entry.state_id), answer.deployment.time_ns,
                 data=commit.encoded, manifest=data, path=entry.path, asked=asked,
                 deployment=answer.deployment,
+                before=self._leading(kept, graph.reached({*objects_of(entry)}), entry.size),
             )  # fmt: skip
             if old is None or old.entry.content_id != entry.content_id:
                 self._write(recovery, entry, version, before)
+        if not version.before:
+            self._drop_records()
         self.note(replace(version, identity=self._identity(self._place)))
         return self._known[0]
+
+    def _leading(
+        self, kept: Sequence[KeptVersion], reached: Set[bytes], size: int
+    ) -> tuple[KeptVersion, ...]:
+        """Those of the versions that can be made of the new file, if the records are not many."""
+        packs = self.folder / _RECORDS / FOLDER / PACKS
+        found = (self._fs.stat(packs / name) for name in self._fs.list(packs))
+        if sum(each.size for each in found if each is not None) > max(size * _KEPT_SHARE, _KEPT):
+            return ()
+        leading, room = list[KeptVersion](), _KEPT
+        for each in kept[:_MOST_KEPT]:
+            objects = each.objects
+            lacks = objects - reached - {Manifest.id_of(each.manifest)}
+            room -= len(each.manifest)
+            if room > 0 and 2 * len(lacks) < len(objects):
+                leading.append(replace(each, lacks=tuple(sorted(map(bytes, lacks)))))
+        return tuple(leading)
 
     def _write(
         self,
@@ -256,7 +324,7 @@ class FollowedFile:
             )
 
     @contextmanager
-    def _held(self, old: FollowedVersion | None) -> Iterator[Mapping[bytes, Held]]:
+    def _held(self, old: FollowedVersion | None) -> Iterator[dict[bytes, Held]]:
         """The objects that the file has, read when they are asked for."""
         if old is None:
             yield {}
@@ -277,12 +345,12 @@ class FollowedFile:
 
     @contextmanager
     def _received(self, given: Slice) -> Iterator[Store]:
-        """A repository of no versions, with the records that came; it is gone in the end."""
+        """A repository of no versions, with the records that came, and those that were kept."""
         fs, place = LateFlushes(), self.folder / _RECORDS
-        self._drop_records()
-        fs.make_dir(place)
-        create(fs, Clock(), place, "main", config=BARE_CONFIG)
         try:
+            if fs.stat(place / FOLDER) is None:
+                fs.make_dirs(place)
+                create(fs, Clock(), place, "main", config=BARE_CONFIG)
             with closing(Store(fs, Clock(), place / FOLDER)) as store:
                 with store.pack_writer() as packs:
                     regions = take_records(packs, given.records, given.size)
@@ -290,8 +358,11 @@ class FollowedFile:
                     now = store.now_ns()
                     store.publish(lambda: Entry("follow", now, regions=regions))
                 yield store
-        finally:
+        except BaseException as error:  # what came may be false, what was kept be damaged
             self._drop_records()
+            if isinstance(error, HistoryMissing | UnsupportedFormat):
+                raise DamagedData(f"the records beside {self.shown} are damaged") from error
+            raise
 
     def _drop_records(self) -> None:
         place = self.folder / _RECORDS

@@ -27,7 +27,7 @@ class VersionHistory:
     ``published``: the numbers of those that an entry published, in that order.
     ``homes``: by entry the number of the last version that it published, or -1.
     ``forgotten``: versions whose state was forgotten, by name (True) or by rule, and is not here
-    again.
+    again. ``absent``: those of them that were fetched without their state, which never came.
     ``fresh``: those that were forgotten by name since the last collection.
     ``gone``: forgotten versions of which no byte was left at the end of a collection.
     ``dropped``: versions that gave up weights for a recipe, with the path that it makes.
@@ -39,6 +39,7 @@ class VersionHistory:
         self.published: list[int] = []
         self.homes = array("q")
         self.forgotten: dict[CommitId, bool] = {}
+        self.absent: set[CommitId] = set()
         self.fresh: set[CommitId] = set()
         self.gone: set[CommitId] = set()
         self.dropped: dict[CommitId, str] = {}
@@ -82,11 +83,14 @@ class VersionHistory:
             self.forgotten[each.commit] = self.forgotten.get(each.commit, False) or each.named
             self.gone.discard(each.commit)
             if each.named:
+                self.absent.discard(each.commit)
                 self.fresh.add(each.commit)
+        self.absent |= {id_ for id_ in entry.absent if not self.forgotten[id_]}
         for id_ in entry.here_again:
             if not self.forgotten.get(id_, True):
                 del self.forgotten[id_]
                 self.gone.discard(id_)
+                self.absent.discard(id_)
         self.gone.update(entry.gone)
         if entry.weights or entry.evidence:
             self._marked.add(position)

@@ -22,13 +22,15 @@ class ForgottenState(Struct, frozen=True):
     version of mvc forgot it.
 
     ``gone_ns``: when it was known that no byte of it is left in the repository's files; None if
-    that is not so yet. ``again_ns``: when a state forgotten by rule was stored again.
+    that is not so yet. ``again_ns``: when a state forgotten by rule was stored again. ``came``:
+    whether it was ever here, so that there are bytes of it to delete.
     """
 
     commit: CommitId
     root: Root | None
     gone_ns: int | None = None
     again_ns: int | None = None
+    came: bool = True
 
 
 class Receipt(Struct, frozen=True):
@@ -46,16 +48,23 @@ def receipts(context: Context) -> list[Receipt]:
     """Every receipt, oldest first. Raises DamagedData."""
     snapshot = context.fresh()
     found: list[Receipt] = []
+    lacking = set[CommitId]()
     for recorded in snapshot.forgetting():
         entry = recorded.entry
         if entry.gone:
             gone = set(entry.gone)
             found = [_with_gone(receipt, gone, entry.time_ns) for receipt in found]
+        lacking |= entry.lacking
         if entry.here_again:
+            lacking.difference_update(entry.here_again)
             found = [_with_again(receipt, entry) for receipt in found]
         if entry.operation == "forget" or any(each.named for each in entry.forgotten):
             states = tuple(
-                ForgottenState(each.commit, each.root or _root(context, each.commit))
+                ForgottenState(
+                    each.commit,
+                    each.root or _root(context, each.commit),
+                    came=each.commit not in lacking,
+                )
                 for each in entry.forgotten
             )
             rules = "" if any(each.named for each in entry.forgotten) else entry.note

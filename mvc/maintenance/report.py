@@ -35,7 +35,8 @@ class FsckReport(Struct, frozen=True):
     """``notes`` are no damage: leftovers of interrupted work, advice.
 
     ``checked_bytes``: of journal and packs; with ``full`` also of recovered objects.
-    ``forgotten``: how many of the ``versions`` have a forgotten state, which is no damage.
+    ``forgotten``: how many of the ``versions`` have a forgotten state, which is no damage;
+    ``absent``: how many others came from a remote without their state.
     ``lost``: versions that cannot be recovered whole; without ``full`` as far as checksums
     tell. Versions of lost journal entries count in ``versions`` and ``lost`` if a sound entry
     names them. Of others only an index may have kept the first digits.
@@ -51,6 +52,7 @@ class FsckReport(Struct, frozen=True):
     checked_bytes: int
     forgotten: int = 0
     lost: tuple[CommitId, ...] = ()
+    absent: int = 0
 
     @property
     def sound(self) -> bool:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mvc.errors import (
     Busy,
     HistoryMissing,
+    NotARepository,
     StateForgotten,
     UnknownRevision,
     WeightsDropped,
@@ -30,7 +31,7 @@ from mvc.io.process import boot_id
 from mvc.model.names import check_ref, printable
 from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.doors import check_folder, open_door
-from mvc.remote.fetch import Fetched, fetch_from
+from mvc.remote.fetch import fetch_from
 from mvc.remote.places import FETCHED, PUSHED, KnownPlace, keep_place, place_of, tips_of
 from mvc.remote.remotes import (
     DEFAULT,
@@ -42,6 +43,7 @@ from mvc.remote.remotes import (
     states_of,
 )
 from mvc.remote.remotes import FOLDER as REMOTES
+from mvc.remote.transfer import Transferred
 from mvc.repo.checkout.checkout import Restored, restore_all
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import BRANCH, HEAD, head, remote_refs
@@ -75,7 +77,7 @@ class Cloned(Struct, frozen=True):
     """
 
     folder: Path
-    fetched: Fetched
+    fetched: Transferred
     branch: str | None
     head: CommitId | None
     restored: Restored | None
@@ -135,7 +137,7 @@ def clone(
                         context, at.commit, at.branch or at.commit, progress=progress
                     )
     return Cloned(
-        place, fetched or Fetched(remote.name, ()), at.branch, at.commit, restored=restored
+        place, fetched or Transferred(remote.name, ()), at.branch, at.commit, restored=restored
     )
 
 
@@ -200,7 +202,7 @@ def _build(
     *,
     config: Configure | None,
     progress: Progress | None,
-) -> Fetched:
+) -> Transferred:
     """Makes the repository in ``beside``, durable as a whole."""
     fs = LateFlushes()
     if fs.stat(beside / FOLDER) is None:
@@ -211,6 +213,12 @@ def _build(
         with closing(open_door(remote, context)) as door:
             import_module("mvc.remote.receiver")  # while the other end of ssh starts
             there = door.head()
+            if remote.is_bucket and not there.identity:
+                raise NotARepository(
+                    f"there is no repository in {remote.url}",
+                    hint="is the path right? 'mvc push' of another repository begins one there, "
+                    "after 'mvc remote add'",
+                )
             to = _current(there, remote, options)
             done = fetch_from(
                 context, remote, door, there,

@@ -66,7 +66,7 @@ class Wanted(Struct, frozen=True):
     what nodes report is told, too.
     ``live``: a target; then it wants one slice, with nothing but the version that is live there,
     of its records those of ``path`` (by default its only model), and the deployment. ``have`` are
-    then versions whose ``path`` it has, and nothing of their history.
+    then versions whose ``path`` it has, but for ``objects``, and nothing of their history.
     """
 
     after: Place | None = None
@@ -114,7 +114,8 @@ class Received(Struct, frozen=True):
     ``place``: the end of the receiver's journal, as of what was published; ``begun`` is the number
     of the first operation of it, 0 for none. ``moved``: the names of the refs that moved.
     ``without``: of the next try (``Wanted``). ``held``: versions that were forgotten by name
-    elsewhere and are kept there for now, because something stands on them.
+    elsewhere and are kept there for now, because something stands on them. ``identity``: of the
+    receiver, where a head without one was no repository yet.
     """
 
     place: Place
@@ -123,6 +124,7 @@ class Received(Struct, frozen=True):
     without: frozenset[CommitId] = frozenset()
     held: tuple[CommitId, ...] = ()
     begun: int = 0
+    identity: bytes = b""
 
 
 class Door(Protocol):

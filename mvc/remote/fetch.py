@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Literal
+from itertools import islice
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData, HistoryMissing, StateForgotten, WrongUsage
 from mvc.ids import CommitId
-from mvc.model.commit import Commit
 from mvc.model.names import REMOTE
 from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.doors import open_door
@@ -36,51 +34,23 @@ from mvc.remote.places import (
 )
 from mvc.remote.remotes import Remote, states_of
 from mvc.remote.slices import Sent, decode_entries, encode_entries
+from mvc.remote.transfer import (
+    NOTHING,
+    Change,
+    RefUpdate,
+    Tally,
+    Transferred,
+    until_complete,
+    versions_in,
+    with_missing,
+)
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
-from mvc.types import Bytes, Progress
+from mvc.types import Progress
 
-Change = Literal["new", "forward", "forced", "deleted", "kept"]
-
-_NEW: Change = "new"
-_KEPT: Change = "kept"
-
-_TRIES = 4
+_NAMED = 10_000  # versions that are kept though a remote has forgotten them, as they are remembered
 _NEAR = 64  # versions back in which a state is looked for that a delta may start from
-
-
-class RefUpdate(Struct, frozen=True):
-    """What became of a ref, by its full name there and here.
-
-    ``kept``: the tag that is here stays, and the other one goes by the name ``local``.
-    """
-
-    name: str
-    local: str
-    old: CommitId | None
-    new: CommitId | None
-    change: Change
-
-
-class Fetched(Struct, frozen=True):
-    """``versions`` and ``operations`` that came, and their ``bytes``.
-
-    ``held``: versions that were forgotten by name there and are kept here for now, because
-    something stands on them.
-    """
-
-    remote: str
-    updates: tuple[RefUpdate, ...]
-    versions: int = 0
-    operations: int = 0
-    bytes: int = 0
-    held: tuple[CommitId, ...] = ()
-
-    @property
-    def is_news(self) -> bool:
-        """Whether anything was new."""
-        return bool(self.updates or self.operations)
 
 
 def fetch(
@@ -91,7 +61,7 @@ def fetch(
     prune: bool = False,
     nodes: bool = False,
     progress: Progress | None = None,
-) -> Fetched:
+) -> Transferred:
     """Brings what is new in a remote; durable on return.
 
     ``states`` says whose states come along, ``prune`` deletes refs of branches that are gone there,
@@ -122,7 +92,7 @@ def fetch_from(
     wanted: Wanted,
     prune: bool = False,
     progress: Progress | None = None,
-) -> Fetched:
+) -> Transferred:
     """As ``fetch``, through a door whose ``head`` is known; ``wanted`` says which states."""
     before = place_of(context.fresh())
     known = known_place(context, remote, FETCHED)
@@ -130,29 +100,37 @@ def fetch_from(
     told = known_place(context, remote, REPORTS) if wanted.reports else known
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
-    if told is None or told.place != head.place or not _all_here(context, planned):
+    buried, after = by_name(context.fresh()), None if told is None else told.place
+    if known is not None:
+        work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
+    if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now
+        after = None
+    if after != head.place or not _all_here(context, planned):
         have = remote_refs(context, remote.name) or [*branches(context), *tags(context)]
         work.run(
             replace(
                 wanted,
-                after=None if told is None else told.place,
+                after=after,
                 have=frozenset(ref.commit for ref in have),
-                without=by_name(context.fresh()),
+                without=buried,
             ),
             [update for update in planned if not _waits(update)],
         )
     updates = [done for each in planned if (done := _settled(context, remote, each)) is not None]
     work.move(updates)
-    now = KnownPlace(head.identity, work.place or head.place)
+    now = work.known(work.place or head.place)
     if now != known:
         keep_place(context, remote, FETCHED, now)
     if wanted.reports and now != told:
         keep_place(context, remote, REPORTS, now)
-    _note_told(context, remote, head, before, brought=work.fresh)
-    return Fetched(
-        remote.name, tuple(updates), len(work.fresh), work.operations, bytes=work.bytes,
-        held=tuple(work.held),
-    )  # fmt: skip
+    _note_told(context, remote, head, before, brought=work.tally.versions)
+    tally = work.tally
+    forgotten = by_name(context.fresh()) - buried - tally.versions if tally.operations else ()
+    return replace(
+        tally.total(updates),
+        forgotten=tuple(id_ for id_ in sorted(forgotten) if context.store.has_commit(id_)),
+        kept=tuple(map(CommitId, now.kept)),
+    )
 
 
 def fetch_states(
@@ -161,7 +139,7 @@ def fetch_states(
     versions: Sequence[CommitId],
     *,
     progress: Progress | None = None,
-) -> Fetched:
+) -> Transferred:
     """Brings the states, or the weights, of versions that are here without; durable on return.
 
     Raises StateForgotten for one that the remote lacks as well, or that was forgotten by name.
@@ -176,7 +154,7 @@ def fetch_states(
 
     lacking = tuple(filter(lacks, asked))
     if not lacking:
-        return Fetched(remote.name, ())
+        return Transferred(remote.name, ())
     with closing(open_door(remote, context)) as door:
         head = head_of(door, context, remote)
         work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
@@ -188,8 +166,7 @@ def fetch_states(
                 f"{remote.name or remote.url} lacks it as well: {error.message}",
                 hint="another repository may have it: 'mvc remote' lists those that are known",
             ) from error
-    came = sum(not lacks(id_) for id_ in lacking)
-    return Fetched(remote.name, (), came, operations=work.operations, bytes=work.bytes)
+    return replace(work.tally.total(), versions=sum(not lacks(id_) for id_ in lacking))
 
 
 def nearest_kept(context: Context, versions: Iterable[CommitId]) -> set[CommitId]:
@@ -230,11 +207,12 @@ def _planned(context: Context, remote: Remote, head: RemoteHead) -> Iterator[Ref
     for name, new in sorted(head.refs.items()):
         if not isinstance(new, CommitId) or name == HEAD:
             continue
-        local, change = own + name.removeprefix(BRANCH).removeprefix(TAG), _NEW
+        local = own + name.removeprefix(BRANCH).removeprefix(TAG)
+        change: Change = "new"
         if name.startswith(TAG):
             if ref(name) == new:
                 continue
-            local, change = (name, _NEW) if _is_free(context, name) else (local, _KEPT)
+            local, change = (name, "new") if _is_free(context, name) else (local, "kept")
         here = ref(local)
         if here != new:
             old = here if isinstance(here, CommitId) else None
@@ -289,7 +267,7 @@ def _settled(context: Context, remote: Remote, update: RefUpdate) -> RefUpdate |
 
 
 class _Fetch:
-    """Takes slices in; what came is counted. ``place``: up to where the remote was read."""
+    """Takes slices in. ``place``: up to where the remote was read."""
 
     def __init__(
         self,
@@ -301,89 +279,85 @@ class _Fetch:
         progress: Progress | None,
     ) -> None:
         self._context, self._remote, self._door = context, remote, door
-        self._identity, self._progress = identity, progress
+        self._identity = identity
+        self.tally = Tally(remote, progress)
         self.place: Place | None = None
-        self.bytes = self.operations = 0
-        self.fresh: set[CommitId] = set()
-        self.held: dict[CommitId, None] = {}
-        self._without = frozenset[CommitId]()
+        self.kept: dict[CommitId, None] = {}
+
+    def known(self, place: Place) -> KnownPlace:
+        """What is remembered of the remote, if it was read up to ``place``."""
+        context, remote = self._context, self._remote
+        here = (id_ for id_ in self.kept if not remote.tombstones and context.store.has_commit(id_))
+        whole = (bytes(id_) for id_ in here if availability.forgotten(context, id_) is None)
+        kept = tuple(islice(whole, _NAMED))
+        return KnownPlace(self._identity, place, passed=remote.disbelieved, kept=kept)
 
     def run(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> None:
         """Takes what is wanted, and moves each ref with the first slice that leads to it."""
-        for _ in range(_TRIES):
-            missing = self._take_all(wanted, updates)
-            if missing is None:
-                return
-            if missing and set(missing) <= set(wanted.objects):
-                break
-            wanted = replace(
-                wanted,
-                after=(self.place or wanted.after) if missing else None,
-                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
-                without=wanted.without | self._without,
-            )
-        raise DamagedData(
+        failed = DamagedData(
             f"{self._remote.name} does not send what its versions build on",
             hint=f"'mvc fsck --remote {self._remote.name}' checks it",
         )
+        until_complete(wanted, lambda asked: self._take_all(asked, updates), failed)
 
-    def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> tuple[bytes, ...] | None:
-        """The objects that are missing here, none if versions of before are; None if all came."""
+    def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> Wanted | None:
+        """What to want next if something is missing here; None if all came."""
         waiting = list(updates)
         with closing(_closable(self._door.send(wanted))) as slices:
             for each in slices:
                 entries = decode_entries(each.head)
-                known = self._new_among(entries)
-                ready = [u for u in waiting if self._is_here(u.new, known)]
+                if self._remote.disbelieved:
+                    entries = tuple(map(self._believed, entries))
+                    each = replace(each, head=encode_entries(entries))
+                lacks = {
+                    id_ for id_ in versions_in(entries) if not self._context.store.has_commit(id_)
+                }
+                ready = [u for u in waiting if self._is_here(u.new, lacks)]
+                records = self.tally.records(each.records)
+                given = replace(each, records=records, moves=_moves(ready))
                 try:
-                    records = self._counted(each.records)
-                    got = self._receive(replace(each, records=records, moves=_moves(ready)))
+                    got = self._receive(given)
                 except HistoryMissing:
                     if wanted.after is None:
                         raise
-                    return ()
+                    return replace(wanted, after=None)
                 if got.missing:
-                    self._without = got.without
-                    return got.missing
-                self.held.update(dict.fromkeys(got.held))
+                    then = replace(wanted, after=self.place or wanted.after)
+                    return with_missing(wanted, got, then)
+                self.tally.held.update(dict.fromkeys(got.held))
+                self.tally.entries(each.head, entries, lacks)
                 waiting = [u for u in waiting if u not in ready]
-                self._note(each, entries, known)
-        return None if _all_here(self._context, updates) or wanted.after is None else ()
+                self._keep(each.place)
+        is_whole = wanted.after is None or _all_here(self._context, updates)
+        return None if is_whole else replace(wanted, after=None)
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
         """Moves the refs that have not moved yet."""
         left = [u for u in updates if self._context.store.ref(u.local) != u.new]
         if left:
-            self._receive(Slice(encode_entries(()), 0, (), _moves(left)))
+            self._receive(Slice(NOTHING, 0, (), _moves(left)))
 
     def _receive(self, given: Slice) -> Received:
         from mvc.remote.receiver import receive  # a push and an idle fetch need none of it
 
         return receive(self._context, given, local=True)
 
-    def _new_among(self, entries: Iterable[Sent]) -> set[CommitId]:
-        """The versions of a slice that are new here."""
-        ids = {Commit.decode(data).id for sent in entries for data in sent.commits}
-        return {id_ for id_ in ids if not self._context.store.has_commit(id_)}
+    def _believed(self, sent: Sent) -> Sent:
+        """What was sent, without what is not believed of this remote."""
+        if sent.truths is None:
+            return sent
+        if not self._remote.tombstones:
+            self.kept.update((CommitId(each.commit), None) for each in sent.truths.tombstones)
+        passed = dict.fromkeys(self._remote.disbelieved, ())
+        return replace(sent, truths=replace(sent.truths, **passed))
 
     def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)
 
-    def _note(self, given: Slice, entries: Sequence[Sent], fresh: set[CommitId]) -> None:
-        self.bytes += len(given.head) if entries else 0
-        self.fresh |= fresh
-        self.operations += len(entries)
-        if given.place is not None:
-            self.place = given.place
-            known = KnownPlace(self._identity, given.place)
-            keep_place(self._context, self._remote, FETCHED, known)
-
-    def _counted(self, records: Iterable[Bytes]) -> Iterator[Bytes]:
-        for part in records:
-            self.bytes += len(part)
-            if self._progress is not None:
-                self._progress(self.bytes, 0, self._remote.name)
-            yield part
+    def _keep(self, place: Place | None) -> None:
+        if place is not None:
+            self.place = place
+            keep_place(self._context, self._remote, FETCHED, self.known(place))
 
 
 def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:

@@ -43,7 +43,7 @@ from mvc.store.journal.entries import (
     evidence_bytes,
     read_evidence,
 )
-from mvc.store.journal.frames import Recorded
+from mvc.store.journal.frames import GENESIS, Position, Recorded
 from mvc.store.journal.stamps import NODE, LateStamp, Stamp, deployment_id
 from mvc.store.snapshot import Snapshot
 
@@ -195,9 +195,11 @@ class TruthReader:
 
         return snapshot.retry_on_rewrite(look)
 
-    def tombstones(self) -> Iterator[Truths]:
-        """What was ever forgotten by name, oldest first: it travels before all else."""
-        for recorded in self._snapshot.forgetting():
+    def tombstones(self, start: Position) -> Iterator[Truths]:
+        """What was forgotten by name from ``start`` on, oldest first: it travels first."""
+        snapshot = self._snapshot
+        every = snapshot.forgetting() if start == GENESIS else snapshot.entries(start)
+        for recorded in every:
             if (found := self.of(recorded, ())) is not None and found.tombstones:
                 yield replace(found, deployments=(), retractions=(), annotations=b"")
 

@@ -7,8 +7,9 @@ from msgspec import Struct
 from mvc.errors import RefConflict, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.names import REMOTE
-from mvc.remote.fetch import Fetched, fetch
+from mvc.remote.fetch import fetch
 from mvc.remote.remotes import Remote
+from mvc.remote.transfer import Transferred
 from mvc.repo.checkout.checkout import Restored, fast_forward
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import apart
@@ -23,7 +24,7 @@ class Pulled(Struct, frozen=True):
     ``ahead``: versions of it that the remote lacks.
     """
 
-    fetched: Fetched
+    fetched: Transferred
     branch: str
     old: CommitId | None
     new: CommitId

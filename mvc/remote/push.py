@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cached_property
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from mvc.errors import (
     DamagedData,
@@ -24,11 +26,11 @@ from mvc.errors import (
     WeightsDropped,
 )
 from mvc.ids import CommitId
-from mvc.model.commit import Commit
-from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, printable
-from mvc.remote.door import Door, Move, Place, Received, RemoteHead, Slice, Wanted
+from mvc.model.names import BY_REFERENCE, BY_VALUE, DATA, DATA_SET, REMOTE, check_ref, printable
+from mvc.remote.door import Door, Move, Place, Received, Slice, Wanted
 from mvc.remote.doors import open_door
-from mvc.remote.fetch import Change, RefUpdate, nearest_kept
+from mvc.remote.fetch import nearest_kept
+from mvc.remote.merging import TruthReader
 from mvc.remote.moves import advances, leads_to, shown
 from mvc.remote.places import (
     FETCHED,
@@ -42,22 +44,32 @@ from mvc.remote.places import (
 from mvc.remote.remotes import Remote
 from mvc.remote.scopes import allows
 from mvc.remote.slices import Sent, decode_entries, encode_entries
+from mvc.remote.transfer import (
+    NOTHING,
+    Change,
+    RefUpdate,
+    Tally,
+    Transferred,
+    until_complete,
+    versions_in,
+    with_missing,
+)
 from mvc.repo.context import Context
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, TAG, branches, remote_refs, tags
 from mvc.repo.lookup.refs import head as own_head
+from mvc.repo.lookup.revisions import resolve
 from mvc.repo.lookup.stamping import node, stamp_long
 from mvc.store.journal.entries import Entry, RefChange
 from mvc.store.journal.frames import Recorded
-from mvc.types import Bytes, Progress
+from mvc.types import Progress
 
 if TYPE_CHECKING:
-    from mvc.remote.sender import Sending
+    from mvc.remote.sender import Incomplete
 
-_TRIES = 4
-_NOTHING = encode_entries(())
+_AT_ONCE = 1000  # operations whose tombstones go in one slice
 
 
 class PushOptions(Struct, frozen=True):
@@ -73,33 +85,21 @@ class PushOptions(Struct, frozen=True):
     partial: bool = False
 
 
-class Pushed(Struct, frozen=True):
-    """``versions`` and ``operations`` that went, or would, and their ``bytes``.
+class Pushed(Transferred, frozen=True):
+    """What went, or would.
 
-    ``passed_over``: tags that are another version there. ``held``: versions that were forgotten by
-    name here and are kept there for now, because something stands on them. ``outside``: versions
-    without weights that can be trained again only where their data lie. ``at_home``: data sets
-    whose contents stay here. ``denied``: scopes that the caller lacks there, so that tags and
-    deployments which would have gone along have not. ``not_there``: targets, with the version that
-    is live on them here, whose version the remote does not have: their deployments stay here.
+    ``passed_over``: tags that are another version there. ``outside``: versions without weights that
+    can be trained again only where their data lie. ``at_home``: data sets whose contents stay here.
+    ``denied``: scopes that the caller lacks there, so that tags and deployments which would have
+    gone along have not. ``not_there``: targets, with the version that is live on them here, whose
+    version the remote does not have: their deployments stay here.
     """
 
-    remote: str
-    updates: tuple[RefUpdate, ...]
     passed_over: tuple[str, ...] = ()
-    versions: int = 0
-    operations: int = 0
-    bytes: int = 0
-    held: tuple[CommitId, ...] = ()
     outside: tuple[CommitId, ...] = ()
     at_home: tuple[CommitId, ...] = ()
     denied: tuple[str, ...] = ()
     not_there: tuple[tuple[str, CommitId], ...] = ()
-
-    @property
-    def is_news(self) -> bool:
-        """Whether anything went."""
-        return bool(self.updates or self.operations)
 
 
 def push(
@@ -122,29 +122,26 @@ def push(
     context.fresh()
     with closing(open_door(remote, context)) as door:
         import_module("mvc.remote.sender")  # while the other end of ssh starts
-        head = head_of(door, context, remote)
+        work = _Push(context, remote, door, progress=progress)
         if not chosen.dry_run:
             stamp_long(context.store)
-        plan = _Plan(context, remote, head, chosen)
-        updates = plan.updates(refs)
-        work = _Push(context, remote, door, head=head, progress=progress)
-        tips = [update.new for update in updates if update.new is not None]
-        wanted = work.wanted([*tips, *plan.standing(refs)])
-        work.plan(wanted, partial=chosen.partial)
-        updates += plan.data_sets(updates, work.needed(wanted))
-        moves = [
-            Move(u.name, u.old, u.new, force=chosen.force and u.change == "forced") for u in updates
-        ]
+            work.forget()
+        plan = _Plan(context, remote, work, chosen, refs)
+        updates = plan.updates()
+        wanted = work.wanted([*(u.new for u in updates if u.new is not None), *plan.standing])
+        updates += plan.data_sets(updates, work.needed(wanted, partial=chosen.partial))
         if chosen.dry_run:
             work.count(wanted)
         else:
-            work.run(wanted, moves)
+            forced = chosen.force
+            work.run(wanted, [
+                Move(u.name, u.old, u.new, force=forced and u.change == "forced") for u in updates
+            ])  # fmt: skip
             work.note(updates)
         return Pushed(
-            remote.name or remote.url, tuple(updates), plan.passed_over, work.versions,
-            operations=work.operations, bytes=work.bytes, held=tuple(work.held),
+            **asdict(work.tally.total(updates)), passed_over=plan.passed_over,
             outside=work.outside, at_home=work.at_home,
-            denied=(*plan.denied, *sorted(work.denied)), not_there=plan.not_there(updates, refs),
+            denied=(*plan.denied, *sorted(work.denied)), not_there=plan.not_there(),
         )  # fmt: skip
 
 
@@ -163,37 +160,39 @@ def push_states(
     context.fresh()
     with closing(open_door(remote, context)) as door:
         import_module("mvc.remote.sender")  # while the other end of ssh starts
-        head = head_of(door, context, remote)
-        work = _Push(context, remote, door, head=head, progress=progress)
+        work = _Push(context, remote, door, progress=progress)
         for id_ in versions:
             availability.check_kept(context, id_)
         again = work.lacking(tuple(dict.fromkeys(versions)))
         if again:
             work.run(Wanted(again=again, have=frozenset(nearest_kept(context, again))), ())
-        return Pushed(
-            remote.name or remote.url, (), versions=len(again), operations=work.operations,
-            bytes=work.bytes,
-        )  # fmt: skip
+        return Pushed(**asdict(replace(work.tally.total(), versions=len(again))))
 
 
 # -- which refs move ---------------------------------------------------------------------------
 
 
 class _Plan:
+    """``standing``: the tips that are named, also those that are there already."""
+
     def __init__(
-        self, context: Context, remote: Remote, head: RemoteHead, options: PushOptions
-    ) -> None:
-        self._context, self._remote = context, remote
-        self._theirs, self._options, self._scopes = head.refs, options, head.scopes
+        self, context: Context, remote: Remote, work: _Push, options: PushOptions,
+        refs: Sequence[str],
+    ) -> None:  # fmt: skip
+        self._context, self._remote, self._forgot = context, remote, work.forgot
+        self._theirs, self._options, self._scopes = work.head.refs, options, work.head.scopes
+        self._delete = [*options.delete, *(ref[1:] for ref in refs if ref.startswith(":"))]
+        self._named = self._chosen(refs)
+        self.standing = list(self._named.values())
         self.passed_over: tuple[str, ...] = ()
         self.denied: tuple[str, ...] = ()
 
-    def updates(self, refs: Sequence[str]) -> list[RefUpdate]:
+    def updates(self) -> list[RefUpdate]:
         """The refs that are to move. Raises RefConflict if one of them must not."""
         found, refused = list[RefUpdate](), list[tuple[RefUpdate, str]]()
         for name in self._deleted():
             found.append(self._update(name, None))
-        for name, new in self._named(refs).items():
+        for name, new in self._named.items():
             if self._theirs.get(name) == new:
                 continue
             update = self._update(name, new)
@@ -205,21 +204,17 @@ class _Plan:
                 self._check_seen(update)
         if refused:
             raise self._rejected(refused)
-        return [*found, *self._tags_along(found, refs)]
+        return [*found, *self._tags_along(found)]
 
-    def standing(self, refs: Sequence[str]) -> list[CommitId]:
-        """The tips that are named, also those that are there already."""
-        return list(self._named(refs).values())
-
-    def _named(self, refs: Sequence[str]) -> dict[str, CommitId]:
+    def _chosen(self, refs: Sequence[str]) -> dict[str, CommitId]:
         """Full names of what is to be pushed, and where they are here."""
         context = self._context
         if self._options.every:
             found = {BRANCH + ref.name: ref.commit for ref in branches(context)}
             return found | {TAG + ref.name: ref.commit for ref in tags(context)}
         if refs:
-            return dict(self._find(name) for name in refs)
-        if self._options.delete:
+            return dict(self._find(ref) for ref in refs if not ref.startswith(":"))
+        if self._delete:
             return {}
         at = own_head(context)
         if at.branch is None:
@@ -230,19 +225,31 @@ class _Plan:
             )
         return {BRANCH + at.branch: at.commit}
 
-    def _find(self, name: str) -> tuple[str, CommitId]:
+    def _find(self, ref: str) -> tuple[str, CommitId]:
+        """The full name there, and the version, of ``NAME`` or ``REV:NAME``."""
+        name, has_other, other = ref.rpartition(":") if ":" in ref else (ref, "", "")
         for full in (BRANCH + name, TAG + name, name):
             value = self._context.store.ref(full)
             if isinstance(value, CommitId) and full.startswith((BRANCH, TAG)):
-                return full, value
+                return self._renamed(full, other) if has_other else full, value
+        if has_other:
+            return self._renamed(BRANCH, other), resolve(self._context, name)
         raise UnknownRevision(
             f"there is no branch or tag {printable(name[:100])}",
             hint="'mvc branch' and 'mvc tag' list them; "
             f"'mvc branch {printable(name[:100])} REV' makes one",
         )
 
+    def _renamed(self, source: str, name: str) -> str:
+        """The full name of a ref there; one that is new is of the kind of its source."""
+        known = (f for f in (BRANCH + name, TAG + name) if f in self._theirs)
+        kind = TAG if source.startswith(TAG) else BRANCH
+        full = name if name.startswith((BRANCH, TAG)) else next(known, kind + name)
+        check_ref("branch or tag", full.removeprefix(BRANCH).removeprefix(TAG))
+        return full
+
     def _deleted(self) -> Iterator[str]:
-        for name in self._options.delete:
+        for name in self._delete:
             full = next((f for f in (BRANCH + name, TAG + name) if f in self._theirs), None)
             if full is None:
                 raise UnknownRevision(
@@ -294,7 +301,9 @@ class _Plan:
                 else "mvc merges no weights: 'mvc switch -c NAME', then "
                 f"'mvc push{to}' gives your versions a branch of their own"
             )
-        return RefConflict(f"{self._remote.name} rejects {words}; nothing was pushed", hint=hint)
+        but = ", but what was forgotten by name is forgotten there" if self._forgot else ""
+        said = f"{self._remote.name} rejects {words}; nothing was pushed{but}"
+        return RefConflict(said, hint=hint)
 
     def _is_behind(self, update: RefUpdate) -> bool:
         """Whether a branch that must not move has nothing that the remote lacks."""
@@ -306,16 +315,21 @@ class _Plan:
             return False
         return leads_to(self._context, theirs, update.new, {})
 
-    def _tags_along(self, updates: Sequence[RefUpdate], refs: Sequence[str]) -> list[RefUpdate]:
+    @cached_property
+    def _there(self) -> Ancestors:
+        """What refs of the remote lead to once this is pushed."""
+        store = self._context.store
+        theirs = (v for v in self._theirs.values() if isinstance(v, CommitId))
+        return Ancestors(store.snapshot, filter(store.has_commit, [*theirs, *self.standing]))
+
+    def _tags_along(self, updates: Sequence[RefUpdate]) -> list[RefUpdate]:
         """Tags of what is there then, unless another version has the name there."""
-        context, named = self._context, {update.name for update in updates}
-        tips = [update.new for update in updates if update.new is not None]
-        below = Ancestors(context.store.snapshot, [*tips, *self.standing(refs)])
+        named = {update.name for update in updates}
         found, others, denied = list[RefUpdate](), list[str](), list[str]()
-        for ref in tags(context):
+        for ref in tags(self._context) if self.standing else ():
             name = TAG + ref.name
             theirs = self._theirs.get(name)
-            if name in named or theirs == ref.commit or ref.commit not in below:
+            if name in named or theirs == ref.commit or ref.commit not in self._there:
                 continue
             update = self._update(name, ref.commit)
             if update.change == "forced":
@@ -327,21 +341,10 @@ class _Plan:
         self.passed_over, self.denied = tuple(others), tuple(denied)
         return found
 
-    def not_there(
-        self, updates: Sequence[RefUpdate], refs: Sequence[str]
-    ) -> tuple[tuple[str, CommitId], ...]:
+    def not_there(self) -> tuple[tuple[str, CommitId], ...]:
         """Targets whose live version no ref of the remote leads to, with that version."""
-        store = self._context.store
-        tips = [update.new for update in updates if update.new is not None]
-        tips += [v for v in self._theirs.values() if isinstance(v, CommitId)]
-        known = filter(store.has_commit, [*tips, *self.standing(refs)])
-        there = Ancestors(store.snapshot, known)
-        return tuple(
-            (target, id_)
-            for id_, targets in live_now(self._context).items()
-            for target in targets
-            if id_ not in there
-        )
+        live = live_now(self._context).items()
+        return tuple((t, id_) for id_, targets in live for t in targets if id_ not in self._there)
 
     def data_sets(
         self, updates: Sequence[RefUpdate], needed: Collection[CommitId]
@@ -370,42 +373,54 @@ class _Plan:
 
 
 class _Push:
-    """Sends slices and counts what goes."""
+    """Sends slices. ``forgot``: whether the remote has heard of something forgotten by name."""
 
     def __init__(
-        self,
-        context: Context,
-        remote: Remote,
-        door: Door,
-        *,
-        head: RemoteHead,
-        progress: Progress | None,
+        self, context: Context, remote: Remote, door: Door, *, progress: Progress | None
     ) -> None:
         self._context, self._remote, self._door = context, remote, door
-        self._head, self._progress = head, progress
+        self.head = head_of(door, context, remote)
+        self.forgot = False
+        self.tally = Tally(remote, progress)
         self._without: Container[CommitId] = frozenset() if remote.data else _ByValue(context)
         self.outside: tuple[CommitId, ...] = ()
         self.at_home: tuple[CommitId, ...] = ()
-        self._sent: set[CommitId] = set()
-        self._last: Slice | None = None
-        self.bytes = self.versions = self.operations = 0
-        self.held: dict[CommitId, None] = {}
         self.denied = frozenset[str]()
-        self._refused = frozenset[CommitId]()
-        self._end, self._alone = head.place, True  # whether nobody else has written there
+        self._last: Slice | None = None
+        self._end, self._alone = self.head.place, True  # whether nobody else has written there
+        self._identity = self.head.identity  # an empty bucket has none yet
+        known = known_place(context, remote, PUSHED)
+        is_same = known is not None and known.identity == self.head.identity
+        self._known = known if is_same else None
+
+    def forget(self) -> None:
+        """Has the remote forget what was forgotten by name, whatever becomes of this push."""
+        from mvc.remote.sender import begins
+
+        snapshot = self._context.store.snapshot
+        place = None if self._known is None else self._known.place
+
+        def look() -> list[Sent]:
+            told = TruthReader(snapshot).tombstones(begins(snapshot, place))
+            return [Sent(truths=each) for each in told]
+
+        told = iter(snapshot.retry_on_rewrite(look))
+        while sent := list(islice(told, _AT_ONCE)):
+            got = self._door.receive(Slice(encode_entries(sent), 0, ()))
+            self.forgot |= got.begun > 0
+            self._took(got)
 
     def wanted(self, tips: Iterable[CommitId]) -> Wanted:
         """What the remote lacks of these versions, and is not told yet, as far as it is known."""
-        context, remote = self._context, self._remote
-        store, known = context.store, known_place(context, remote, PUSHED)
+        context, remote, known = self._context, self._remote, self._known
         seen = [ref.commit for ref in remote_refs(context, remote.name)] if remote.name else []
-        theirs = dict.fromkeys([*tips_of(self._head.refs), *self._head.unnamed, *seen])
-        have = [id_ for id_ in theirs if store.has_commit(id_)]
-        versions = tuple(dict.fromkeys([*tips, *have]))
-        if known is None or known.identity != self._head.identity:
-            return Wanted(versions=versions, have=frozenset(have))
+        theirs = dict.fromkeys([*tips_of(self.head.refs), *self.head.unnamed, *seen])
+        have = [id_ for id_ in theirs if context.store.has_commit(id_)]
+        found = Wanted(versions=tuple(dict.fromkeys([*tips, *have])), have=frozenset(have))
+        if known is None:
+            return found
         due = known.untold(context, have)  # others have brought these since
-        return Wanted(known.place, versions=versions, have=frozenset(have), due=tuple(due))
+        return replace(found, after=known.place, due=tuple(due))
 
     def lacking(self, versions: tuple[CommitId, ...]) -> tuple[CommitId, ...]:
         """Those whose states the remote lacks: it is offered all of them without a record."""
@@ -416,20 +431,28 @@ class _Push:
             return tuple(by_manifest[id_] for id_ in by_manifest if id_ in missing)
         return versions
 
-    def plan(self, wanted: Wanted, *, partial: bool) -> None:
-        """Looks at what goes without something.
+    def needed(self, wanted: Wanted, *, partial: bool) -> set[CommitId]:
+        """The versions that travel because others need them; looks at what goes without something.
 
         Raises StateForgotten for a version whose state neither side has, unless ``partial``, and
         WeightsDropped for one without weights where what makes them again stays here.
         """
         snapshot = self._context.store.snapshot
         is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
-        if is_whole or not wanted.versions:
-            return
-        sending = self._sending(wanted)
-        self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
-        outside = []
-        for each in sending.lacks():
+        from mvc.remote.sender import Sending
+
+        has_data = any(tag.name.startswith(DATA) for tag in tags(self._context))
+        if not wanted.versions or (is_whole and not has_data):
+            return set()
+        sending = Sending(self._context, wanted, self._without)
+        if not is_whole:
+            self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
+            self.outside = tuple(sorted(self._checked(sending.lacks(), partial)))
+        return {id_ for commit in sending.versions for id_ in commit.needs} if has_data else set()
+
+    def _checked(self, lacks: Iterable[Incomplete], partial: bool) -> Iterator[CommitId]:
+        """Those that can be trained again only elsewhere."""
+        for each in lacks:
             id_, short = each.commit.id, each.commit.id.short
             if each.absent.why == "rule" and id_ not in self._without and not partial:
                 raise StateForgotten(
@@ -444,24 +467,11 @@ class _Push:
                     hint=f"'mvc repack --add {short} --trust-code' stores them again first",
                 )
             if each.absent.why == "dropped" and any(map(self._is_reference, each.commit.needs)):
-                outside.append(id_)
-        self.outside = tuple(sorted(outside))
-
-    def _sending(self, wanted: Wanted) -> Sending:
-        from mvc.remote.sender import Sending
-
-        return Sending(self._context, wanted, self._without)
-
-    def needed(self, wanted: Wanted) -> set[CommitId]:
-        """The versions that travel because others need them."""
-        if not wanted.versions or not any(t.name.startswith(DATA) for t in tags(self._context)):
-            return set()
-        sending = self._sending(wanted)
-        return {needed for commit in sending.versions for needed in commit.needs}
+                yield id_
 
     @property
     def _shown(self) -> str:
-        return self._remote.name or self._remote.url
+        return self.tally.remote
 
     def _is_reference(self, id_: CommitId) -> bool:
         return commits.get(self._context, id_).params.get(DATA_SET) == BY_REFERENCE
@@ -480,7 +490,7 @@ class _Push:
 
         What came from elsewhere is known there already, or is refused by name.
         """
-        scopes, own = self._head.scopes, node(self._context.store.snapshot)
+        scopes, own = self.head.scopes, node(self._context.store.snapshot)
         entries = list[Sent]()
         for sent in decode_entries(given.head) if scopes else ():
             made = () if sent.truths is None else sent.truths.deployments
@@ -497,76 +507,59 @@ class _Push:
         """Counts what would go."""
         for each in self._slices(wanted):
             self._counted(each)
-            self.bytes += each.size
+            self.tally.bytes += each.size
 
     def run(self, wanted: Wanted, moves: Sequence[Move]) -> None:
         """Sends all of it; the refs move with the last slice."""
-        for _ in range(_TRIES):
-            try:
-                missing = self._send_all(wanted, moves)
-            except HistoryMissing:
-                if not wanted.have:
-                    raise
-                wanted = replace(wanted, after=None, have=frozenset())
-                continue
-            if not missing:
-                return
-            if set(missing) <= set(wanted.objects):
-                break
-            wanted = replace(
-                wanted,
-                have=wanted.have | self._sent,
-                objects=tuple(dict.fromkeys([*wanted.objects, *missing])),
-                without=wanted.without | self._refused,
-            )
-        raise DamagedData(
+        failed = DamagedData(
             f"{self._remote.name} lacks what the versions build on, whatever is sent",
             hint=f"'mvc fsck' here and 'mvc fsck --remote {self._remote.name}' say what it is",
         )
+        until_complete(wanted, lambda asked: self._send_all(asked, tuple(moves)), failed)
 
-    def _send_all(self, wanted: Wanted, moves: Sequence[Move]) -> tuple[bytes, ...]:
-        """The objects that the remote misses; none if all is there."""
-        waiting = tuple(moves)
-        for each in self._slices(wanted):
-            self._last = each
-            is_last = each.place is not None and not each.place.seen
-            if each.head == _NOTHING and not (is_last and waiting):
-                continue
-            if (got := self._give(replace(each, moves=waiting if is_last else ()))).missing:
-                return got.missing
-            waiting = () if is_last else waiting
-        return self._give(Slice(_NOTHING, 0, (), waiting)).missing if waiting else ()
+    def _send_all(self, wanted: Wanted, waiting: tuple[Move, ...]) -> Wanted | None:
+        """What to send next if the remote misses something; None if all is there."""
+        try:
+            for each in self._slices(wanted):
+                self._last = each
+                is_last = each.place is not None and not each.place.seen
+                if each.head == NOTHING and not (is_last and waiting):
+                    continue
+                got = self._give(replace(each, moves=waiting if is_last else ()))
+                if got.missing:
+                    then = replace(wanted, have=wanted.have | self.tally.versions)
+                    return with_missing(wanted, got, then)
+                waiting = () if is_last else waiting
+            if waiting:
+                self._give(Slice(NOTHING, 0, (), waiting))
+        except HistoryMissing:
+            if not wanted.have:
+                raise
+            return replace(wanted, after=None, have=frozenset())
+        return None
 
     def _give(self, given: Slice) -> Received:
-        before = self.bytes
-        got = self._door.receive(replace(given, records=self._passing(given.records)))
+        before = self.tally.bytes
+        got = self._door.receive(replace(given, records=self.tally.records(given.records)))
         if got.missing:
-            self.bytes, self._refused = before, got.without
-            return got
-        self.held.update(dict.fromkeys(got.held))
-        self._alone &= (got.begun or got.place.sequence) == self._end.sequence
-        self._end = got.place
-        self._counted(given)
+            self.tally.bytes = before
+        else:
+            self._took(got)
+            self._counted(given)
         return got
+
+    def _took(self, got: Received) -> None:
+        self.tally.held.update(dict.fromkeys(got.held))
+        self._alone &= (got.begun or got.place.sequence) == self._end.sequence
+        self._end, self._identity = got.place, self._identity or got.identity
 
     def _counted(self, given: Slice) -> None:
         entries = decode_entries(given.head)
-        self.bytes += len(given.head) if entries else 0
-        self.operations += len(entries)
-        fresh = {Commit.decode(data).id for each in entries for data in each.commits}
-        self.versions += len(fresh - self._sent)
-        self._sent |= fresh
-
-    def _passing(self, records: Iterable[Bytes]) -> Iterator[Bytes]:
-        for part in records:
-            yield part
-            self.bytes += len(part)
-            if self._progress is not None:
-                self._progress(self.bytes, 0, self._remote.name)
+        self.tally.entries(given.head, entries, versions_in(entries))
 
     def note(self, updates: Sequence[RefUpdate]) -> None:
         """Keeps where the remote's refs are now, and up to where either journal is dealt with."""
-        context, remote, head = self._context, self._remote, self._head
+        context, remote, head = self._context, self._remote, self.head
         if not remote.name:
             return
         noted = _note_refs(context, remote, updates)
@@ -574,12 +567,14 @@ class _Push:
             if noted is not None and noted.sequence == place.sequence:
                 place = Place(noted.after.sequence, noted.after.chain)
             now = {**head.refs, **{each.name: each.new for each in updates}}
-            known = KnownPlace(head.identity, place).after(place, tips_of(now))
+            known = KnownPlace(self._identity, place).after(place, tips_of(now))
             keep_place(context, remote, PUSHED, known)
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here
-            keep_place(context, remote, FETCHED, KnownPlace(head.identity, self._end))
+            known = read or KnownPlace(self._identity, self._end)
+            known = replace(known, identity=self._identity, place=self._end)
+            keep_place(context, remote, FETCHED, known)
 
 
 class _ByValue:

@@ -117,7 +117,7 @@ class Sending:
         # Other threads may read on meanwhile: what they find goes the next time.
         self._end = self._snapshot.position
         self._refs = head_refs(self._snapshot)
-        self._start = _begins(self._snapshot, wanted.after)
+        self._start = begins(self._snapshot, wanted.after)
         self._seen = 0 if wanted.after is None else max(wanted.after.sequence, wanted.after.seen)
         self._since = list(self._look_since())
         self._have = self._had()
@@ -417,7 +417,7 @@ def _place(position: Position, end: int = 0) -> Place:
     return Place(position.sequence, position.chain, 0 if end == position.sequence else end)
 
 
-def _begins(snapshot: Snapshot, after: Place | None) -> Position:
+def begins(snapshot: Snapshot, after: Place | None) -> Position:
     """Where the journal goes on from a place; its beginning if it does not lead on from there."""
     if after is None or after.sequence <= 0:
         return GENESIS

@@ -66,6 +66,7 @@ class Overview(Struct, frozen=True):
     ``lines``: by version its run, else its branch, else its tag. ``spans``: by target, oldest
     first; the last one ends ``now_ns``. Deployments that were retracted, are still to come or
     ended before ``view.since`` are not in them. ``live``: the targets of now by version.
+    ``absent``: versions whose states never came here, which are not among the ``forgotten``.
     ``metrics`` and ``params`` of a version are also those of its annotations.
     """
 
@@ -80,6 +81,7 @@ class Overview(Struct, frozen=True):
     live: Mapping[CommitId, Sequence[str]]
     spans: Mapping[str, tuple[Span, ...]]
     forgotten: frozenset[CommitId]
+    absent: frozenset[CommitId]
     metrics: Mapping[CommitId, Mapping[str, float]]
     params: Mapping[CommitId, Mapping[str, str]]
 
@@ -127,7 +129,8 @@ def overview(context: Context, view: Excerpt = EVERYTHING) -> Overview:
         names=names,
         live=live_now(context),
         spans=found,
-        forgotten=frozenset(history.forgotten),
+        forgotten=frozenset(history.forgotten.keys() - history.absent),
+        absent=frozenset(history.absent),
         metrics={id_: metrics for id_, (metrics, _) in values.items()},
         params={id_: params for id_, (_, params) in values.items()},
     )

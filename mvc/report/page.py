@@ -114,11 +114,13 @@ def _counts(found: Overview, stats: Mapping[CommitId, VersionStats]) -> str:
     """``12 versions, 1 of them forgotten, 3 stored in full;`` and those that are not shown."""
     shown = found.versions
     gone = sum(commit.id in found.forgotten for commit in shown)
+    absent = sum(commit.id in found.absent for commit in shown)
     full = sum(commit.id in stats and stats[commit.id].reset_point for commit in shown)
     outside = len(found.known) - len(shown)
     parts = [
         f"{len(shown):,} {'version' if len(shown) == 1 else 'versions'}",
         f"{gone:,} of them forgotten" if gone else "",
+        f"{absent:,} of them without their state, which is not here" if absent else "",
         f"{full:,} of them stored in full",
         f"{outside:,} outside of the chosen time" if outside else "",
         f"{found.unreached:,} more that no name leads to" if found.unreached else "",
@@ -163,6 +165,7 @@ def _versions(
         ]
         if of is None:
             gone = "forgotten" if commit.id in found.forgotten else "unknown"
+            gone = "not here" if commit.id in found.absent else gone
             cells.append(f'<td class="dim" colspan="{len(KINDS) + 1}">{gone}</td>')
         else:
             cells += [_cell(size(of.bytes[kind]), "n") for kind in KINDS]

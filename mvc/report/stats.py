@@ -39,7 +39,8 @@ class Stats(Struct, frozen=True):
     ``reset_points``: versions with a full record of every blob. ``deltas_*``: to apply for the
     furthest blob of a version; ``recovery_*``: from opening the repository until the files of a
     version are written; both worst and mean over the versions that are stored. ``forgotten``
-    versions count in ``versions``, and only with the bytes that are still stored. ``dropped`` ones
+    versions, and ``absent`` ones, which came from a remote without their state, count in
+    ``versions``, and only with the bytes that are still stored. ``dropped`` ones
     gave up their weights, which a recipe makes again: they do not count in ``recovery_*``.
     ``kinds``: versions by ``VersionStats.kind``. ``price``: seconds, of the packs and of one
     recovery of every version; None without ``store.storage_weight``.
@@ -65,11 +66,13 @@ class Stats(Struct, frozen=True):
     dropped: int = 0
     kinds: Mapping[str, int] = field(default_factory=dict)
     price: float | None = None
+    absent: int = 0
 
     def _repr_html_(self) -> str:
         rows = [
             ("versions", f"{self.versions:,}"),
             ("forgotten", f"{self.forgotten:,}" if self.forgotten else ""),
+            ("state not here", f"{self.absent:,}" if self.absent else ""),
             ("weights given up", f"{self.dropped:,}" if self.dropped else ""),
             ("stored in full", f"{self.reset_points:,}"),
             ("stored", f"{size(self.stored_bytes)} for {size(self.raw_bytes)}"),
@@ -123,7 +126,7 @@ def _look(context: Context) -> tuple[Stats, _Figures]:
     packs, weight = sum(stored.values()), context.config.get("store.storage_weight")
     stored |= {"journal": snapshot.position.offset, "index": _index_bytes(snapshot)}
     total, kinds = sum(stored.values()), held.kinds()
-    count = len(set(history.published))
+    count, absent = len(set(history.published)), len(history.absent)
     timed = [i for i, id_ in enumerate(states) if id_ not in history.dropped]
     worst = max(timed, key=held.seconds.__getitem__, default=None)
     return Stats(
@@ -143,7 +146,8 @@ def _look(context: Context) -> tuple[Stats, _Figures]:
         targets=len(history.targets),
         branches=len(branches(context)),
         tags=len(tags(context)),
-        forgotten=count - len(states),
+        forgotten=count - len(states) - absent,
+        absent=absent,
         dropped=len(states) - len(timed),
         kinds={kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
         price=None if weight is None else packs * weight / 1e9 + sum(map(held.seconds_of, states)),

@@ -184,7 +184,8 @@ class Pusher(threading.Thread):
 
 def _warn(text: str) -> None:
     with suppress(NotPushed):  # which the user's filters may make an error
-        warnings.warn(text, NotPushed, stacklevel=3)
+        # No line of a program is to blame, least of all one of this package.
+        warnings.warn_explicit(text, NotPushed, "mvc push", 0)
 
 
 def _line(error: Exception) -> str:

@@ -25,12 +25,13 @@ from mvc.errors import (
     StateForgotten,
     UnknownPath,
     UnknownTarget,
-    WeightsDropped,
     WrongUsage,
 )
 from mvc.fleet.follow import Followed, Following, FollowOptions
 from mvc.serving.follower import NotFollowing
 from mvc.serving.output import TakenOver
+from mvc.serving.reader import FileReader
+from tests.remote.kit import ssh
 from tests.remote.kit.serving import serving, token
 from tests.server.moving import served_folder
 
@@ -92,6 +93,59 @@ def test_the_file_is_what_checkout_writes(repo: Repository, url: str, tmp_path: 
     assert max(sizes[1:]) < sizes[0] / 2
     assert mvc.follow(url, "prod", to=file, once=True) is None
     assert sorted(os.listdir(file.parent)) == [".model.safetensors.mvc", "model.safetensors"]
+
+
+def test_over_ssh(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ssh.install(tmp_path / "bin").items():
+        monkeypatch.setenv(name, value)
+    url, file = f"ssh://host{repo.root}", tmp_path / "model.st"
+    commit(repo, 1)
+    mvc.follow(url, "prod", to=file, once=True)
+    with Running(url, file) as running:
+        version = commit(repo, 2)
+        running.until(lambda: bool(running.changes), 60)
+    assert file.read_bytes() == checked_out(repo, version)
+
+
+def test_over_a_bucket(repo: Repository, tmp_path: Path) -> None:
+    url, file = f"bucket:{tmp_path / 'bucket'}", tmp_path / "model.st"
+    (tmp_path / "bucket").mkdir()
+    repo.remotes.add("bucket", url)
+    commit(repo, 1)
+    repo.push("bucket", every=True)
+    whole = mvc.follow(url, "prod", to=file, once=True)
+    with Running(url, file, FollowOptions(interval=0.2)) as running:
+        for step in (2, 3):
+            version = commit(repo, step)
+            repo.push("bucket", every=True)
+            running.until(lambda step=step: len(running.changes) == step - 1, 60)
+    assert whole is not None and running.changes[-1].received < whole.received / 2
+    assert file.read_bytes() == checked_out(repo, version)
+    assert (tmp_path / ".model.st.mvc" / "mirror").is_dir()
+
+
+def test_each_version_costs_its_delta_whatever_it_is_coded_against(
+    repo: Repository, tmp_path: Path
+) -> None:
+    file, url = tmp_path / "model.safetensors", str(repo.root)
+    random = np.random.default_rng(5)
+    names = [f"layers.{i}" for i in range(6)]
+    state = {name: random.standard_normal(60_000, np.float32) for name in names}
+    for step in range(1, 20):
+        state = {
+            name: value + 1e-3 * random.standard_normal(60_000, np.float32)
+            for name, value in state.items()
+        }
+        if step == 7:  # one tensor is new, and stored in full
+            state["layers.0"] = random.standard_normal(60_000, np.float32)
+        stored = repo.commit(state, message=str(step), deploy="prod").stored_bytes
+        done = mvc.follow(url, "prod", to=file, once=True)
+        assert done is not None and done.commit == repo.live("prod").commit
+        assert step == 1 or done.received <= 1.02 * stored + 8192, step
+    repo.rollback("prod", steps=3)
+    back = mvc.follow(url, "prod", to=file, once=True)
+    assert back is not None and back.received < 3 * stored
+    assert file.read_bytes() == checked_out(repo, back.commit, path="model.safetensors")
 
 
 def test_rollback_retraction_and_dated_deployments_arrive_like_deployments(
@@ -379,5 +433,18 @@ def test_a_change_that_its_caller_refused_is_told_again(repo: Repository, tmp_pa
     assert len(seen) == 1
 
 
-def test_weights_that_were_given_up_are_named(tmp_path: Path) -> None:
-    assert WeightsDropped("").kind == "WeightsDropped"
+def test_a_reader_swaps_what_a_follower_writes(repo: Repository, tmp_path: Path) -> None:
+    file, url = tmp_path / "model.safetensors", str(repo.root)
+    reader = FileReader(file)
+    assert reader.swap() is None
+    for step in (1, 2):
+        version = commit(repo, step)
+        mvc.follow(url, "prod", to=file, once=True)
+        swapped = reader.swap()
+        assert swapped is not None and swapped.commit == version
+        assert swapped.state.keys() == state(step).keys()
+        assert all(np.array_equal(swapped.state[k], v) for k, v in state(step).items())
+        assert reader.swap() is None
+    file.write_bytes(checked_out(repo, repo.log("main")[1].commit.id))  # by somebody else
+    with pytest.raises(WrongUsage):
+        reader.swap()

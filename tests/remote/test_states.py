@@ -267,3 +267,23 @@ def test_a_repository_is_read_without_one_here(line: Line, tmp_path: Path) -> No
         assert {each.entry.operation for each in server.oplog()} == {"init", "receive"}
     with pytest.raises(RemoteUnreachable), mvc.visit(str(tmp_path / "nowhere")):
         pass
+
+
+def test_what_never_came_is_not_counted_as_forgotten(line: Line) -> None:
+    with Repository.open(line.root / "author") as author:
+        author.storage.forget(line.ids[1])
+        author.push()
+    here = line.clone("here", states="last:2")
+    stats, report = here.storage.stats(), here.storage.fsck()
+    assert (stats.versions, stats.forgotten, stats.absent) == (7, 1, 4)
+    assert (report.versions, report.forgotten, report.absent) == (7, 1, 4)
+    (receipt,) = here.storage.receipts()
+    assert [state.came for state in receipt.states] == [False]
+    here.fetch(versions=[line.ids[0]])
+    assert here.storage.stats().absent == here.storage.fsck().absent == 3
+    here.storage.forget(keep_last=2)
+    after = here.storage.stats()
+    assert (after.forgotten, after.absent) == (2, 3)
+    here.storage.forget(line.ids[3])
+    assert here.storage.stats().absent == here.storage.fsck().absent == 2
+    assert "2 of them without their state, which is not here" in here.report()

@@ -408,13 +408,13 @@ def test_what_is_said_of_a_version_follows_when_others_have_pushed_it(team: Team
 def test_a_clone_that_was_killed_goes_on(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     from functools import partial
 
-    from mvc.remote import fetch, folder
+    from mvc.remote import receiver, sender
 
     for value in range(2, 6):
         team.ada.commit(state(value))
     team.ada.push()
-    monkeypatch.setattr(folder, "send", partial(folder.send, most=1))
-    real, taken = fetch.receive, list[object]()
+    monkeypatch.setattr(sender, "send", partial(sender.send, most=1))
+    real, taken = receiver.receive, list[object]()
 
     def dying(*args: object, **more: object) -> object:
         if len(taken) == 2:
@@ -422,14 +422,14 @@ def test_a_clone_that_was_killed_goes_on(team: Team, monkeypatch: pytest.MonkeyP
         taken.append(args)
         return real(*args, **more)
 
-    monkeypatch.setattr(fetch, "receive", dying)
+    monkeypatch.setattr(receiver, "receive", dying)
     place = team.root / "late"
     with pytest.raises(KeyboardInterrupt):
         mvc.clone(team.url, place)
     assert not (place / ".mvc").exists()
     with pytest.raises(WouldOverwrite, match="was not finished"):
         mvc.clone(str(team.root / "ada"), place)
-    monkeypatch.setattr(fetch, "receive", real)
+    monkeypatch.setattr(receiver, "receive", real)
     with mvc.clone(team.url, place) as late:
         assert len(list(late.log())) == 5
         assert sound(late)

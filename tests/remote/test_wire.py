@@ -34,7 +34,14 @@ MESSAGES = {
 }  # fmt: skip
 
 
-_SOME = {int: 5, bool: True, str: "text", tuple: (ID,), frozenset: frozenset({ID})}
+_SOME = {
+    int: 5,
+    bool: True,
+    str: "text",
+    bytes: b"i" * 32,
+    tuple: (ID,),
+    frozenset: frozenset({ID}),
+}
 
 
 def _default(field: FieldInfo) -> object:

@@ -87,6 +87,8 @@ def test_a_remote_that_is_away_stops_nothing_and_gets_later_what_it_missed(
     assert len(told) == 1  # one line, however often it was tried
     line = str(told[0].message)
     assert line.startswith("main cannot be pushed to origin now: ") and "goes on" in line
+    shown = warnings.formatwarning(line, NotPushed, told[0].filename, told[0].lineno)
+    assert shown == f"mvc push:0: NotPushed: {line}\n", "no line of a program"
 
 
 def test_closing_tries_once_more_and_says_what_is_left(repo: mvc.Repository) -> None:

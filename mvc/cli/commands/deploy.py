@@ -11,12 +11,13 @@ from mvc.cli.commits import (
     IsLive,
     forgotten_on,
     live_now,
+    state_json,
     tell_deployed,
     warn_of_clock,
     warn_of_time,
 )
 from mvc.cli.options import CommandOptions, argument, check_alone, flag, option, reason
-from mvc.cli.payload import fields, stamped
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import tell_of_training
 from mvc.cli.session import Session
@@ -72,10 +73,7 @@ def _print_deployments(session: Session, target: str | None) -> None:
     found = session.repository.deployments(target, incomplete=incomplete)[::-1]
     live = live_now(session)
     if session.as_json:
-        rows = [
-            fields(d) | {"live": live(d)} | stamped("forgotten", _forgotten_ns(session, d))
-            for d in found
-        ]
+        rows = [fields(d) | {"live": live(d)} | state_json(*_state(session, d)) for d in found]
         session.out.json("mvc.deploy.list/1", {"deployments": rows}, incomplete=incomplete)
     elif found:
         styles = ["dim" if d.retracted else None for d in found]
@@ -87,8 +85,7 @@ def _print_deployments(session: Session, target: str | None) -> None:
 
 def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
     state = "retracted" if deployed.retracted else "live" if live(deployed) else ""
-    absent = session.repository.is_absent(deployed.commit)
-    states = [state, forgotten_on(_forgotten_ns(session, deployed), absent=absent)]
+    states = [state, forgotten_on(*_state(session, deployed))]
     try:
         message = session.title(deployed.commit)
     except DamagedData:  # the deployment is on record, but the commit's own entry is lost
@@ -104,5 +101,6 @@ def _row(session: Session, deployed: Deployed, live: IsLive) -> tuple[str, ...]:
     )
 
 
-def _forgotten_ns(session: Session, deployed: Deployed) -> int | None:
-    return session.repository.forgotten_ns(deployed.commit)
+def _state(session: Session, deployed: Deployed) -> tuple[int | None, bool]:
+    repository, id_ = session.repository, deployed.commit
+    return repository.forgotten_ns(id_), repository.is_absent(id_)

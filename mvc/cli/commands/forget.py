@@ -84,7 +84,7 @@ def _forget(session: Session, args: _ForgetOptions) -> int:
     from mvc.maintenance.gc import grace_of
 
     if args.listed:
-        check_alone("listed", takes="rev")
+        check_alone("listed", takes="rev remote")
         return _print_receipts(session, args.rev)
     context, as_json = session.repository.context, session.as_json
     rules = Retention(

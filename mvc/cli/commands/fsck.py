@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from mvc.cli.commits import tell_absent
 from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import CommandOptions, flag, option, remote
 from mvc.cli.payload import fields
@@ -158,19 +159,22 @@ def _print(session: Session, report: FsckReport) -> None:
         _print_problem(session, problem)
     for note in report.notes:
         out.note(f"note: {printable(note)}")
-    gone = f" ({report.forgotten:,} forgotten)" if report.forgotten else ""
+    missing = {"forgotten": report.forgotten, "not here": report.absent}
+    words = ", ".join(f"{number:,} {word}" for word, number in missing.items() if number)
+    gone = f" ({words})" if words else ""
     looked = (
         f"{count(report.versions, 'version')}{gone}, {count(report.objects, 'object')}, "
         f"{count(report.records, 'record')}, {size(report.checked_bytes)} checked"
     )
     if report.sound:
         out.line(f"{out.paint('Sound', 'good')}: {looked}")
+        tell_absent(session, report.absent)
         if not report.full:
             out.note("every stored byte was checked; --full recovers every tensor as well")
         return
     found = out.paint(count(len(report.problems), "problem"), "bad")
     out.line(f"{found}: {looked}")
-    total = count(report.versions - report.forgotten, "version")
+    total = count(report.versions - report.forgotten - report.absent, "version")
     if report.lost:
         ids = _ids(session, report.lost)
         out.line(f"{len(report.lost):,} of {total} cannot be recovered: {ids}")

@@ -77,15 +77,16 @@ def _print(session: Session, done: Collection, *, dry_run: bool, bucket: bool) -
             f"{count(done.phantoms, 'object')} that no version needs {stay} as a base of others "
             "(phantoms), which is cheaper"
         )
-    if dry_run and (named or done.freed):
-        out.line(f"Would free about {size(done.freed)} of {size(done.before)}")
-    elif done.freed > 0 and bucket:
+    if bucket and done.freed > 0:
         from mvc.remote.bucket.sweeping import DAY, UNNAMED_FOR
 
         out.line(
-            f"To be freed: {size(done.freed)} of {size(done.before)}. A bucket keeps what is "
-            f"dropped for {UNNAMED_FOR // DAY} days; 'mvc gc --remote' then deletes it"
+            f"{'Would be freed later' if dry_run else 'To be freed'}: {size(done.freed)} of "
+            f"{size(done.before)}. A bucket keeps what is dropped for {UNNAMED_FOR // DAY} days, "
+            "forgotten states too; a 'mvc gc --remote' after that deletes it"
         )
+    elif dry_run and (named or done.freed):
+        out.line(f"Would free about {size(done.freed)} of {size(done.before)}")
     elif done.freed > 0:
         out.line(f"Freed {size(done.freed)} of {size(done.before)}")
     elif done.freed < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mvc.cli.commits import forgotten_on
+from mvc.cli.commits import forgotten_on, state_json
 from mvc.cli.options import CommandOptions, argument
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -82,7 +82,7 @@ def _print(session: Session, version: Identified) -> None:
     commit = session.commit(version.commit)
     where = f"{printable(version.path or '')} ({'same bytes' if version.exact else 'same tensors'})"
     if version.forgotten_ns is not None:
-        where = f"had it ({forgotten_on(version.forgotten_ns)})"
+        where = f"had it ({forgotten_on(version.forgotten_ns, absent=version.absent)})"
     when = format_time(commit.time_ns, precise=False)
     id_ = out.paint(version.commit.short, "id")
     out.line(f"{id_} {where}  {when}  {one_line(commit.message)}".rstrip())
@@ -97,7 +97,8 @@ def _print(session: Session, version: Identified) -> None:
 def _json(session: Session, version: Identified) -> dict[str, Any]:
     commit = session.commit(version.commit)
     return {
-        **fields(version, "commit path exact forgotten@"),
+        **fields(version, "commit path exact"),
+        **state_json(version.forgotten_ns, absent=version.absent),
         "time": format_time(commit.time_ns, 0),
         "message": commit.message,
         **fields(version, "branches deployments"),

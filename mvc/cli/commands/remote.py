@@ -14,6 +14,7 @@ from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
+from mvc.errors import MvcError
 from mvc.model.names import printable
 
 _COLUMNS = columns("remote, url, options")
@@ -41,6 +42,11 @@ def command(session: Session, args: _RemoteOptions) -> None:
             raise click.UsageError("force is -f")
         made = session.repository.remotes.add(*names, force=args.force, **chosen)
         session.out.note(f"{printable(made.name)} is {printable(made.url)}")
+        if made.scheme == "file":
+            try:
+                session.repository.remotes.folder(made.name)
+            except MvcError as error:
+                session.out.warn(str(error))
     elif action == "remove" and len(names) == 1:
         gone = session.repository.remotes.remove(*names)
         session.out.note(f"Removed {printable(gone.name)}; what it brought stays until 'mvc gc'")
@@ -97,3 +103,5 @@ def _show(session: Session, name: str | None = None) -> None:
         rows.append(("tag", printable(tag), commit.short, state))
     rows += [("branch", printable(each), known[each].short, "gone there") for each in gone]
     show(out, columns("kind, name, version, state"), rows)
+    if found.another is not None:
+        out.warn(found.another)

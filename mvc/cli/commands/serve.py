@@ -18,6 +18,7 @@ from mvc.cli.session import Session
 from mvc.errors import WrongUsage
 from mvc.model.names import printable
 from mvc.repo.config import parse_size
+from mvc.server.repositories import any_in
 from mvc.server.tokens import DAYS, Token, Tokens
 
 
@@ -85,6 +86,12 @@ def _token(session: Session, words: list[str], args: _ServeOptions) -> None:
         case ["add", name]:
             check_alone("words", takes="scope days")
             text = tokens.add(name, args.scope, args.days)
+            if not any_in(session.fs, Path()):
+                here = printable(str(session.fs.cwd()))
+                out.warn(
+                    f"there is no repository in {here} or below: a token counts in the folder that "
+                    "is served, 'mvc -C FOLDER serve token add'"
+                )
             if session.as_json:
                 out.json("mvc.serve.token/1", {"name": name, "token": text})
                 return

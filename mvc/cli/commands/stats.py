@@ -6,6 +6,7 @@ estimates for this machine.
 
 from __future__ import annotations
 
+from mvc.cli.commits import tell_absent
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, numbers, show
@@ -34,6 +35,7 @@ def command(session: Session) -> None:
 def _print(session: Session, found: Stats) -> None:
     out = session.out
     gone = f", {found.forgotten:,} forgotten" if found.forgotten else ""
+    gone += f", {found.absent:,} not here" if found.absent else ""
     gone += f", {found.dropped:,} by retraining" if found.dropped else ""
     # A share says something only of a store smaller than the copies it replaces.
     smaller = 0 < found.raw_bytes >= found.stored_bytes
@@ -70,3 +72,4 @@ def _print(session: Session, found: Stats) -> None:
         if nbytes or found.versions
     ]
     show(out, _COLUMNS, rows)
+    tell_absent(session, found.absent)

@@ -49,7 +49,7 @@ def command(session: Session, args: _SwitchOptions) -> None:
         restored = {"restored": done, "branch": args.branch, "created": created}
         session.out.json("mvc.switch/1", restored)
         return
-    if done is not None:
+    if done is not None and (done.written or done.deleted or done.unchanged):
         tell(session, done)
     session.out.note(f"Switched to {'new ' if created else ''}branch {printable(args.branch)}")
     tell_of_training(session, before, args.branch)

@@ -128,7 +128,8 @@ def _look(
         records=packs.records,
         objects=len(packs.objects),
         checked_bytes=journal.end.offset + checked.done,
-        forgotten=len(journal.forgotten & commits.keys()),
+        forgotten=len((journal.forgotten - journal.absent) & commits.keys()),
+        absent=len(journal.absent & commits.keys()),
         lost=(*lost, *journal.lost),
     )
     return report, journal

@@ -31,8 +31,8 @@ class JournalCheck(Struct, dict=True):
     """Reads the journal once, up to its end when the check began. Lost entries are skipped.
 
     ``last``: the last entry of the check. ``forgotten``: commits whose state was forgotten and is
-    not here again, which is no damage. ``lost``: commits that sound entries name and no sound entry
-    holds.
+    not here again, which is no damage; ``absent``: those of them whose state never came.
+    ``lost``: commits that sound entries name and no sound entry holds.
     ``weights``: marks of versions whose weights were given up or stored again.
     ``relinks``: corrections of predecessors that the journal proves to be wrong.
     """
@@ -43,6 +43,7 @@ class JournalCheck(Struct, dict=True):
     count: int = 0
     last: Recorded | None = None
     forgotten: set[CommitId] = field(default_factory=set)
+    absent: set[CommitId] = field(default_factory=set)
     weights: list[Weights] = field(default_factory=list)
     lost: dict[CommitId, None] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
@@ -107,6 +108,8 @@ class JournalCheck(Struct, dict=True):
             self.forgotten.add(mark.commit)
             self._named.update({mark.commit} if mark.named else ())
         self.forgotten.difference_update(set(recorded.entry.here_again) - self._named)
+        self.absent |= recorded.entry.absent
+        self.absent -= {*recorded.entry.here_again, *self._named}
         self.weights += recorded.entry.weights
         # The last entry may be in the middle of being written: see ``_finish``.
         if recorded.copies < 2 and recorded.after.offset < self.end.offset:

@@ -88,7 +88,8 @@ class BucketDoor:
     def receive(self, given: Slice) -> Received:
         """Publishes a slice with one swap of the head; again after a lost race."""
         with _Spool(self._mirror, given) as spool:
-            return self._until_published(lambda door: door.receive(spool.again()))
+            got = self._until_published(lambda door: door.receive(spool.again()))
+        return replace(got, identity=self._mirror.context.store.snapshot.identity)
 
     def maintain(self, act: Callable[[Context], T]) -> T:
         """Runs a verb on the bucket's repository and publishes what it changed.

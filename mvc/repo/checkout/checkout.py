@@ -234,6 +234,9 @@ def switch(
 ) -> Restored | None:
     """Writes the files of ``branch`` and moves HEAD to it.
 
+    Where HEAD is at its version already, files stay as they are, changed ones too, but with
+    ``force``.
+
     With ``create`` the branch is made at ``start`` (default HEAD), in the same operation that
     moves HEAD: if the checkout is refused or fails, there is no branch. A branch that only a remote
     has is made where that one has it. Returns None if the
@@ -252,6 +255,10 @@ def switch(
         if branch not in tips:
             create, tips[branch] = True, _of_remote(context, branch, tips)
         commit = tips[branch]
+    if commit == head(context).commit and not force:
+        with checking_out(context, context.root):
+            move_head(context, branch, commit if create else None, operation="switch")
+            return Restored(commit, (), (), (), branch=branch, moved_head=True)
     return restore_all(context, commit, branch, create=create, force=force, progress=progress)
 
 

@@ -71,10 +71,8 @@ def forgotten_ns(context: Context, id_: CommitId) -> int | None:
 
 def is_absent(context: Context, id_: CommitId) -> bool:
     """Whether the state of a version never came here: it was fetched without, not forgotten."""
-    recorded, mark = context.store.snapshot.forgotten(id_), forgotten(context, id_)
-    if recorded is None or mark is None or mark.named:
-        return False
-    return any(commit.id == id_ for commit in recorded.entry.commits)
+    recorded = context.store.snapshot.forgotten(id_)
+    return recorded is not None and id_ in recorded.entry.absent
 
 
 def check_kept(context: Context, id_: CommitId) -> None:

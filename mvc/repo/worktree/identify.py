@@ -26,7 +26,8 @@ class Identified(Struct, frozen=True):
     ``exact``: all bytes of the file are equal, not only its tensors. ``branches`` are those
     whose history has the version. ``deployments`` are the version's, retracted ones included.
     ``forgotten_ns``: when the state was forgotten, in ns since 1970; then the version had the
-    state, ``path`` is None, and whether the bytes were equal is unknown.
+    state, ``path`` is None, and whether the bytes were equal is unknown. ``absent``: it was not
+    forgotten, but never came here; ``forgotten_ns`` is when the version came.
     """
 
     commit: CommitId
@@ -35,6 +36,7 @@ class Identified(Struct, frozen=True):
     branches: tuple[str, ...]
     deployments: tuple[Deployed, ...]
     forgotten_ns: int | None = None
+    absent: bool = False
 
 
 def identify(context: Context, path: Path) -> list[Identified]:
@@ -59,6 +61,7 @@ def identify(context: Context, path: Path) -> list[Identified]:
             tuple(name for name, history in holders if commit.id in history),
             deployments=of_commit(snapshot, commit.id),
             forgotten_ns=availability.forgotten_ns(context, commit.id) if same is None else None,
+            absent=same is None and availability.is_absent(context, commit.id),
         )
         for commit, same in found
     ]

@@ -194,6 +194,17 @@ class Entry(Struct, frozen=True, dict=True):
         return self.author or next((commit.author for commit in self.commits), "")
 
     @property
+    def lacking(self) -> frozenset[CommitId]:
+        """The versions that it publishes without their states, which never came."""
+        own = {commit.id for commit in self.commits} if self.forgotten else set()
+        return frozenset(each.commit for each in self.forgotten if each.commit in own)
+
+    @property
+    def absent(self) -> frozenset[CommitId]:
+        """Those of them that nobody forgot by name: a fetch may bring their states."""
+        return self.lacking - {each.commit for each in self.forgotten if each.named}
+
+    @property
     def done_ns(self) -> int:
         """When it was done, in whatever repository, in ns since 1970."""
         return self.time_ns if self.origin_ns is None else self.origin_ns

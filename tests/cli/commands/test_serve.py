@@ -86,3 +86,14 @@ def test_a_server_loads_no_torch() -> None:
 def test_a_served_folder_may_be_called_token(mvc: Mvc) -> None:
     Path("token").mkdir()
     assert "token is no folder" not in mvc("serve", "token", "--tls-key", "k", code=2).err
+
+
+def test_a_token_where_nothing_is_served_says_so(mvc: Mvc, tmp_path: Path) -> None:
+    def add(folder: Path, name: str) -> str:
+        return mvc("-C", folder, "serve", "token", "add", name, "--scope", "read").err
+
+    (tmp_path / "wrong" / "photos").mkdir(parents=True)
+    assert "there is no repository in" in add(tmp_path / "wrong", "anna")
+    mvc("init", "--bare", tmp_path / "right" / "team" / "cnn")
+    assert "no repository" not in add(tmp_path / "right", "anna")
+    assert "no repository" not in add(tmp_path / "right" / "team" / "cnn", "anna")

@@ -16,9 +16,10 @@ from mvc.maintenance.fsck.fsck import fsck
 from mvc.remote.bucket import door as doors
 from mvc.remote.bucket import inspect, maintain
 from mvc.remote.bucket.objects import Objects
-from mvc.remote.fetch import Fetched, fetch
+from mvc.remote.fetch import fetch
 from mvc.remote.push import Pushed, PushOptions, push
 from mvc.remote.remotes import Remote, add_remote, remotes
+from mvc.remote.transfer import Transferred
 
 T = TypeVar("T")
 Wrap = Callable[[Objects], Objects]
@@ -57,7 +58,7 @@ class Team:
     def push(self, name: str, *refs: str, force: bool = False) -> Pushed:
         return push(self[name].context, self.remote, refs, PushOptions(force=force))
 
-    def fetch(self, name: str) -> Fetched:
+    def fetch(self, name: str) -> Transferred:
         return fetch(self[name].context, self.remote)
 
     def mirror(self, name: str) -> Path:
