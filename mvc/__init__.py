@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mvc.adapters.hashing import root_of
     from mvc.api.clone import clone, visit
     from mvc.api.repository import Repository
+    from mvc.fleet.follow import follow
     from mvc.maintenance.report import FsckReport
     from mvc.models.environment import Environment
     from mvc.models.models import Architecture
@@ -53,6 +54,7 @@ __all__ = [
     "Resumed",
     "__version__",
     "clone",
+    "follow",
     "made",
     "probe",
     "root_of",
@@ -78,6 +80,7 @@ _LAZY = {
     "Requirements": "mvc.requirements",
     "Resumed": "mvc.training.resume",
     "clone": "mvc.api.clone",
+    "follow": "mvc.fleet.follow",
     "made": "mvc.recipes.making",
     "probe": "mvc.probing.probe",
     "root_of": "mvc.adapters.hashing",

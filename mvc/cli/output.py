@@ -96,14 +96,26 @@ class Output:
         except BrokenPipeError:  # the user has seen enough
             raise click.exceptions.Exit(0) from None
 
-    def json(self, schema: str, payload: object, *, incomplete: Sequence[object] = ()) -> None:
-        """Prints one object, of a mapping or a struct; ``incomplete``: what it lacks is lost."""
+    def json(
+        self,
+        schema: str,
+        payload: object,
+        *,
+        incomplete: Sequence[object] = (),
+        one_line: bool = False,
+    ) -> None:
+        """Prints one object, of a mapping or a struct; ``incomplete``: what it lacks is lost.
+
+        On one line where one follows the other.
+        """
         from json import dumps
 
         from mvc.cli.payload import plain
 
         lost = {"incomplete": True} if incomplete else {}
-        self.line(dumps({"schema": schema, **plain(payload), **lost}, indent=2))
+        self.line(
+            dumps({"schema": schema, **plain(payload), **lost}, indent=None if one_line else 2)
+        )
 
     def left_out(self, rows: int) -> None:
         """Says how many rows of a table are not shown, if any."""

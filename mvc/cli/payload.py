@@ -55,6 +55,7 @@ OWN_FIELDS = {
     "unreached=orphans",
     "Retraction": "target operation=sequence",
     "Receipt": "number time@ author reason rules states",
+    "Followed": "target commit time@ file path previous received_bytes=received swapped@",
     "ForgottenState": "commit root gone@ again@ came",
     "RolledBack": "target commit left time@ recorded@ sequence author reason returns_to retracted "
     "retracted_ns retracted_by retracted_reason id",

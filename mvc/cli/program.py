@@ -66,6 +66,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "push": "Send branches and tags to a remote.",
         "nodes": "Show which version each node of a fleet serves.",
         "ls-remote": "List the branches and tags of a remote.",
+        "follow": "Keep a file what is live on a target of a remote.",
         "serve": "Serve repositories to others, by https or through ssh.",
     },
     "Storage": {

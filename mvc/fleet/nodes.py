@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import islice
 
 from msgspec import Struct
@@ -12,10 +13,12 @@ from msgspec import Struct
 from mvc.errors import NoDeployment, UnknownTarget
 from mvc.ids import CommitId
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed, check_target, newest_first
+from mvc.repo.deployments import Deployed, check_target
 from mvc.repo.live import succession
 from mvc.repo.lookup import stamping
 from mvc.repo.times import datetime_of, nearest
+from mvc.store.journal.entries import Deployment
+from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
 CLOCK_MS = 10_000
@@ -78,39 +81,50 @@ class NodeStatus(Struct, frozen=True):
 def nodes(context: Context, target: str | None = None) -> tuple[NodeStatus, ...]:
     """What every node serves that has reported, by target and name; of one target if it is named.
 
-    A few look-ups for each. Raises UnknownTarget for one of which nothing is on record.
+    A few look-ups for each. Raises UnknownTarget for one of which nothing is on record, DamagedData
+    where lost entries may have said more.
     """
     snapshot, now_ns = context.fresh(), nearest(context.store.clock.now_ns())
+    snapshot.check_gaps(-1, "what nodes serve")
     followed: dict[str, _Followed] = {}
     found = []
     for name in snapshot.targets(reports=True):
         _, node, follows = name.split("/", 2)
         if target not in (None, follows):
             continue
-        served = next((d for d in newest_first(snapshot, name) if not d.retracted), None)
-        if served is None:
+        newest = snapshot.retry_on_rewrite(partial(_newest, snapshot, name))
+        if newest is None:
             continue
         if follows not in followed:
             followed[follows] = _Followed(snapshot, follows, now_ns)
-        found.append(_status(snapshot, served, node, followed[follows]))
+        found.append(_status(*newest, node=node, followed=followed[follows]))
     if target is not None and not found:
         check_target(context, target)
     return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
 
 
-def _status(snapshot: Snapshot, served: Deployed, node: str, followed: _Followed) -> NodeStatus:
-    recorded = snapshot.retry_on_rewrite(lambda: snapshot.by_sequence(served.sequence))
-    made = None if recorded is None else stamping.on(recorded, served.target)
+def _newest(snapshot: Snapshot, name: str) -> tuple[Recorded, Deployment] | None:
+    """The newest report on a target that was not retracted, in the node's own order."""
+    below: int | None = None
+    while (below := snapshot.newest_hybrid(name, below)) is not None:
+        for recorded, _ in snapshot.stamped_at(name, below):
+            made = stamping.on(recorded, name)
+            if made is not None and not snapshot.retractions(name, recorded.sequence):
+                return recorded, made
+    return None
+
+
+def _status(recorded: Recorded, made: Deployment, *, node: str, followed: _Followed) -> NodeStatus:
     return NodeStatus(
         node,
         followed.target,
-        served.commit,
-        served.time_ns,
-        reported_ns=served.recorded_ns if recorded is None else recorded.entry.done_ns,
-        ahead_ms=None if made is None else made.ahead_ms,
+        made.commit,
+        made.time_ns,
+        reported_ns=recorded.entry.done_ns,
+        ahead_ms=made.ahead_ms,
         live=followed.live,
         live_ns=followed.live_ns,
-        behind=followed.behind(served.commit),
+        behind=followed.behind(made.commit),
         now_ns=followed.now_ns,
     )
 

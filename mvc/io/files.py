@@ -335,6 +335,12 @@ class FileSystem:
         access = os.access(path, os.W_OK | os.X_OK, effective_ids=effective)
         return access and os.path.isdir(path)
 
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that this user can still write to the file system of a folder."""
+        with translate(path, "inspect"):
+            found = os.statvfs(path)
+            return found.f_bavail * found.f_frsize
+
     def is_network_filesystem(self, path: Path) -> bool:
         """Whether other hosts may share the file system under ``path``."""
         return mounts.is_network(mounts.type_of(path))

@@ -30,7 +30,16 @@ from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PACKS, PackReader
-from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader, encode_header
+from mvc.store.packs.records import (
+    BASE_BYTES,
+    BLOB,
+    MANIFEST,
+    Coding,
+    Member,
+    RecordHeader,
+    encode_header,
+    payload_check,
+)
 from mvc.types import Bytes
 
 _RESOLVED = 1 << 16
@@ -74,7 +83,8 @@ class Closure:
     ``held``: whether the receiver has an object, as far as known, from the byte of the journal at
     which the entry stands that published it first. ``whole``: ids that it lacks, as it said.
     ``file``: in place of that the only objects that it has, of one who makes a file of what comes,
-    which is compared with its hash, and keeps no coding: so deltas may lead there backwards.
+    which is compared with its hash: so deltas may lead there backwards. ``manifest`` is one of
+    them, against which the new one is coded if it has to be coded anew.
     """
 
     def __init__(
@@ -85,9 +95,11 @@ class Closure:
         whole: Collection[bytes] = (),
         *,
         file: Collection[bytes] | None = None,
+        manifest: ManifestId | None = None,
     ) -> None:
         self._context = context
         self.file = file
+        self._against = manifest
         self._snapshot = context.store.snapshot
         # Of its own: what it has opened can be read although maintenance deletes it.
         self._packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
@@ -264,9 +276,24 @@ class Closure:
             writer.drain()
             writer.flush()
             for manifest in manifests_:
+                if self._against is not None:
+                    spool.append(*self._patch(manifest, self._against))
+                    continue
                 writer.put_bytes(MANIFEST, manifest, self._stream.read(manifest), None)
                 writer.flush()
         return spool
+
+    def _patch(self, id_: ManifestId, base: ManifestId) -> tuple[bytes, list[Bytes]]:
+        """A record of a manifest as a patch against another one."""
+        from mvc.store.writing.pieces import encode_proven_patch
+
+        data, old = self._stream.read(id_), self._stream.read(base)
+        payload = encode_proven_patch(memoryview(data), memoryview(old), b"")
+        member = Member(
+            MANIFEST, bytes(id_), 0, len(data), coding=Coding("patch"), base=base[:BASE_BYTES],
+            at=0, stored=len(payload), check=payload_check([payload]),
+        )  # fmt: skip
+        return encode_header([member], group=False, body_size=len(payload)), [payload]
 
     def pin(self, places: Iterable[_Place]) -> None:
         """Opens the packs of records."""

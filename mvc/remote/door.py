@@ -66,7 +66,7 @@ class Wanted(Struct, frozen=True):
     what nodes report is told, too.
     ``live``: a target; then it wants one slice, with nothing but the version that is live there,
     of its records those of ``path`` (by default its only model), and the deployment. ``have`` are
-    then versions whose ``path`` it has, and nothing of their history.
+    then versions whose ``path`` it has, but for ``objects``, and nothing of their history.
     """
 
     after: Place | None = None

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from mvc.errors import DamagedData, MvcError, NoDeployment, StateForgotten, UnknownTarget
-from mvc.ids import CommitId
+from mvc.ids import CommitId, ManifestId
 from mvc.io.files import FileIdentity
-from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.manifest import FileEntry
 from mvc.model.names import check_ref, printable
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
@@ -31,6 +31,7 @@ NOTHING_LIVE = "-"
 """The mark of a target on which nothing is live."""
 LOOK = 0.5
 """Seconds between two looks at a journal."""
+_MOST_HELD = 64  # versions that a receiver has
 _NEVER = 1 << 64  # ns, later than every time that can be recorded
 
 
@@ -131,20 +132,27 @@ class LiveSending:
         commit = commits.get(context, id_)
         entry = one_entry(manifests.load(context, commit.manifest), self._wanted.path or None)
         availability.check_available(context, id_, [entry])
-        closure = Closure(context, lambda _: False, self._is_banned, file=self._in_file())
-        return closure.choose(recorded, Needed(frozenset({commit.manifest}), _objects(entry)))
+        held, known = self._in_file(commit.time_ns)
+        closure = Closure(context, lambda _: False, self._is_banned, file=held, manifest=known)
+        return closure.choose(recorded, Needed(frozenset({commit.manifest}), objects_of(entry)))
 
-    def _in_file(self) -> dict[bytes, Manifest | None]:
-        """The objects that the receiver has: those of the path in its versions, and manifests."""
-        found: dict[bytes, Manifest | None] = {}
-        for id_ in self._wanted.have:
+    def _in_file(self, time_ns: int) -> tuple[set[bytes], ManifestId | None]:
+        """The objects that the receiver has: those of the path in its versions, and manifests.
+
+        Also the one of these manifests whose version is nearest to a moment.
+        """
+        found: set[bytes] = set()
+        known: list[tuple[int, ManifestId]] = []
+        for id_ in sorted(self._wanted.have)[:_MOST_HELD]:
             # A version that was forgotten here is no loss: another way leads to what is wanted.
             with suppress(MvcError):
                 manifest = manifests.of_commit(self._context, id_)
-                entry = one_entry(manifest, self._wanted.path or None)
-                found.update(dict.fromkeys(_objects(entry)))
-                found[commits.get(self._context, id_).manifest] = manifest
-        return found
+                found.update(objects_of(one_entry(manifest, self._wanted.path or None)))
+                commit = commits.get(self._context, id_)
+                found.add(commit.manifest)
+                known.append((abs(commit.time_ns - time_ns), commit.manifest))
+        found.difference_update(self._wanted.objects)
+        return found, min(known)[1] if known else None
 
     def _is_banned(self, recorded: Recorded) -> bool:
         """Whether an entry's versions were all forgotten by name."""
@@ -156,7 +164,8 @@ class LiveSending:
         return id_ in self._buried or (mark is not None and mark.named)
 
 
-def _objects(entry: FileEntry) -> dict[bytes, TensorSpec]:
+def objects_of(entry: FileEntry) -> dict[bytes, TensorSpec]:
+    """The objects of one file of a version."""
     found: dict[bytes, TensorSpec] = {content.id: content.spec for content in entry.contents}
     if entry.skeleton is not None:
         found[entry.skeleton] = TensorSpec("raw", (entry.skeleton_size,))

@@ -271,25 +271,41 @@ def _take_records(
     graph: Graph, packs: PackWriter, parts: Iterable[Bytes], drafts: Sequence[_ReceivedEntry]
 ) -> None:
     """Appends the records of every entry, but those of which all objects are here already."""
-    source, members = _Source(parts), 0
+    source = _Source(parts)
     for draft in drafts:
-        left = draft.sent.size
-        while left:
-            head, header = _header(source, left)
-            left -= header.size
-            members += len(header.members)
-            if members > _MEMBERS:
-                raise DamagedData("a slice brings more objects than any has")
-            if not draft.is_new or all(_is_here(graph, member) for member in header.members):
-                for _ in source.parts(header.body_size):
-                    pass
-                continue
-            pack, at = packs.append(head, ())
-            for part in source.parts(header.body_size):
-                packs.extend(part)
-            draft.records.append((pack, at, header))
+
+        def is_news(header: RecordHeader, draft: _ReceivedEntry = draft) -> bool:
+            return draft.is_new and not all(_is_here(graph, each) for each in header.members)
+
+        draft.records.extend(_appended(packs, source, draft.sent.size, is_news))
         draft.regions = packs.cut()
     source.end()
+
+
+def take_records(packs: PackWriter, parts: Iterable[Bytes], size: int) -> tuple[Region, ...]:
+    """Appends records as they come, of so many bytes; returns where they lie. Proves nothing."""
+    source = _Source(parts)
+    for _ in _appended(packs, source, size, lambda _: True):
+        pass
+    source.end()
+    return packs.cut()
+
+
+def _appended(
+    packs: PackWriter, source: _Source, size: int, wanted: Callable[[RecordHeader], bool]
+) -> Iterator[Placed]:
+    """Takes records of ``size`` bytes, and appends those that are wanted."""
+    while size:
+        head, header = _header(source, size)
+        size -= header.size
+        if not wanted(header):
+            for _ in source.parts(header.body_size):
+                pass
+            continue
+        pack, at = packs.append(head, ())
+        for part in source.parts(header.body_size):
+            packs.extend(part)
+        yield pack, at, header
 
 
 def _is_here(graph: Graph, member: Member) -> bool:
@@ -308,13 +324,18 @@ def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
     if header_size > _HEADER or body_size > _BODY:
         raise DamagedData("a record is larger than any that is written")
     head = prefix + source.take(header_size + CHECK_SIZE)
-    return head, decode_header(head, where)
+    header = decode_header(head, where)
+    source.members += len(header.members)
+    if source.members > _MEMBERS:
+        raise DamagedData("a slice brings more objects than any has")
+    return head, header
 
 
 class _Source:
-    """The bytes of a slice's records, in the parts in which they come."""
+    """The bytes of a slice's records, in the parts in which they come. ``members`` were read."""
 
     def __init__(self, parts: Iterable[Bytes]) -> None:
+        self.members = 0
         self._parts = iter(parts)
         self._part = memoryview(b"")
 

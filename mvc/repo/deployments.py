@@ -185,12 +185,11 @@ def retract(
 def _to_retract(
     snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
 ) -> Deployed:
-    newest = (
-        newest_first(snapshot, target) if commit is None else reversed(of_commit(snapshot, commit))
-    )
+    every = commit is None or is_report(target)
+    newest = newest_first(snapshot, target) if every else reversed(of_commit(snapshot, commit))
     then, second = list[Deployed](), list[Deployed]()
     for deployed in newest:
-        if deployed.target != target:
+        if deployed.target != target or commit not in (None, deployed.commit):
             continue
         if time_ns in (None, deployed.time_ns):
             then.append(deployed)

@@ -71,7 +71,7 @@ def announcing(context: Context, target: str | None) -> Announce:
             "author": deployed.retracted_by if retracts else deployed.author,
             "reason": deployed.retracted_reason if retracts else deployed.reason,
         }
-        problem = _run(command, seconds, facts)
+        problem = run_command(command, seconds, facts, folder=_folder())
         return deployed if problem is None else _warned(deployed, problem)
 
     return announce
@@ -95,8 +95,13 @@ def _live(context: Context, target: str) -> str | None:
     return None
 
 
-def _run(command: str, seconds: float, facts: Mapping[str, str | None]) -> str | None:
-    """Runs the hook to its end; what went wrong, None if nothing did."""
+def run_command(
+    command: str, seconds: float, facts: Mapping[str, str | None], *, folder: str
+) -> str | None:
+    """Runs a user's command by a shell, to its end; what went wrong, None if nothing did.
+
+    It gets the facts as JSON on stdin, and as variables (``DEPLOY_TARGET`` and so on).
+    """
     import json  # all three are rarely needed
     import signal
     import subprocess
@@ -106,7 +111,7 @@ def _run(command: str, seconds: float, facts: Mapping[str, str | None]) -> str |
             ["/bin/sh", "-c", command],
             stdin=subprocess.PIPE,
             stdout=_STDERR,
-            cwd=_folder(),
+            cwd=folder,
             env=os.environ | _variables(facts),
             start_new_session=True,  # a group of its own, which is ended as a whole
         )
@@ -146,6 +151,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _variables(facts: Mapping[str, str | None]) -> dict[str, str]:
     """``DEPLOY_TARGET`` and so on, empty for what there is not; texts of people on one line."""
-    said = {name: printable((facts[name] or "")[:_LONGEST]) for name in ("author", "reason")}
-    known = {name: value or "" for name, value in facts.items()} | said
+    known = {name: value or "" for name, value in facts.items()}
+    for name in {"author", "reason"} & known.keys():
+        known[name] = printable(known[name][:_LONGEST])
     return {_PREFIX + name.upper(): value for name, value in known.items()}

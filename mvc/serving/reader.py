@@ -16,6 +16,7 @@ from mvc.io.files import FileIdentity, FileSystem
 from mvc.model.names import check_ref, printable
 from mvc.repo.deployments import Deployed
 from mvc.serving.follower import Follower
+from mvc.serving.note import NotedVersion, read_note
 from mvc.serving.served_version import ServedVersion, decode
 from mvc.types import PathName
 
@@ -32,7 +33,7 @@ class NotHandedOver(MvcWarning):
 
 
 class FileReader:
-    """Reads the file that a ``FileSink`` writes to ``path``.
+    """Reads the file that a ``FileSink`` writes to ``path``, or that ``mvc follow`` keeps there.
 
     ``production`` is the version that this process serves, None before the first swap.
     ``target`` is the deployment target whose record ``swap(repo)`` follows, ``name`` the path of
@@ -60,7 +61,7 @@ class FileReader:
         if folder is None or not folder.is_dir:
             raise IoFailed(
                 f"there is no folder for {printable(str(path))}",
-                hint="name the path that the FileSink writes to",
+                hint="name the path that the FileSink or the follower writes to",
             )
         self._clock = clock or Clock()
         self._seen: FileIdentity | None = None
@@ -137,6 +138,12 @@ class FileReader:
             data = np.empty(identity.size, np.uint8).data
             if file.read_into(0, data) != identity.size:
                 raise WrongUsage(f"{self._path} became shorter while it was read")
-        version = decode(data, str(self._path))
+        noted = read_note(self._fs, self._path, NotedVersion).versions
+        try:
+            version = decode(data, str(self._path), noted)
+        except WrongUsage:
+            if self._fs.stat(self._path) != identity:  # replaced meanwhile, and its note, too
+                return None
+            raise
         self._seen = identity
         return version

@@ -8,7 +8,7 @@ that a reader detects any damage.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -25,6 +25,7 @@ from mvc.adapters.python.state import from_state, to_state
 from mvc.errors import DamagedData, WrongUsage
 from mvc.ids import CommitId, Root
 from mvc.model.hashing import digest
+from mvc.serving.note import NotedVersion
 
 _COMMIT, _TIME, _CHECK, _STRUCTURE = "mvc.commit", "mvc.time", "mvc.check", "mvc"
 _TAG = b"mvc.served.1"
@@ -57,19 +58,26 @@ def encode(version: ServedVersion) -> tuple[memoryview, ...]:
     return memoryview(head), *(whole(parsed, i) for i in range(len(parsed.contents)))
 
 
-def decode(data: memoryview, name: str) -> ServedVersion:
+def decode(data: memoryview, name: str, noted: Iterable[NotedVersion] = ()) -> ServedVersion:
     """The version in ``data``; its state borrows that memory.
 
-    ``name`` is for messages. Raises BadModelFile for other formats, WrongUsage for a file that
-    no sink has written, and DamagedData where the tensors are not those that the metadata name.
+    ``name`` is for messages. ``noted``: versions that the note beside the file names, one of which
+    a file without metadata has to be. Raises BadModelFile for other formats, WrongUsage for a file
+    that neither a sink nor a follower has written, and DamagedData where the tensors are not those
+    that the metadata name.
     """
     parsed = _InMemory(data, name)
     facts = parse_header(parsed.skeleton()[LENGTH_BYTES:], name).get("__metadata__", {})
-    if _COMMIT not in facts:
-        raise WrongUsage(
-            f"{name} was not written by a sink", hint="a FileSink writes files for a FileReader"
-        )
     entry = hash_file(parsed, name)
+    if _COMMIT not in facts:
+        for each in noted:
+            if each.root == entry.state_id:
+                state = to_state(entry, parsed.skeleton(), parsed.borrow)
+                return ServedVersion(state, CommitId(each.commit), each.time_ns)
+        raise WrongUsage(
+            f"{name} was not written by a sink",
+            hint="a FileSink writes files for a FileReader, or 'mvc follow' keeps one",
+        )
     if facts.get(_CHECK) != _check(facts, entry.state.root):
         raise DamagedData(f"{name} does not hold what it says it holds")
     try:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
-from mvc.fleet.reports import Reports
+from mvc.errors import HistoryMissing, InvalidName, RemoteRefused, UnknownTarget
+from mvc.fleet.reports import QUEUE, Reports
 from mvc.ids import CommitId
+from mvc.io.files import FileSystem
 from mvc.remote.door import Door
 from mvc.remote.doors import open_door
 from mvc.remote.merging import SentDeployment
+from mvc.repo.deployments import Deployed
 from mvc.testing.history import History
-from mvc.testing.process import FixedClock, open_repository
+from mvc.testing.process import FixedClock, killed, open_repository
 
+DAY = 24 * 3600 * 10**9
 START = 1_750_000_000_000_000_000
 
 
@@ -32,6 +37,10 @@ class Server:
     def door(self) -> Iterator[Door]:
         with closing(open_door(str(self.root))) as door:
             yield door
+
+    def deployments(self, target: str) -> list[Deployed]:
+        with closing(open_repository(self.root)) as repo:
+            return list(repo.deployments(target))
 
     def live(self, node: str, at: int | None = None) -> CommitId:
         with closing(open_repository(self.root)) as repo:
@@ -85,3 +94,112 @@ def test_nodes_says_who_serves_what(server: Server, reports: Reports) -> None:
         assert (status.live, status.behind) == (server.versions[2], 1)
         assert repo.targets() == ["prod"]
         assert [d.target for d in repo.deployments_of(server.versions[1])] == ["prod"]
+
+
+def test_a_name_has_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(InvalidName, match="no '/'"):
+        Reports(tmp_path, "site/7")
+
+
+@pytest.fixture
+def queue(tmp_path: Path, reports: Reports, server: Server) -> Path:
+    """The queue of a node that has served all versions, one after the other."""
+    for number, version in enumerate(server.versions):
+        reports.served(deployed(version), START + number)
+    return tmp_path / "beside" / QUEUE
+
+
+def served(server: Server) -> list[CommitId]:
+    with closing(open_repository(server.root)) as repo, suppress(UnknownTarget):
+        return [each.commit for each in repo.deployments("nodes/7/prod")]
+    return []
+
+
+def test_a_damaged_line_costs_one_report(server: Server, reports: Reports, queue: Path) -> None:
+    data = bytearray(queue.read_bytes())
+    data[data.index(b"\n") + 30] ^= 1
+    queue.write_bytes(data)
+    assert reports.waiting == 2
+    with server.door() as door:
+        reports.send(door)
+    assert served(server) == [server.versions[0], server.versions[2]]
+
+
+def test_a_torn_end_is_cut(reports: Reports, queue: Path) -> None:
+    data = queue.read_bytes()
+    for size in range(len(data)):
+        queue.write_bytes(data[:size])
+        assert reports.waiting == data[: size + 1].count(b"\n")
+
+
+def test_what_another_wrote_there_is_not_sent(
+    server: Server, reports: Reports, queue: Path
+) -> None:
+    """A line that says that something else went live."""
+    text = queue.read_bytes().splitlines()[0].partition(b" ")[2].replace(b"nodes/7/prod", b"prod")
+    queue.write_bytes(b"%s %s\n" % (blake3(text).hexdigest(8).encode(), text))
+    before = len(server.deployments("prod"))
+    with server.door() as door:
+        reports.send(door)
+    assert len(server.deployments("prod")) == before
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_kill_loses_no_report(number: int, server: Server, tmp_path: Path) -> None:
+    (tmp_path / "beside").mkdir()
+
+    def serve(fs: FileSystem, since: int = 0) -> None:
+        reports = Reports(tmp_path / "beside", "7", fs=fs)
+        for at, version in list(enumerate(server.versions))[since:]:
+            reports.served(deployed(version), START + at)
+
+    killed(serve, lambda call, *_: call == number)
+    noted = Reports(tmp_path / "beside", "7").waiting
+    serve(FileSystem(), max(0, noted - 1))  # the follower says what it serves once more
+    with server.door() as door:
+        Reports(tmp_path / "beside", "7").send(door)
+    assert served(server) == server.versions
+
+
+def test_what_is_refused_stays_and_the_others_go(server: Server, reports: Reports) -> None:
+    unknown = CommitId(bytes(32))
+    for number, version in enumerate([server.versions[0], unknown, server.versions[1]]):
+        reports.served(deployed(version), START + number)
+    for _ in range(2):
+        with server.door() as door, pytest.raises(HistoryMissing, match="is not here"):
+            reports.send(door)
+        assert reports.waiting == 1
+    assert served(server) == server.versions[:2]
+
+
+def test_the_oldest_go_for_newer_ones(
+    server: Server, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mvc.fleet.reports.MOST", 2)
+    for number, version in enumerate(server.versions):
+        reports.served(deployed(version), START + number)
+    with server.door() as door:
+        reports.send(door)
+    assert served(server) == server.versions[1:]
+
+
+def test_a_clock_that_was_far_ahead(server: Server, reports: Reports) -> None:
+    first, second, third = server.versions
+    reports.served(deployed(first), START)
+    reports.served(deployed(second), START + 4000 * DAY)
+    with server.door() as door, pytest.raises(RemoteRefused, match="ahead"):
+        reports.send(door)
+    reports.served(deployed(third), START + 5)
+    with server.door() as door:
+        reports.send(door)
+    assert served(server) == [first, third]
+
+
+def test_a_clock_that_is_set_back(server: Server, reports: Reports) -> None:
+    """What is served last is what the node serves from then on."""
+    for at, version in zip((0, 600, 30), server.versions, strict=True):
+        reports.served(deployed(version), START + at)
+    with server.door() as door:
+        reports.send(door)
+    assert server.live("7", START + 599) == server.versions[0]
+    assert server.live("7", START + 601) == server.live("7") == server.versions[2]

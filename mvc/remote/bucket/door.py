@@ -201,8 +201,8 @@ class _Spool:
             yield part
 
 
-def open_door(remote: Remote, context: Context | None) -> BucketDoor:
-    """A door to a bucket.
+def open_door(remote: Remote, context: Context | None, *, place: Path | None = None) -> BucketDoor:
+    """A door to a bucket; its mirror is kept in the remote's folder, or at ``place``.
 
     Without a name, without a repository, or while another process or door uses the mirror that is
     kept, it has one of its own, which lasts as long as the door.
@@ -218,12 +218,14 @@ def open_door(remote: Remote, context: Context | None) -> BucketDoor:
             own=None if context is None else context.store,
         )
 
-    if context is not None and remote.name:
+    if place is None and context is not None and remote.name:
+        place = remote.folder(context) / MIRROR
+    if place is not None:
         with suppress(Busy):
-            return BucketDoor(mirror(remote.folder(context) / MIRROR))
+            return BucketDoor(mirror(place))
     with ExitStack() as held:
-        place = held.enter_context(fs.temporary_folder())
-        return BucketDoor(mirror(place), held=held.pop_all())
+        temporary = held.enter_context(fs.temporary_folder())
+        return BucketDoor(mirror(temporary), held=held.pop_all())
 
 
 def inspect(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:

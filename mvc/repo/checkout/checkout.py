@@ -32,7 +32,7 @@ from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.model.names import DEFAULT_STATE, check_place, printable
-from mvc.repo.content.contents import write_file
+from mvc.repo.content.contents import write_from
 from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans
 from mvc.repo.interrupted import branch_move, checking_out, head_move
@@ -45,12 +45,14 @@ from mvc.repo.refs import advance_branch, branch_change, check_branch, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry, RefValue
+from mvc.store.recovery.recover import Recovery
 from mvc.types import Bytes, Progress
 
 __all__ = [
     "DEFAULT_STATE",
     "Restored",
     "fast_forward",
+    "fill_file",
     "remove",
     "restore_all",
     "restore_paths",
@@ -493,9 +495,7 @@ def _writing(
             if progress is not None:
                 progress(done, total, entry.path)
 
-        write_file(context, entry, partial(_write_sparse, file), advance)
-        if file.size() < entry.size:  # it ends with a hole
-            file.truncate(entry.size)
+        fill_file(context.store.recovery, entry, file, advance)
 
     plans = context.store.folder / PLANS if planned and context.store.writable else None
     with replacing(
@@ -510,6 +510,18 @@ def _writing(
         version="" if commit is None else commit.hex(),
     ) as deleted:
         yield tuple(deleted)
+
+
+def fill_file(
+    recovery: Recovery,
+    entry: FileEntry,
+    file: WriteFile,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Writes a file of a version to a new file, every byte of it verified; zeros become holes."""
+    write_from(recovery, entry, partial(_write_sparse, file), progress)
+    if file.size() < entry.size:  # it ends with a hole
+        file.truncate(entry.size)
 
 
 def _write_sparse(file: WriteFile, offset: int, data: Bytes) -> None:

@@ -23,10 +23,13 @@ _HALF = PIECE // 2
 
 def skeleton_of(context: Context, entry: FileEntry) -> bytes:
     """The bytes of the file outside its contents."""
+    return _skeleton(context.store.recovery, entry)
+
+
+def _skeleton(recovery: Recovery, entry: FileEntry) -> bytes:
     if entry.skeleton is None:
         return b""
-    spec = TensorSpec("raw", (entry.skeleton_size,))
-    return bytes(context.store.recovery.blob(entry.skeleton, spec))
+    return bytes(recovery.blob(entry.skeleton, TensorSpec("raw", (entry.skeleton_size,))))
 
 
 def in_memory(
@@ -77,8 +80,18 @@ def write_file(
     progress: Callable[[int], None] | None = None,
 ) -> None:
     """Writes every byte of the file. Takes the memory of two pieces, whatever the file's size."""
-    with _Stream(context.store.recovery, entry, progress) as stream:
-        assemble(entry, skeleton_of(context, entry), stream.content, write_at)
+    write_from(context.store.recovery, entry, write_at, progress)
+
+
+def write_from(
+    recovery: Recovery,
+    entry: FileEntry,
+    write_at: Callable[[int, Bytes], None],
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """As ``write_file``, of a file of any version that ``recovery`` leads to."""
+    with _Stream(recovery, entry, progress) as stream:
+        assemble(entry, _skeleton(recovery, entry), stream.content, write_at)
 
 
 _Window: TypeAlias = dict[int, memoryview]

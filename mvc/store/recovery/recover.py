@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -49,6 +49,12 @@ def by_chunks(nbytes: int, total: int, threads: int) -> bool:
     return nbytes > PIECE or (nbytes > CHUNK and nbytes * threads > total)
 
 
+class Held(Protocol):
+    """The bytes of an object that lies elsewhere than in a pack: in memory, or in a file."""
+
+    def __getitem__(self, part: slice, /) -> memoryview: ...
+
+
 class Recovery:
     """Materialises objects of one snapshot. Safe across threads."""
 
@@ -57,13 +63,16 @@ class Recovery:
         snapshot: Snapshot,
         graph: Graph,
         pool: Executor,
-        made: Mapping[bytes, memoryview] | None = None,
+        made: Mapping[bytes, Held] | None = None,
     ) -> None:
-        """``made``: objects by id that are taken from memory, whether they are stored or not."""
+        """``made``: objects by id that are taken from there, whether they are stored or not.
+
+        Paths begin there as well, where no cheaper one does.
+        """
         self.packs = snapshot.packs
         self.graph = graph
         self.pool = pool
-        self._made = {} if made is None else made
+        self._made: Mapping[bytes, Held] = {} if made is None else made
 
     def fill(self, requests: Iterable[Request]) -> None:
         """Fills every request's buffer with verified bytes; DamagedData if one cannot be recovered.
@@ -80,11 +89,12 @@ class Recovery:
                     self._one(request)
                     continue
                 try:
-                    path = self.graph.path(request.id)
+                    path = self.graph.path(request.id, 0, self._made)
                 except DamagedData:
                     self._one(request)
                     continue
                 if is_grouped(path) and _last_transform(path.steps) is None:
+                    self._begin(path, 0, request.out)
                     grouped.append((request, path))
                 elif by_chunks(request.spec.nbytes, total, threads):
                     self._one(request)
@@ -123,6 +133,11 @@ class Recovery:
 
     def manifest(self, id_: bytes) -> bytes:
         """A manifest's canonical bytes, verified."""
+        if (made := self._made.get(id_)) is not None:
+            data = bytes(made[:MAX_MANIFEST])
+            if Manifest.id_of(data) != id_:
+                raise _mismatch(id_)
+            return data
         try:
             _, whole = self._by_sound_path(id_, 0, self._whole)
             if Manifest.id_of(data := bytes(whole)) != id_:
@@ -162,7 +177,7 @@ class Recovery:
         """
         made = self._made.get(id_)
         if made is not None:
-            out[:] = made[start : start + len(out)]
+            self._begin(Path((), 0.0, id_), start, out)
             return Path((), 0.0)
         may_be_whole = start or len(out) == PIECE  # else the object is shorter than a piece
         if may_be_whole and any(s.member.nbytes > PIECE for s in self.graph.codings(id_, 0)):
@@ -170,13 +185,30 @@ class Recovery:
             if len(whole) >= start + len(out):
                 out[:] = whole[start : start + len(out)]
                 return path
-        path, _ = self._by_sound_path(id_, start, lambda path: self._walk(path, out, parallel))
-        return path
+
+        def walk(path: Path) -> None:
+            self._walk(path, out, parallel, origin=self._origin(path, start))
+
+        return self._by_sound_path(id_, start, walk)[0]
+
+    def _origin(self, path: Path, start: int) -> memoryview | None:
+        """The bytes at which a path begins that does not begin with a record."""
+        if path.origin is None:
+            return None
+        return self._made[path.origin][start : start + PIECE]
+
+    def _begin(self, path: Path, start: int, out: memoryview) -> None:
+        """Fills ``out`` with the bytes at which a path begins that has no record."""
+        if path.origin is not None:
+            data = self._made[path.origin][start : start + len(out)]
+            if len(data) != len(out):
+                raise DamagedData("a delta has another length than what it starts from")
+            out[:] = data
 
     def _whole(self, path: Path, *, check: bool = True) -> memoryview:
         """The object at the end of a path, in memory of its own."""
         out = _room(path.steps[-1])
-        self._walk(path, out, parallel=False, check=check)
+        self._walk(path, out, parallel=False, check=check, origin=self._origin(path, 0))
         return out
 
     def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Path], _T]) -> tuple[Path, _T]:
@@ -188,7 +220,7 @@ class Recovery:
         while True:
             generation = self.graph.generation
             try:
-                path = self.graph.path(id_, start)
+                path = self.graph.path(id_, start, self._made)
             except DamagedData as error:
                 raise first or error from None
             try:
@@ -247,6 +279,7 @@ class Recovery:
         if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
             hasher = BlobHasher(request.spec)
             with suppress(DamagedData):
+                self._begin(path, 0, request.out)
                 apply_steps(
                     self.packs, steps, request.out, in_order, done=hasher.update, check=False
                 )

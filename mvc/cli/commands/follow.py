@@ -1,0 +1,90 @@
+"""``mvc follow``.
+
+Keeps FILE the version that is live on the target of the repository at URL, which may be a folder,
+ssh, https or a bucket. No repository is needed here. Each version comes as a delta against FILE, is
+proven, and replaces it in one step; a rollback comes like a deployment. It goes on until it is
+ended, also after the remote was away.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from mvc.cli.options import CommandOptions, argument, flag, option, pairs
+from mvc.cli.program import verb
+from mvc.cli.session import Session
+from mvc.cli.text import size
+from mvc.model.names import printable
+from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.fleet.follow import Followed
+
+_SECONDS = click.FloatRange(0, 86_400, min_open=True)
+
+
+class _FollowOptions(CommandOptions, frozen=True, kw_only=True):
+    url: str = argument("URL")
+    target: str = option("TARGET", "The target whose live version FILE is to be.", required=True)
+    output: Path = option("FILE", "The file that is kept.", "-o", required=True)
+    path: str | None = option("PATH", "The file of the version, where it has several.")
+    node: str = option("NAME", "Report as node NAME what is served.", "--as", default="")
+    once: bool = flag("Return as soon as FILE is what is live.")
+    command: str = option("CMD", "Run by a shell after each swap.", "--exec", default="")
+    exec_timeout: float = option(
+        "SECONDS", "How long CMD may take; by default 600.", type=_SECONDS, default=600.0
+    )
+    interval: float | None = option(
+        "SECONDS", "Seconds between two looks, in place of waiting at the remote.", type=_SECONDS
+    )
+    options: tuple[str, ...] = option(
+        "K=V", "An option of the remote, as of 'remote add' (repeatable).", "--option"
+    )
+
+
+class _Ended(BaseException):
+    """SIGTERM has come."""
+
+
+@verb("mvc follow https://models.lab/net --target prod -o net.safetensors", _FollowOptions)
+def command(session: Session, args: _FollowOptions) -> None:
+    from mvc.fleet.follow import Following, FollowOptions
+
+    options = FollowOptions(
+        args.path,
+        args.node,
+        args.command,
+        command_seconds=args.exec_timeout,
+        interval=args.interval,
+        remote=dict(pairs(args.options, "option")),
+    )
+
+    def tell(done: Followed) -> None:
+        if session.as_json:
+            session.out.json("mvc.follow/1", done, one_line=True)
+            return
+        when = format_time(done.swapped_ns, precise=session.verbose)
+        id_ = str(done.commit) if session.verbose else done.commit.short
+        session.out.line(f"{when}  {id_}  {done.file}  {size(done.received)}")
+
+    note = session.out.note
+    with Following(args.url, args.target, args.output, options, note=note) as following:
+        if not args.once:
+            before = signal.signal(signal.SIGTERM, _end)
+            try:
+                following.run(tell)
+            except _Ended:
+                return
+            finally:
+                signal.signal(signal.SIGTERM, before)
+        elif following.once(tell) is None:
+            note(f"{printable(str(args.output))} is what is live on {printable(args.target)}")
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise _Ended

@@ -1,0 +1,392 @@
+"""The file that a follower keeps: from the version it holds to the one that is live, in one step.
+
+Beside ``FILE`` lies the folder ``.FILE.mvc``: the note that says which version the file holds, and
+the records that came last. All of it is disposable. The objects of the old version are read from
+the file itself; what comes of them is compared with its hash before the file is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence, Set
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.adapters.hashing import hash_file
+from mvc.adapters.parsed import FileParts, ParsedContent, SourceFile
+from mvc.errors import (
+    Busy,
+    DamagedData,
+    HistoryMissing,
+    MvcError,
+    StorageFull,
+    UnsupportedFormat,
+    WrongUsage,
+)
+from mvc.ids import CommitId
+from mvc.io.clock import Clock
+from mvc.io.files import FileSystem, LateFlushes
+from mvc.io.handles import ReadFile
+from mvc.limits import MIB
+from mvc.model.commit import Commit
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.model.names import printable
+from mvc.remote.door import Slice, Wanted
+from mvc.remote.live import objects_of
+from mvc.remote.merging import SentDeployment
+from mvc.remote.receiver import take_records
+from mvc.remote.slices import decode_entries
+from mvc.repo.checkout.checkout import fill_file
+from mvc.repo.checkout.states import one_entry
+from mvc.repo.content.sources import open_file
+from mvc.serving.note import Note, NotedVersion, folder_beside, read_note, write_note
+from mvc.serving.output import ServedOutput
+from mvc.store.format import check_features
+from mvc.store.graph.search import LooseGraph, Speed
+from mvc.store.journal.entries import Entry
+from mvc.store.packs.reader import PACKS
+from mvc.store.recovery.recover import Held, Recovery
+from mvc.store.store import BARE_CONFIG, FOLDER, Store, create
+
+_RECORDS, _LOCK, _NEXT, _IGNORED = "records", "lock", "next", ".gitignore"
+_KEPT, _KEPT_SHARE = 16 * MIB, 0.5  # bytes of kept records, and of the file at most
+_MOST_KEPT = 20
+_Identity = tuple[int, int, int, int, int]
+
+
+class KeptVersion(Struct, frozen=True):
+    """A version whose file can be made of the present one, by the records that were kept.
+
+    All but the objects that it ``lacks``, which nothing leads to any more.
+    """
+
+    commit: bytes
+    manifest: bytes
+    path: str
+    lacks: tuple[bytes, ...] = ()
+
+    @property
+    def objects(self) -> set[bytes]:
+        """Of the file, and the manifest."""
+        entry = Manifest.decode(self.manifest).by_path[self.path]
+        return {*objects_of(entry), Manifest.id_of(self.manifest)}
+
+
+class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
+    """A version of which ``path`` is the file. ``identity`` tells the file from others.
+
+    ``data`` and ``manifest`` are canonical bytes. ``before``: versions that lead to the next one
+    as well, the newest first. ``asked``: the path that was asked for, if one was. ``told``: what
+    was to happen after the swap has.
+    """
+
+    data: bytes
+    manifest: bytes
+    path: str
+    deployment: SentDeployment
+    before: tuple[KeptVersion, ...] = ()
+    asked: str = ""
+    identity: _Identity | None = None
+    told: bool = False
+
+    @property
+    def id(self) -> CommitId:
+        return CommitId(self.commit)
+
+    @property
+    def written_ns(self) -> int:
+        """When the file was written; 0 if that is not known."""
+        return 0 if self.identity is None else self.identity[3]
+
+    @property
+    def entry(self) -> FileEntry:
+        """What the file is. Raises DamagedData, KeyError."""
+        return Manifest.decode(self.manifest).by_path[self.path]
+
+    def is_sound(self) -> bool:
+        """Whether the parts belong together."""
+        with suppress(MvcError, KeyError, ValueError):
+            commit = Commit.decode(self.data)
+            named = commit.id == self.commit and Manifest.id_of(self.manifest) == commit.manifest
+            return named and bool(self.entry.path) and all(each.objects for each in self.before)
+        return False
+
+
+class Answer(Struct, frozen=True):
+    """What a remote sent: what is live, and the records that lead there from the file."""
+
+    commit: Commit
+    deployment: SentDeployment
+    given: Slice
+
+    @classmethod
+    def of(cls, given: Slice, target: str) -> Self:
+        """Raises DamagedData, UnsupportedFormat."""
+        check_features(given.features)
+        entries = decode_entries(given.head)
+        truths = entries[0].truths if len(entries) == 1 else None
+        if truths is None or len(entries[0].commits) != 1 or len(truths.deployments) != 1:
+            raise _strange()
+        commit, (deployment,) = Commit.decode(entries[0].commits[0]), truths.deployments
+        if entries[0].size != given.size or deployment.target != target:
+            raise _strange()
+        if deployment.commit != commit.id:
+            raise _strange()
+        return cls(commit, deployment, given)
+
+
+class FollowedFile:
+    """A file that one process at a time keeps. Raises WrongUsage, IoFailed, Busy."""
+
+    def __init__(self, fs: FileSystem, place: Path) -> None:
+        self._fs, self._place = fs, place
+        self.folder = folder_beside(place)
+        self.shown = printable(str(place))
+        ServedOutput(fs, place, as_folder=False)  # refuses what can be no such file
+        for each, what in ((place, "the file itself"), (self.folder, "another file")):
+            present = fs.stat(each, follow=False)
+            if present is not None and present.is_symlink:
+                raise WrongUsage(f"{printable(str(each))} is a symbolic link", hint=f"name {what}")
+        fs.make_dir(self.folder, exist_ok=True)
+        lock = fs.lock(self.folder / _LOCK, block=False)
+        if lock is None:
+            raise Busy(
+                f"another process keeps {self.shown}",
+                hint="one file has one follower: end the other",
+            )
+        self._lock = lock
+        fs.unlink(self.folder / _NEXT, missing_ok=True)
+        if fs.stat(self.folder / _IGNORED) is None:
+            fs.write_atomic(self.folder / _IGNORED, b"*\n")
+        note = read_note(fs, place, FollowedVersion)
+        self._known = [version for version in note.versions if version.is_sound()]
+
+    def close(self) -> None:
+        """Lets another process keep the file."""
+        self._lock.release()
+
+    # -- what the file holds ---------------------------------------------------------------
+
+    def is_there(self) -> bool:
+        """Whether there is a file at all."""
+        return self._fs.stat(self._place, follow=False) is not None
+
+    def current(self) -> FollowedVersion | None:
+        """The version that the file holds; None if there is no file, or something else wrote it.
+
+        Reads the file only if it is not known to be untouched.
+        """
+        there = self._identity(self._place)
+        if there is None:
+            return None
+        for version in self._known:
+            if version.identity == there:
+                return version
+        for version in self._known:
+            if self._holds(version.entry):
+                self.note(replace(version, identity=self._identity(self._place)))
+                return self._known[0]
+        return None
+
+    def _holds(self, entry: FileEntry) -> bool:
+        present = self._fs.stat(self._place)
+        if present is None or present.size != entry.size:
+            return False
+        with suppress(MvcError), open_file(self._fs, self._place, entry.path) as parsed:
+            return hash_file(parsed, entry.path).content_id == entry.content_id
+        return False
+
+    def _identity(self, place: Path) -> _Identity | None:
+        there = self._fs.stat(place, follow=False)
+        if there is None:
+            return None
+        return there.inode, there.device, there.size, there.mtime_ns, there.ctime_ns
+
+    def note(self, version: FollowedVersion, before: FollowedVersion | None = None) -> None:
+        """Remembers what the file holds, or holds soon; ``before`` until then. Durable."""
+        self._known = [version] if before is None else [version, before]
+        write_note(self._fs, self._place, Note(tuple(self._known)))
+
+    # -- the next version ------------------------------------------------------------------
+
+    def wanted(self, version: FollowedVersion) -> Wanted:
+        """What is at hand while the file holds this version, as a question for the next one."""
+        there = self._fs.stat(self.folder / _RECORDS / FOLDER) is not None
+        before = version.before if there else ()
+        return Wanted(
+            have=frozenset((version.id, *(CommitId(each.commit) for each in before))),
+            objects=tuple(sorted({id_ for each in before for id_ in each.lacks})),
+        )
+
+    def doubt(self) -> None:
+        """The next question for the current version reads the whole file."""
+        self._known = [replace(version, identity=None) for version in self._known]
+
+    def take(self, answer: Answer, asked: str, have: Container[CommitId]) -> FollowedVersion:
+        """Makes the file what is live; durable on return. ``have``: what the remote counted on.
+
+        Raises DamagedData for records that do not lead there from what the file holds, UnknownPath,
+        StorageFull, IoFailed; the old file then stays.
+        """
+        before, commit, given = self.current(), answer.commit, answer.given
+        old = before if before is not None and before.id in have else None
+        if old is not None and old.commit == commit.id:
+            for _ in given.records:
+                pass
+            self.note(replace(old, deployment=answer.deployment))
+            return self._known[0]
+        if old is None or len(have) == 1:
+            self._drop_records()
+        self._require(given.size)
+        with self._held(old) as held, self._received(given) as store:
+            graph = LooseGraph(store.snapshot, Speed())
+            kept = [] if old is None else [KeptVersion(old.commit, old.manifest, old.path)]
+            kept += old.before if old is not None and len(have) > 1 else ()
+            for each in kept:
+                graph.know(each.objects)
+                held.setdefault(Manifest.id_of(each.manifest), memoryview(each.manifest))
+            graph.know([commit.manifest])
+            recovery = Recovery(store.snapshot, graph, store.pool, held)
+            data = recovery.manifest(commit.manifest)
+            manifest = Manifest.decode(data)
+            if manifest.root != commit.root:
+                raise DamagedData(f"version {commit.id.short} has another root than its files")
+            entry = one_entry(manifest, asked or None)
+            graph.know(objects_of(entry))
+            version = FollowedVersion(
+                bytes(commit.id), bytes(entry.state_id), answer.deployment.time_ns,
+                data=commit.encoded, manifest=data, path=entry.path, asked=asked,
+                deployment=answer.deployment,
+                before=self._leading(kept, graph.reached({*objects_of(entry)}), entry.size),
+            )  # fmt: skip
+            if old is None or old.entry.content_id != entry.content_id:
+                self._write(recovery, entry, version, before)
+        if not version.before:
+            self._drop_records()
+        self.note(replace(version, identity=self._identity(self._place)))
+        return self._known[0]
+
+    def _leading(
+        self, kept: Sequence[KeptVersion], reached: Set[bytes], size: int
+    ) -> tuple[KeptVersion, ...]:
+        """Those of the versions that can be made of the new file, if the records are not many."""
+        packs = self.folder / _RECORDS / FOLDER / PACKS
+        found = (self._fs.stat(packs / name) for name in self._fs.list(packs))
+        if sum(each.size for each in found if each is not None) > max(size * _KEPT_SHARE, _KEPT):
+            return ()
+        leading, room = list[KeptVersion](), _KEPT
+        for each in kept[:_MOST_KEPT]:
+            objects = each.objects
+            lacks = objects - reached - {Manifest.id_of(each.manifest)}
+            room -= len(each.manifest)
+            if room > 0 and 2 * len(lacks) < len(objects):
+                leading.append(replace(each, lacks=tuple(sorted(map(bytes, lacks)))))
+        return tuple(leading)
+
+    def _write(
+        self,
+        recovery: Recovery,
+        entry: FileEntry,
+        version: FollowedVersion,
+        before: FollowedVersion | None,
+    ) -> None:
+        """Writes the new file beside the old one, and puts it in its place."""
+        self._require(entry.size)
+        fs, fresh = self._fs, self.folder / _NEXT
+        present = fs.stat(self._place, follow=False)
+        mode = None if present is None else present.permissions
+        fs.unlink(fresh, missing_ok=True)
+        try:
+            with fs.open_write(
+                fresh, create=True, exclusive=True, mode=0o666 if mode is None else mode
+            ) as file:
+                if mode is not None:
+                    file.set_mode(mode)
+                fill_file(recovery, entry, file)
+                file.sync()
+            self.note(replace(version, identity=self._identity(fresh)), before)
+            fs.replace(fresh, self._place)
+        except BaseException:
+            with suppress(MvcError):
+                fs.unlink(fresh, missing_ok=True)
+            raise
+        fs.sync_dir(self._place.parent)
+
+    def _require(self, size: int) -> None:
+        if (free := self._fs.free_bytes(self.folder)) < size:
+            raise StorageFull(
+                f"there is no room for a second {self.shown}: it takes {size} bytes, and {free} "
+                "are free",
+                hint="the old file stays; what is live is taken once there is room",
+            )
+
+    @contextmanager
+    def _held(self, old: FollowedVersion | None) -> Iterator[dict[bytes, Held]]:
+        """The objects that the file has, read when they are asked for."""
+        if old is None:
+            yield {}
+            return
+        entry = old.entry
+        with self._fs.open_read(self._place) as file:
+            held: dict[bytes, Held] = {
+                content.id: _InFile(file, content.offset, content.spec.nbytes)
+                for content in entry.contents
+            }
+            if entry.skeleton is not None:
+                contents = tuple(ParsedContent(c.offset, c.spec) for c in entry.contents)
+                parts = FileParts(entry.format, contents, (), entry.checks)
+                parsed = SourceFile(file, self.shown, entry.size, parts)
+                held[entry.skeleton] = memoryview(parsed.skeleton())
+            held[Manifest.id_of(old.manifest)] = memoryview(old.manifest)
+            yield held
+
+    @contextmanager
+    def _received(self, given: Slice) -> Iterator[Store]:
+        """A repository of no versions, with the records that came, and those that were kept."""
+        fs, place = LateFlushes(), self.folder / _RECORDS
+        try:
+            if fs.stat(place / FOLDER) is None:
+                fs.make_dirs(place)
+                create(fs, Clock(), place, "main", config=BARE_CONFIG)
+            with closing(Store(fs, Clock(), place / FOLDER)) as store:
+                with store.pack_writer() as packs:
+                    regions = take_records(packs, given.records, given.size)
+                    packs.sync()
+                    now = store.now_ns()
+                    store.publish(lambda: Entry("follow", now, regions=regions))
+                yield store
+        except BaseException as error:  # what came may be false, what was kept be damaged
+            self._drop_records()
+            if isinstance(error, HistoryMissing | UnsupportedFormat):
+                raise DamagedData(f"the records beside {self.shown} are damaged") from error
+            raise
+
+    def _drop_records(self) -> None:
+        place = self.folder / _RECORDS
+        present = self._fs.stat(place, follow=False)
+        if present is not None and present.is_dir:
+            self._fs.remove_tree(place)
+        elif present is not None:
+            self._fs.unlink(place)
+
+
+class _InFile(Struct, frozen=True):
+    """Bytes of a content of an open file."""
+
+    file: ReadFile
+    offset: int
+    nbytes: int
+
+    def __getitem__(self, part: slice, /) -> memoryview:
+        start, stop, _ = part.indices(self.nbytes)
+        data = memoryview(bytearray(max(0, stop - start)))
+        if self.file.read_into(self.offset + start, data) != len(data):
+            raise DamagedData(f"{printable(str(self.file.path))} became shorter")
+        return data
+
+
+def _strange() -> DamagedData:
+    return DamagedData("the remote sent something else than what is live", hint="try again later")
