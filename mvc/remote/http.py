@@ -454,9 +454,9 @@ def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectio
 
 
 def _bypasses(host: str) -> bool:
-    from urllib.request import proxy_bypass_environment  # slow to load, and seldom needed
+    from urllib.request import proxy_bypass  # slow to load, and seldom needed
 
-    return bool(proxy_bypass_environment(host))
+    return bool(proxy_bypass(host))
 
 
 def _tls(remote: Remote) -> ssl.SSLContext:
