@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from mvc.remote.remotes import Remote
 from mvc.server.tokens import Tokens
 
 __all__ = ["Serving", "door", "serving", "token"]
+
+_ENVIRONMENT = threading.Lock()
 
 
 class Serving:
@@ -93,11 +96,12 @@ def token(folder: Path, *scopes: str, name: str = "anna", days: int = 1) -> str:
 def door(url: str, text: str | None = None, **options: str) -> HttpDoor:
     """A door to a server, with a token from a file beside none."""
     remote = Remote(url, "origin", **options)
-    if text is not None:
-        os.environ["MVC_TOKEN_ORIGIN"] = text
-    try:
-        opened = open_door(remote)
-    finally:
-        os.environ.pop("MVC_TOKEN_ORIGIN", None)
+    with _ENVIRONMENT:  # threads open doors at once
+        if text is not None:
+            os.environ["MVC_TOKEN_ORIGIN"] = text
+        try:
+            opened = open_door(remote)
+        finally:
+            os.environ.pop("MVC_TOKEN_ORIGIN", None)
     assert isinstance(opened, HttpDoor)
     return opened
