@@ -42,6 +42,7 @@ from mvc.remote.slices import decode_entries
 from mvc.repo.checkout.checkout import fill_file
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.content.sources import open_file
+from mvc.repo.ownership import refuse_foreign
 from mvc.serving.note import Note, NotedVersion, folder_beside, read_note, write_note
 from mvc.serving.output import ServedOutput
 from mvc.store.format import check_features
@@ -150,6 +151,7 @@ class FollowedFile:
             present = fs.stat(each, follow=False)
             if present is not None and present.is_symlink:
                 raise WrongUsage(f"{printable(str(each))} is a symbolic link", hint=f"name {what}")
+        refuse_foreign(fs, self.folder)  # its note says what the file holds
         fs.make_dir(self.folder, exist_ok=True)
         lock = fs.lock(self.folder / _LOCK, block=False)
         if lock is None:
@@ -348,6 +350,8 @@ class FollowedFile:
         """A repository of no versions, with the records that came, and those that were kept."""
         fs, place = LateFlushes(), self.folder / _RECORDS
         try:
+            if fs.realpath(place / FOLDER) != fs.realpath(self.folder) / _RECORDS / FOLDER:
+                self._drop_records()  # a link: nothing is written to another repository
             if fs.stat(place / FOLDER) is None:
                 fs.make_dirs(place)
                 create(fs, Clock(), place, "main", config=BARE_CONFIG)

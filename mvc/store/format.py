@@ -14,6 +14,7 @@ from mvc.errors import DamagedData, ReadOnly, UnsupportedFormat
 from mvc.io.files import FileSystem
 from mvc.model import tail
 from mvc.model.commit import COMMIT_TAGS
+from mvc.model.names import printable
 from mvc.model.tail import MANIFEST_TAGS
 from mvc.store.journal.entries import ENTRY_TAGS
 
@@ -26,6 +27,7 @@ KNOWN = frozenset({
 })  # fmt: skip
 _TAGS = {"entry": ENTRY_TAGS, "commit": COMMIT_TAGS, "manifest": MANIFEST_TAGS}
 _MAX_SIZE = 4096
+_LONGEST = 200  # characters of names that are not known, as they are shown
 
 
 def format_line(features: frozenset[str] = frozenset()) -> bytes:
@@ -55,7 +57,7 @@ def check_features(features: frozenset[str]) -> frozenset[str]:
     """Returns them; UnsupportedFormat if one is unknown and asks to be refused then."""
     refused = sorted(name for name in features if _demand(name) == tail.REFUSE)
     if refused:
-        raise _newer(", ".join(refused))
+        raise _newer(printable(", ".join(refused)[:_LONGEST]))
     return features
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import time
 import warnings
@@ -18,6 +19,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import (
     Busy,
+    DubiousOwnership,
     IoFailed,
     MvcError,
     NoDeployment,
@@ -28,6 +30,8 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.fleet.follow import Followed, Following, FollowOptions
+from mvc.fleet.followed_file import FollowedFile
+from mvc.io.files import FileSystem
 from mvc.serving.follower import NotFollowing
 from mvc.serving.output import TakenOver
 from mvc.serving.reader import FileReader
@@ -291,6 +295,37 @@ def test_places_that_can_be_no_file(repo: Repository, tmp_path: Path) -> None:
             mvc.follow(url, "prod", to=tmp_path / name, once=True)
     with Following(url, "prod", tmp_path / "model.st"), pytest.raises(Busy):
         mvc.follow(url, "prod", to=tmp_path / "model.st", once=True)
+
+
+@pytest.mark.parametrize("link", ["records", "records/.mvc"])
+def test_nothing_is_written_behind_a_link(link: str, repo: Repository, tmp_path: Path) -> None:
+    """Who may write next to the file writes to no repository of the follower's user by that."""
+    to, url = tmp_path / "model.st", str(repo.root)
+    for step in (1, 2):
+        commit(repo, step)
+        mvc.follow(url, "prod", to=to, once=True)
+    beside = tmp_path / ".model.st.mvc"
+    shutil.rmtree(beside / "records", ignore_errors=True)
+    with Repository.init(tmp_path / "own") as own:
+        (beside / link).parent.mkdir(exist_ok=True)
+        (beside / link).symlink_to(own.root if link == "records" else own.root / ".mvc")
+        before = len(list(own.oplog()))
+        version = commit(repo, 3)
+        mvc.follow(url, "prod", to=to, once=True)
+        assert len(list(own.oplog())) == before and sorted(os.listdir(own.root)) == [".mvc"]
+    assert to.read_bytes() == checked_out(repo, version)
+
+
+def test_a_folder_of_another_user_is_not_believed(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its note could say that a file that was poisoned is what is live."""
+    commit(repo, 1)
+    to = tmp_path / "model.st"
+    mvc.follow(str(repo.root), "prod", to=to, once=True)
+    monkeypatch.setattr("mvc.repo.ownership.trusted_owners", lambda: frozenset({12345}))
+    with pytest.raises(DubiousOwnership):
+        FollowedFile(FileSystem(), to)
 
 
 def test_a_disk_without_room_is_named_before(

@@ -20,7 +20,14 @@ from msgspec.structs import replace
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import HistoryMissing, InvalidName, MvcError, RemoteRefused, StorageFull
+from mvc.errors import (
+    HistoryMissing,
+    InvalidName,
+    MvcError,
+    RemoteRefused,
+    StorageFull,
+    UnsupportedFormat,
+)
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
@@ -567,6 +574,14 @@ def test_who_may_not_forget_has_nothing_forgotten_later(world: World) -> None:
     low.receive(Slice(*_only([Sent(truths=Truths(START))])))
     fresh_process()
     assert states(world.source, [tip])[tip] != "state-forgotten"
+
+
+def test_what_a_newer_one_needs_is_shown_escaped_and_short(world: World) -> None:
+    forged = world.honest()
+    forged.features = frozenset({"x\x1b[31m" + "y" * 10_000})
+    with pytest.raises(UnsupportedFormat) as caught:
+        world.takes.receive(forged.slice())
+    assert "\x1b" not in caught.value.message and len(caught.value.message) < 1000
 
 
 def test_records_for_which_there_is_no_room_are_not_begun(world: World) -> None:
