@@ -68,8 +68,9 @@ LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
 _PART = 64 << 10  # of a kept answer
-_SILENCE = 60.0  # seconds in which a request's body brings at least ...
-_STRIDE = 64 << 10  # ... so many bytes, or its end
+SILENCE = 60.0
+"""Seconds in which the body of a request brings at least ``_STRIDE`` bytes, or its end."""
+_STRIDE = 64 << 10
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
 _T = TypeVar("_T")
 
@@ -249,7 +250,8 @@ class Application:
         if after is not None and head.place.chain.hex() == after:
             head = await self._news(
                 (served.name, ""), served.journal, served.head,
-                lambda head: head.place.chain.hex() != after, _seconds(request), caller=caller,
+                lambda head: head.place.chain.hex() != after, seconds=_seconds(request),
+                caller=caller,
             )  # fmt: skip
         tag = f'"{head.place.chain.hex()}"'
         if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
@@ -265,8 +267,8 @@ class Application:
         mark = await self._run(look)
         if mark == known:
             mark = await self._news(
-                (served.name, target), look, look, lambda mark: mark != known, _seconds(request),
-                caller=caller,
+                (served.name, target), look, look, lambda mark: mark != known,
+                seconds=_seconds(request), caller=caller,
             )  # fmt: skip
         if mark == known:
             return Response(status_code=304)
@@ -274,7 +276,7 @@ class Application:
 
     async def _news(
         self, key: tuple[str, str], watched: Callable[[], object], look: Callable[[], _T],
-        is_new: Callable[[_T], bool], seconds: float, *, caller: Caller,
+        is_new: Callable[[_T], bool], *, seconds: float, caller: Caller,
     ) -> _T:  # fmt: skip
         """What ``look`` returns once it is new, or after so many seconds.
 
@@ -688,7 +690,7 @@ def _seconds(request: Request) -> float:
 async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
     """The body as it comes. Raises Denied for a longer one, and for one that hardly goes on."""
     stream, now = aiter(request.stream()), time.monotonic
-    stride, patience = _STRIDE, _SILENCE
+    stride, patience = _STRIDE, SILENCE
     while True:
         begun = now()
         try:
@@ -702,7 +704,7 @@ async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
         limit -= len(chunk)
         stride -= len(chunk)
         if stride <= 0:
-            stride, patience = _STRIDE, _SILENCE
+            stride, patience = _STRIDE, SILENCE
         if limit < 0:
             raise Denied(413, RemoteRefused("the body of a request is too long"))
         yield chunk

@@ -584,7 +584,7 @@ def test_a_body_with_two_ends_is_refused(served: tuple[Path, Serving]) -> None:
 
 
 def test_a_body_that_hardly_goes_on_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "_SILENCE", 0.5)
+    monkeypatch.setattr(app, "SILENCE", 0.5)
     text = token(folder, *SCOPES)
     line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
     application = Application(Repositories(FileSystem(), folder), holders(folder))
