@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
@@ -192,8 +193,30 @@ IMPORTED = "import sys, mvc.server.stdio, mvc.remote.push, mvc.remote.ssh; print
 
 
 def test_a_start_imports_only_what_a_question_needs() -> None:
-    """At both ends of ssh: numpy, coders, maintenance and urllib3 come while the other end works."""
+    """At both ends of ssh the rest is imported while the other end is at work."""
     line = [sys.executable, "-c", IMPORTED]
     modules = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
     late = {"numpy", "urllib3", "mvc.remote.receiver", "mvc.remote.sender", "mvc.maintenance.gc"}
     assert late.isdisjoint(modules)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b'{"identity":"AAAA","place":{"sequence":1e400,"chain":""}}',
+        b'{"identity":"AAAA","place":{"sequence":999999999999999999999999,"chain":""}}',
+        b'{"identity":"AAAA","place":{"sequence":-1,"chain":""}}',
+        b'{"identity":"AAAA","place":{"sequence":1,"chain":"","seen":-99999999999999999999}}',
+        b'{"identity":"","place":{"sequence":1,"chain":""},"kept":["AAAA"]}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_forged_place_is_a_lost_one(repo: Repository, tmp_path: Path, forged: bytes) -> None:
+    Repository.init(tmp_path / "server", bare=True).close()
+    repo.commit({"w": np.zeros(3)})
+    repo.remotes.add("origin", tmp_path / "server")
+    repo.push()
+    for name in ("place", "pushed"):
+        (repo.root / ".mvc/remotes/origin" / name).write_bytes(forged)
+    assert not repo.fetch().versions
+    assert not repo.push().versions
