@@ -453,7 +453,7 @@ def test_who_uploads_slowly_leaves_places_to_others(folder: Path, source: Reposi
 def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
     folder: Path, source: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FileSystem, "free_space", lambda *_: (60 << 20, 1000 << 20))
+    monkeypatch.setattr(FileSystem, "free_bytes", lambda *_: 40 << 20)
     text, uploads = token(folder, *SCOPES), folder / "models/.mvc/uploads"
     application = Application(Repositories(FileSystem(), folder), holders(folder))
     with in_this_process(application) as url:
