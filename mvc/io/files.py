@@ -345,12 +345,6 @@ class FileSystem:
         """Whether other hosts may share the file system under ``path``."""
         return mounts.is_network(mounts.type_of(path))
 
-    def free_space(self, path: Path) -> tuple[int, int]:
-        """The bytes that this user may still write under ``path``, and those of the disk."""
-        with translate(path, "inspect the disk of"):
-            disk = os.statvfs(path)
-        return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-
     # -- several steps -----------------------------------------------------------------
 
     def make_dirs(self, path: Path, *, within: Path | None = None) -> None:

@@ -411,7 +411,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
         prefix = quote(unquote(parts.path.rstrip("/")))
         secure = parts.scheme == "https" or is_here(remote.url)
         if parts.scheme == "https":
-            pool = HTTPSConnectionPool(host, port, maxsize=2, ssl_context=_tls(remote))
+            pool = _tls_pool(host, port, _tls(remote))
         else:
             pool = HTTPConnectionPool(host, port, maxsize=2)
     token = read_token(fs, remote)
@@ -431,6 +431,31 @@ def _login(remote: Remote) -> str:
     if is_here(remote.url) and not remote.name:
         return f"{ask}; a token goes with a name: 'mvc remote add NAME URL', then MVC_TOKEN_NAME"
     return f"{ask}, and set {variable_of(remote)}, or '-o token_file=FILE'"
+
+
+def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectionPool:
+    """Connections to a server, through the proxy that HTTPS_PROXY names, if NO_PROXY allows it.
+
+    A proxy sees the host and encrypted bytes: TLS goes through it to the server.
+    """
+    proxy = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
+    if not proxy or _bypasses(host):
+        return HTTPSConnectionPool(host, port, maxsize=2, ssl_context=tls)
+    try:
+        user = urllib3.util.parse_url(proxy).auth
+        login = urllib3.make_headers(proxy_basic_auth=user) if user else None
+        through = urllib3.ProxyManager(proxy, proxy_headers=login, maxsize=2, ssl_context=tls)
+        return through.connection_from_host(host, port, "https")
+    except (urllib3.exceptions.HTTPError, ValueError) as error:  # its text may hold a password
+        raise WrongUsage(
+            "the variable HTTPS_PROXY names no proxy", hint="HTTPS_PROXY=http://HOST:PORT"
+        ) from error
+
+
+def _bypasses(host: str) -> bool:
+    from urllib.request import proxy_bypass  # slow to load, and seldom needed
+
+    return bool(proxy_bypass(host))
 
 
 def _tls(remote: Remote) -> ssl.SSLContext:

@@ -155,7 +155,7 @@ def receive(
     check_features(given.features)
     check_moves(scopes, given.moves)
     drafts = _drafts(context, decode_entries(given.head), given.size, local=local)
-    if given.size > (room := store.fs.free_space(store.folder)[0]):
+    if given.size > (room := store.fs.free_bytes(store.folder)):
         raise StorageFull(
             f"a slice of {given.size} bytes was to come, and the disk here has {room} left",
             hint="make room, then run it again: what was received whole stays",

@@ -21,7 +21,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from typing import TypeVar
@@ -37,6 +37,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.clock import Clock
+from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
@@ -49,7 +50,8 @@ from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 
 PROOFS = 4
-"""Slices that are proven and published at once; more are asked to come later."""
+"""Slices that are proven and published, or wait for it; more are asked to come later."""
+_PROCESSORS = 4  # for each proof that runs
 SENDS = 16
 """Answers with slices at once."""
 WORKING = 8
@@ -145,7 +147,10 @@ class Application:
         self._watched, self._readers = map(_Places, (WATCHES, READERS))
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
-        self._long = ThreadPoolExecutor(PROOFS + WORKING, thread_name_prefix="mvc-slices")
+        self._long = ThreadPoolExecutor(WORKING, thread_name_prefix="mvc-slices")
+        # A proof keeps all processors busy, and takes memory: the others wait for their turn.
+        proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
+        self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
         self._watches: dict[tuple[str, str], _Watch] = {}
         self._answers = Answers()
         self._gather, self._gatherings = gather, dict[str, Gathering]()
@@ -167,6 +172,7 @@ class Application:
         """Ends its threads and closes the repositories."""
         self._short.shutdown()
         self._long.shutdown()
+        self._proving.shutdown()
         self._repositories.close()
 
     # -- around a request ----------------------------------------------------------------
@@ -337,7 +343,8 @@ class Application:
     async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
         while True:
-            async with aclosing(self._working(partial(next, given, b""))) as parts:
+            work = partial(next, given, b"")
+            async with aclosing(self._working(self._long, work)) as parts:
                 async for part in parts:
                     if not part:
                         yield wire.frame(wire.END)
@@ -399,12 +406,14 @@ class Application:
             at += len(part)
             yield wire.frame(wire.DATA, part)
 
-    async def _working(self, function: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
+    async def _working(
+        self, executor: Executor, function: Callable[[], bytes]
+    ) -> AsyncGenerator[bytes, None]:
         """What a function returns that runs in a thread; before it, frames that say 'at work'.
 
         Whatever becomes of the answer, the function has ended when this has.
         """
-        running = asyncio.get_running_loop().run_in_executor(self._long, function)
+        running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
             async for row in _patiently(partial(asyncio.wait, {running})):
                 yield row
@@ -475,7 +484,7 @@ class Application:
                 if name == served.name:
                     watch.hint.set()
 
-        return _Frames(self._working(publish), ended)
+        return _Frames(self._working(self._proving, publish), ended)
 
     async def _reported(
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]

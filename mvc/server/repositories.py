@@ -23,7 +23,7 @@ from mvc.store.store import FOLDER
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
-"""Bytes of a disk that no upload takes; of a small one a twentieth."""
+"""Bytes of a disk that no upload takes; a quarter of what is free, if that is less."""
 _DEEPEST = 8
 _LOOKS = 1000  # folders in which a repository is looked for
 _OPEN = 64
@@ -115,8 +115,8 @@ class Served:
                         f"it has {used}, and {size} more were to come",
                         hint="its owner can run 'mvc forget' and 'mvc gc' there, or raise --quota",
                     )
-            free, disk = self._fs.free_space(self.folder)
-            if promised + size > free - min(disk // 20, RESERVE):
+            free = self._fs.free_bytes(self.folder)
+            if promised + size > free - min(free // 4, RESERVE):
                 raise StorageFull(
                     f"the disk of the server is nearly full, and {size} bytes more were to come",
                     hint="its owner makes room there",

@@ -6,19 +6,29 @@ import contextlib
 import errno
 import re
 import resource
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import trustme
 
 from mvc.api.repository import Repository
-from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.errors import (
+    MvcError,
+    RefConflict,
+    RemoteRefused,
+    RemoteUnreachable,
+    StorageFull,
+    WrongUsage,
+)
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
 from mvc.remote import slices, wire
@@ -108,6 +118,54 @@ def test_what_is_pushed_over_tls_comes_back(
             move(opened, copy, "heads/main")
             assert content(copy) == content(source)
     assert content(folder / "models") == content(source)
+
+
+class Tunnel(BaseHTTPRequestHandler):
+    """A proxy that leads to where CONNECT says."""
+
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_CONNECT(self) -> None:
+        self.asked.append((self.path, self.headers["Proxy-Authorization"]))
+        host, _, port = self.path.rpartition(":")
+        with socket.create_connection((host, int(port))) as there:
+            self.send_response(200)
+            self.end_headers()
+            ways = {self.connection: there, there: self.connection}
+            while data := (ready := select.select(list(ways), [], [])[0][0]).recv(1 << 16):
+                ways[ready].sendall(data)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_proxy_leads_to_the_server(
+    folder: Path, source: Repository, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = token(folder, *SCOPES)
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Tunnel)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    for name in ("https_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:word@127.0.0.1:{proxy.server_port}")
+    with serving(folder, *authority.issue()) as server:
+        opened = door(f"{server.url}/models", text, ca_file=authority.file)
+        assert move(source, opened, "heads/main") == ("heads/main",)
+        assert set(Tunnel.asked) == {(f"127.0.0.1:{server.port}", "Basic bWU6d29yZA==")}
+        Tunnel.asked.clear()
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        door(f"{server.url}/models", text, ca_file=authority.file).head()
+        assert Tunnel.asked == []
+        monkeypatch.delenv("NO_PROXY")
+        proxy.shutdown()
+        proxy.server_close()
+        with pytest.raises(RemoteUnreachable) as away:
+            door(f"{server.url}/models", text, ca_file=authority.file).head()
+        assert "word" not in f"{away.value} {away.value.hint}"
+        monkeypatch.setenv("HTTPS_PROXY", "nonsense://me:word@there")
+        with pytest.raises(WrongUsage, match="names no proxy"):
+            door(f"{server.url}/models", text, ca_file=authority.file)
 
 
 def test_certificates_are_verified(folder: Path, authority: Authority, tmp_path: Path) -> None:
@@ -453,7 +511,7 @@ def test_who_uploads_slowly_leaves_places_to_others(folder: Path, source: Reposi
 def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
     folder: Path, source: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(FileSystem, "free_space", lambda *_: (60 << 20, 1000 << 20))
+    monkeypatch.setattr(FileSystem, "free_bytes", lambda *_: 40 << 20)
     text, uploads = token(folder, *SCOPES), folder / "models/.mvc/uploads"
     application = Application(Repositories(FileSystem(), folder), holders(folder))
     with in_this_process(application) as url:

@@ -57,8 +57,9 @@ def serving(
     *arguments: object,
     address: str = "127.0.0.1:0",
     variables: Mapping[str, str] | None = None,
+    patience: float = 30,
 ) -> Iterator[Serving]:
-    """Serves ``folder`` while the block runs."""
+    """Serves ``folder`` while the block runs. ``patience``: seconds until it must answer."""
     log = folder.with_name(f"{folder.name}.log")
     command = [sys.executable, "-P", "-m", "mvc", "serve", folder, "--listen", address, *arguments]
     with log.open("wb") as stderr:
@@ -69,20 +70,20 @@ def serving(
             cwd=folder,
         )
     try:
-        yield Serving(process, _url(process, log), log)
+        yield Serving(process, _url(process, log, patience), log)
     finally:
         process.kill()
         process.wait()
 
 
-def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+def _url(process: subprocess.Popen[bytes], log: Path, patience: float) -> str:
     from tests.waiting import until
 
     def said() -> re.Match[str] | None:
         assert process.poll() is None, log.read_text()
         return re.search(r"^serving .* at (\S+)$", log.read_text(), re.MULTILINE)
 
-    until(lambda: said() is not None, 30)
+    until(lambda: said() is not None, patience)
     found = said()
     assert found is not None
     return found[1]
