@@ -30,6 +30,17 @@ def tell_of_fetch(session: Session, done: Transferred, url: str) -> None:
             f"{held}: forgotten by name at {printable(done.remote)}, and kept here for now, "
             "because HEAD or a version without weights stands on it"
         )
+    forgotten = listed([id_.short for id_ in done.forgotten], 10)
+    if done.forgotten:
+        session.out.note(
+            f"{forgotten}: forgotten by name at {printable(done.remote)}, and from now on here"
+        )
+    if done.kept:
+        kept = [id_.short for id_ in done.kept]
+        session.out.warn(
+            f"{listed(kept, 10)}: forgotten by name at {printable(done.remote)}, and kept here: "
+            f"'mvc forget {kept[0]}' forgets one here, too"
+        )
 
 
 def tell_of_push(session: Session, done: Pushed, url: str, *, dry_run: bool = False) -> None:

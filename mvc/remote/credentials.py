@@ -1,7 +1,9 @@
 """Tokens of this machine: from the environment or a private file, never from a URL.
 
-``MVC_TOKEN_ORIGIN`` is the token for the remote ``origin``. What is no token in form is never
-sent anywhere, so that no other secret goes out by a wrong path.
+``MVC_TOKEN_AT_GPU_LAB`` is the token for the host ``gpu.lab``, whatever remote leads there. A name
+of a remote is no proof of where it leads, so ``MVC_TOKEN_ORIGIN``, the token for the remote
+``origin``, leaves this machine by no way. What is no token in form is never sent anywhere, so that
+no other secret goes out by a wrong path.
 """
 
 from __future__ import annotations
@@ -9,30 +11,44 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from mvc.errors import InvalidConfig
 from mvc.io.files import FileSystem
 from mvc.io.process import trusted_owners
 from mvc.model.names import printable
-from mvc.remote.remotes import Remote
+from mvc.remote.remotes import DEFAULT, Remote
 from mvc.repo.config import TOKEN
 
 FORM = re.compile(r"mvc_[A-Za-z0-9_-]{43}")
 """256 bits in base64url."""
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
+_OTHER = re.compile(r"[^A-Z0-9_]")
 _BY_OTHERS = 0o077
 _LONGEST = 1024
 
 
-def variable_of(name: str) -> str:
-    """The environment variable of the token for the remote ``name``."""
-    return TOKEN + re.sub(r"[^A-Z0-9]", "_", name.upper())
+def variable_of(remote: Remote) -> str:
+    """The environment variable of the token for a remote: by its host, or on this machine its name.
+
+    No two hosts share one: ``.`` and ``:`` are ``_``, ``-`` is ``__``.
+    """
+    if is_here(remote.url):
+        return TOKEN + _OTHER.sub("_", (remote.name or DEFAULT).upper())
+    host = urlsplit(remote.url).netloc.upper().replace("_", "___").replace("-", "__")
+    return f"{TOKEN}AT_{_OTHER.sub('_', host)}"
+
+
+def is_here(url: str) -> bool:
+    """Whether a server is on this machine: at a socket, or the loopback interface."""
+    return url.startswith("unix:") or _LOOPBACK.fullmatch(urlsplit(url).hostname or "") is not None
 
 
 def read_token(fs: FileSystem, remote: Remote) -> str | None:
     """The token for a remote, if there is one. Raises InvalidConfig, without a word of it."""
-    if remote.name and (text := os.environ.get(variable_of(remote.name))) is not None:
-        where = variable_of(remote.name)
-    elif remote.token_file:
+    where, is_named = variable_of(remote), bool(remote.name) or not is_here(remote.url)
+    text = os.environ.get(where) if is_named else None
+    if text is None and remote.token_file:
         path = Path(remote.token_file).expanduser()
         where = printable(str(path))
         facts = fs.stat(path)
@@ -44,7 +60,7 @@ def read_token(fs: FileSystem, remote: Remote) -> str | None:
                 hint=f"chmod 600 {where}",
             )
         text = fs.read_bytes(path, _LONGEST).decode("ascii", "replace")
-    else:
+    if text is None:
         return None
     if FORM.fullmatch(text.strip()) is None:
         raise InvalidConfig(

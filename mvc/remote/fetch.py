@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -32,7 +33,7 @@ from mvc.remote.places import (
     tips_of,
 )
 from mvc.remote.remotes import Remote, states_of
-from mvc.remote.slices import decode_entries
+from mvc.remote.slices import Sent, decode_entries, encode_entries
 from mvc.remote.transfer import (
     NOTHING,
     Change,
@@ -48,6 +49,7 @@ from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, branches, remote_refs, tags
 from mvc.types import Progress
 
+_NAMED = 10_000  # versions that are kept though a remote has forgotten them, as they are remembered
 _NEAR = 64  # versions back in which a state is looked for that a delta may start from
 
 
@@ -98,26 +100,37 @@ def fetch_from(
     told = known_place(context, remote, REPORTS) if wanted.reports else known
     planned = [*_planned(context, remote, head), *(_gone(context, remote, head) if prune else ())]
     work = _Fetch(context, remote, door, identity=head.identity, progress=progress)
-    if told is None or told.place != head.place or not _all_here(context, planned):
+    buried, after = by_name(context.fresh()), None if told is None else told.place
+    if known is not None:
+        work.kept.update(dict.fromkeys(map(CommitId, known.kept)))
+    if told is not None and {*told.passed} - {*remote.disbelieved}:  # it is believed by now
+        after = None
+    if after != head.place or not _all_here(context, planned):
         have = remote_refs(context, remote.name) or [*branches(context), *tags(context)]
         work.run(
             replace(
                 wanted,
-                after=None if told is None else told.place,
+                after=after,
                 have=frozenset(ref.commit for ref in have),
-                without=by_name(context.fresh()),
+                without=buried,
             ),
             [update for update in planned if not _waits(update)],
         )
     updates = [done for each in planned if (done := _settled(context, remote, each)) is not None]
     work.move(updates)
-    now = KnownPlace(head.identity, work.place or head.place)
+    now = work.known(work.place or head.place)
     if now != known:
         keep_place(context, remote, FETCHED, now)
     if wanted.reports and now != told:
         keep_place(context, remote, REPORTS, now)
     _note_told(context, remote, head, before, brought=work.tally.versions)
-    return work.tally.total(updates)
+    tally = work.tally
+    forgotten = by_name(context.fresh()) - buried - tally.versions if tally.operations else ()
+    return replace(
+        tally.total(updates),
+        forgotten=tuple(id_ for id_ in sorted(forgotten) if context.store.has_commit(id_)),
+        kept=tuple(map(CommitId, now.kept)),
+    )
 
 
 def fetch_states(
@@ -269,6 +282,15 @@ class _Fetch:
         self._identity = identity
         self.tally = Tally(remote, progress)
         self.place: Place | None = None
+        self.kept: dict[CommitId, None] = {}
+
+    def known(self, place: Place) -> KnownPlace:
+        """What is remembered of the remote, if it was read up to ``place``."""
+        context, remote = self._context, self._remote
+        here = (id_ for id_ in self.kept if not remote.tombstones and context.store.has_commit(id_))
+        whole = (bytes(id_) for id_ in here if availability.forgotten(context, id_) is None)
+        kept = tuple(islice(whole, _NAMED))
+        return KnownPlace(self._identity, place, passed=remote.disbelieved, kept=kept)
 
     def run(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> None:
         """Takes what is wanted, and moves each ref with the first slice that leads to it."""
@@ -284,6 +306,9 @@ class _Fetch:
         with closing(_closable(self._door.send(wanted))) as slices:
             for each in slices:
                 entries = decode_entries(each.head)
+                if self._remote.disbelieved:
+                    entries = tuple(map(self._believed, entries))
+                    each = replace(each, head=encode_entries(entries))
                 lacks = {
                     id_ for id_ in versions_in(entries) if not self._context.store.has_commit(id_)
                 }
@@ -317,13 +342,22 @@ class _Fetch:
 
         return receive(self._context, given, local=True)
 
+    def _believed(self, sent: Sent) -> Sent:
+        """What was sent, without what is not believed of this remote."""
+        if sent.truths is None:
+            return sent
+        if not self._remote.tombstones:
+            self.kept.update((CommitId(each.commit), None) for each in sent.truths.tombstones)
+        passed = dict.fromkeys(self._remote.disbelieved, ())
+        return replace(sent, truths=replace(sent.truths, **passed))
+
     def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
         return id_ is None or id_ in coming or self._context.store.has_commit(id_)
 
     def _keep(self, place: Place | None) -> None:
         if place is not None:
             self.place = place
-            keep_place(self._context, self._remote, FETCHED, KnownPlace(self._identity, place))
+            keep_place(self._context, self._remote, FETCHED, self.known(place))
 
 
 def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:

@@ -30,7 +30,7 @@ from mvc.errors import Busy, MvcError, RemoteRefused, RemoteUnreachable, WrongUs
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.remote import slices, wire
-from mvc.remote.credentials import read_token, variable_of
+from mvc.remote.credentials import is_here, read_token, variable_of
 from mvc.remote.door import Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.remotes import Remote
 from mvc.remote.wire import Broken
@@ -48,7 +48,6 @@ _LONGEST_PAUSE = 60.0
 _LEFT_OVER = 1 << 16
 _CUT_STATUS = re.compile(r"H(T(T(P/?)?)?)?|HTTP/1(\.([01]( \d{0,2})?)?)?")
 """The first line of an answer, when the connection was cut in it."""
-_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 
 Explain = Callable[[BaseException], MvcError]
 """Makes the error that the user sees of one that a connection had."""
@@ -410,9 +409,9 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
         if not host:
             raise WrongUsage(f"{shown} names no host", hint="https://HOST/NAME")
         prefix = quote(unquote(parts.path.rstrip("/")))
-        secure = parts.scheme == "https" or _LOOPBACK.fullmatch(host) is not None
+        secure = parts.scheme == "https" or is_here(remote.url)
         if parts.scheme == "https":
-            pool = HTTPSConnectionPool(host, port, maxsize=2, ssl_context=_tls(remote))
+            pool = _tls_pool(host, port, _tls(remote))
         else:
             pool = HTTPConnectionPool(host, port, maxsize=2)
     token = read_token(fs, remote)
@@ -429,9 +428,34 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
 
 def _login(remote: Remote) -> str:
     ask = "ask who runs it for one ('mvc serve token add')"
-    if not remote.name:
+    if is_here(remote.url) and not remote.name:
         return f"{ask}; a token goes with a name: 'mvc remote add NAME URL', then MVC_TOKEN_NAME"
-    return f"{ask}, and set {variable_of(remote.name)}, or '-o token_file=FILE' of the remote"
+    return f"{ask}, and set {variable_of(remote)}, or '-o token_file=FILE'"
+
+
+def _tls_pool(host: str, port: int | None, tls: ssl.SSLContext) -> HTTPConnectionPool:
+    """Connections to a server, through the proxy that HTTPS_PROXY names, if NO_PROXY allows it.
+
+    A proxy sees the host and encrypted bytes: TLS goes through it to the server.
+    """
+    proxy = os.environ.get("https_proxy") or os.environ.get("HTTPS_PROXY")
+    if not proxy or _bypasses(host):
+        return HTTPSConnectionPool(host, port, maxsize=2, ssl_context=tls)
+    try:
+        user = urllib3.util.parse_url(proxy).auth
+        login = urllib3.make_headers(proxy_basic_auth=user) if user else None
+        through = urllib3.ProxyManager(proxy, proxy_headers=login, maxsize=2, ssl_context=tls)
+        return through.connection_from_host(host, port, "https")
+    except (urllib3.exceptions.HTTPError, ValueError) as error:  # its text may hold a password
+        raise WrongUsage(
+            "the variable HTTPS_PROXY names no proxy", hint="HTTPS_PROXY=http://HOST:PORT"
+        ) from error
+
+
+def _bypasses(host: str) -> bool:
+    from urllib.request import proxy_bypass  # slow to load, and seldom needed
+
+    return bool(proxy_bypass(host))
 
 
 def _tls(remote: Remote) -> ssl.SSLContext:

@@ -24,17 +24,22 @@ REPORTS = "reports"
 PUSHED = "pushed"
 """Up to where the remote has what this repository's own journal says."""
 _MOST = 1 << 20  # bytes of such a file
+_MOST_ENTRIES = 1 << 62
 
 
 class KnownPlace(Struct, frozen=True):
     """A place in a journal, in dealings with the repository of this identity.
 
-    ``tips``: where its branches and tags were after the last push.
+    ``tips``: where its branches and tags were after the last push. ``passed``: what
+    was said there and not believed (``Remote.disbelieved``). ``kept``: versions of which it was not
+    believed that they are forgotten by name.
     """
 
     identity: bytes
     place: Place
     tips: tuple[bytes, ...] = ()
+    passed: tuple[str, ...] = ()
+    kept: tuple[bytes, ...] = ()
 
     def after(self, place: Place, tips: Iterable[CommitId]) -> KnownPlace:
         """With another place, and where the refs are by then."""
@@ -63,7 +68,10 @@ def known_place(context: Context, remote: Remote, name: str) -> KnownPlace | Non
         return None
     with suppress(IoFailed, msgspec.MsgspecError, ValueError):
         data = context.store.fs.read_bytes(remote.folder(context) / name, _MOST)
-        return msgspec.json.decode(data, type=KnownPlace)
+        known = msgspec.json.decode(data, type=KnownPlace)
+        numbers = known.place.sequence, known.place.seen
+        kept = all(len(id_) == DIGEST_SIZE for id_ in known.kept)
+        return known if kept and all(0 <= each < _MOST_ENTRIES for each in numbers) else None
     return None
 
 

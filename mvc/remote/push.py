@@ -572,7 +572,9 @@ class _Push:
         read = known_place(context, remote, FETCHED)
         was_read = head.place.sequence == 1 if read is None else read.place == head.place
         if self._alone and was_read:  # what was written there since is from here
-            keep_place(context, remote, FETCHED, KnownPlace(self._identity, self._end))
+            known = read or KnownPlace(self._identity, self._end)
+            known = replace(known, identity=self._identity, place=self._end)
+            keep_place(context, remote, FETCHED, known)
 
 
 class _ByValue:

@@ -17,6 +17,7 @@ from mvc.errors import (
     Busy,
     DamagedData,
     HistoryMissing,
+    StorageFull,
     UnknownRevision,
     WeightsDropped,
 )
@@ -144,8 +145,8 @@ def receive(
     records go to packs of their own. ``scopes``: what the sender may do, without any everything.
     Raises DamagedData for what is not what its name says, RemoteRefused for what is dated more
     than a day ahead or needs another scope, HistoryMissing for a version whose parents are
-    unknown, RefConflict, StateForgotten, UnsupportedFormat, Busy; nothing of the slice is visible
-    then.
+    unknown, RefConflict, StateForgotten, StorageFull, UnsupportedFormat, Busy; nothing of the slice
+    is visible then.
     """
     store = context.store
     store.now_ns()
@@ -154,6 +155,11 @@ def receive(
     check_features(given.features)
     check_moves(scopes, given.moves)
     drafts = _drafts(context, decode_entries(given.head), given.size, local=local)
+    if given.size > (room := store.fs.free_bytes(store.folder)):
+        raise StorageFull(
+            f"a slice of {given.size} bytes was to come, and the disk here has {room} left",
+            hint="make room, then run it again: what was received whole stays",
+        )
     try:
         with store.pack_writer(fresh=fresh) as packs:
             _take_records(store.graph, packs, given.records, drafts)

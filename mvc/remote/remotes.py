@@ -54,15 +54,19 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """A remote, under its name in this repository; the name is empty for a plain URL.
 
     ``lazy``: a missing state is fetched when a command asks for it. ``data``: whether the contents
-    of data sets are pushed. ``nodes``: whether ``fetch`` brings what nodes report. ``states``:
-    whose states it brings (``states_of``). ``token_file`` (of mode 0600) and ``ca_file`` are for
-    https, ``program`` is mvc at the other end of ssh, ``endpoint`` and ``region`` are of buckets.
+    of data sets are pushed. ``tombstones``: whether what is forgotten by name there is so here as
+    well; ``deployments``: whether what is deployed or retracted there is. ``nodes``: whether
+    ``fetch`` brings what nodes report. ``states``: whose states it brings (``states_of``).
+    ``token_file`` (of mode 0600) and ``ca_file`` are for https, ``program`` is mvc at the other end
+    of ssh, ``endpoint`` and ``region`` are of buckets.
     """
 
     url: str
     name: str = ""
     lazy: bool = False
     data: bool = True
+    tombstones: bool = True
+    deployments: bool = True
     nodes: bool = False
     states: str = "all"
     token_file: str = ""
@@ -85,6 +89,12 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     def typed(self) -> str:
         """What names it behind a command: nothing for ``origin``, which is the default."""
         return "" if self.name == DEFAULT else f" {self.name or self.url}"
+
+    @property
+    def disbelieved(self) -> tuple[str, ...]:
+        """The fields of truths that a fetch from it passes over."""
+        forgotten = () if self.tombstones else ("tombstones",)
+        return forgotten if self.deployments else (*forgotten, "deployments", "retractions")
 
     def folder(self, context: Context) -> Path:
         """Its folder in ``.mvc``, which is made; everything in it may be lost."""
@@ -145,8 +155,8 @@ def normalised(url: str, cwd: Path) -> str:
     if at and (":" in before or scheme != "ssh"):
         raise WrongUsage(
             f"a URL holds no password and no token: {scheme}://...@{authority.rpartition('@')[2]}",
-            hint="a token is read from the variable MVC_TOKEN_NAME, with the name of the remote, "
-            "or from a file of mode 0600; ssh asks its agent",
+            hint="a token is read from the variable MVC_TOKEN_AT_HOST, with the name of the "
+            "host, or from a file of mode 0600; ssh asks its agent",
         )
     port = re.search(r":([0-9]+)$", authority)
     is_port = port is None or 0 < int(port[1]) <= _MOST_PORTS

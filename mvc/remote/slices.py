@@ -147,6 +147,21 @@ def written_size(given: Slice) -> int:
     return len(given.head) + given.size
 
 
+def whole_size(start: bytes) -> int | None:
+    """Bytes of the slice that begins so; None if that is too little to know. Raises DamagedData."""
+    if len(start) < _PREFIX.size:
+        return None
+    head_size, tail_size, size = _sizes(start[: _PREFIX.size])
+    return _PREFIX.size + head_size + tail_size + size + DIGEST_SIZE
+
+
+def _sizes(start: bytes) -> tuple[int, int, int]:
+    magic, head_size, tail_size, size = _PREFIX.unpack(start)
+    if magic != _MAGIC or head_size > MAX_HEAD or tail_size > MAX_HEAD or size > _MAX_RECORDS:
+        raise DamagedData("what was received does not begin as a slice")
+    return head_size, tail_size, size
+
+
 def read(source: Callable[[int], Bytes]) -> Slice | None:
     """The next slice of a stream; None at its end. Raises DamagedData.
 
@@ -156,9 +171,7 @@ def read(source: Callable[[int], Bytes]) -> Slice | None:
     start = _exactly(source, _PREFIX.size, ends=True)
     if not start:
         return None
-    magic, head_size, tail_size, size = _PREFIX.unpack(start)
-    if magic != _MAGIC or head_size > MAX_HEAD or tail_size > MAX_HEAD or size > _MAX_RECORDS:
-        raise DamagedData("what was received does not begin as a slice")
+    head_size, tail_size, size = _sizes(start)
     head, tail = _exactly(source, head_size), _exactly(source, tail_size)
     try:
         said = _wire.decode(tail)

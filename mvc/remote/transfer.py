@@ -39,8 +39,9 @@ class RefUpdate(Struct, frozen=True):
 class Transferred(Struct, frozen=True):
     """``versions`` and ``operations`` that came or went, or would, and their ``bytes``.
 
-    ``held``: versions that were forgotten by name at the sender and are kept at the receiver for
-    now, because something stands on them.
+    Of versions that were forgotten by name at the sender, ``held`` are kept at the receiver for
+    now, because something stands on them. A fetch also names those that are ``forgotten`` here from
+    now on, and those that are ``kept``, because ``tombstones`` of the remote is false.
     """
 
     remote: str
@@ -49,6 +50,8 @@ class Transferred(Struct, frozen=True):
     operations: int = 0
     bytes: int = 0
     held: tuple[CommitId, ...] = ()
+    forgotten: tuple[CommitId, ...] = ()
+    kept: tuple[CommitId, ...] = ()
 
     @property
     def is_news(self) -> bool:

@@ -309,9 +309,12 @@ class _Proof:
     def _all_coded(
         self, walks: Sequence[tuple[PathStep, Path, memoryview]], done: set[int]
     ) -> list[bytes]:
-        """By several threads, unless starting them takes longer than the work."""
-        if sum(len(out) for _, _, out in walks) < _LITTLE:
-            return [self._coded(*walk, done=id(walk[2]) in done) for walk in walks]
+        """By several threads, one by its chunks, unless starting them takes longer."""
+        little = sum(len(out) for _, _, out in walks) < _LITTLE
+        if little or len(walks) == 1:
+            return [
+                self._coded(*walk, done=id(walk[2]) in done, parallel=not little) for walk in walks
+            ]
         return _all(
             [self._pool.submit(self._coded, *walk, done=id(walk[2]) in done) for walk in walks]
         )
@@ -334,13 +337,16 @@ class _Proof:
         held = self._held.get((path.origin, start))
         return self._made[path.origin][start : start + PIECE] if held is None else held
 
-    def _coded(self, step: PathStep, path: Path, out: memoryview, *, done: bool) -> bytes:
+    def _coded(
+        self, step: PathStep, path: Path, out: memoryview, *, done: bool, parallel: bool = False
+    ) -> bytes:
         """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
         if not done:
-            self._recovery.walk(path, out, self._origin(path, step.member.start))
-        return self._hashed(step.member, out)
+            origin = self._origin(path, step.member.start)
+            self._recovery.walk(path, out, origin, parallel=parallel)
+        return self._hashed(step.member, out, parallel=parallel)
 
-    def _hashed(self, member: Member, out: memoryview) -> bytes:
+    def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
         """The id of an object of one piece; of a larger one the hash of the piece."""
         if member.kind == MANIFEST:
             return Manifest.id_of(bytes(out))
@@ -348,10 +354,10 @@ class _Proof:
         if spec is None:
             raise DamagedData(f"object {member.id.hex()[:10]} belongs to no version")
         if member.start == 0 and len(out) == spec.nbytes:
-            return blob_id(spec, out)
+            return blob_id(spec, out, parallel=parallel)
         if (member.start, len(out)) not in pieces(spec):
             raise _wrong(member.id)
-        return blake3(out).digest()
+        return blake3(out, max_threads=blake3.AUTO if parallel else 1).digest()
 
     def _note(self, member: Member, out: memoryview, digest: bytes) -> None:
         spec = self._specs.get(member.id)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -20,8 +21,8 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import ExitStack, aclosing, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -34,8 +35,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from mvc.errors import MvcError, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.errors import DamagedData, MvcError, RemoteRefused, RemoteUnreachable, StorageFull
 from mvc.io.clock import Clock
+from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
@@ -48,9 +50,12 @@ from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 
 PROOFS = 4
-"""Slices that are proven and published at once; more are asked to come later."""
-SENDS = 8
+"""Slices that are proven and published, or wait for it; more are asked to come later."""
+_PROCESSORS = 4  # for each proof that runs
+SENDS = 16
 """Answers with slices at once."""
+WORKING = 8
+"""Answers that are worked on at once, of those."""
 READERS = 256
 """Kept answers that are sent at once; others wait for their turn."""
 UPLOADS = 64
@@ -63,7 +68,8 @@ LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
 _PART = 64 << 10  # of a kept answer
-_SILENCE = 60.0  # seconds without a byte of a request's body
+_SILENCE = 60.0  # seconds in which a request's body brings at least ...
+_STRIDE = 64 << 10  # ... so many bytes, or its end
 _STALLED = 600.0  # seconds for which a receiver of slices may take nothing
 _T = TypeVar("_T")
 
@@ -72,6 +78,57 @@ Log = Callable[[str], None]
 
 class _Full(Exception):
     """Too much at once."""
+
+
+class _Places:
+    """Places for so many requests at once, of which nobody gets all.
+
+    Who holds a place gets another one only while more are free than he holds: so those who hold
+    theirs for long, by taking or giving slowly, leave some to others, however many they ask for.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held = Counter[str]()
+        self._waiting = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
+
+    def take(self, caller: Caller) -> Callable[[], None]:
+        """Takes a place, and returns what gives it back. Raises _Full."""
+        if not self._has_one_for(caller.name):
+            raise _Full
+        return self._taken(caller.name)
+
+    async def turn(self, caller: Caller, held: ExitStack) -> None:
+        """Waits for a place, which ``held`` gives back."""
+        if self._has_one_for(caller.name):
+            held.callback(self._taken(caller.name))
+            return
+        mine = asyncio.get_running_loop().create_future()
+        self._waiting.append((caller.name, mine))
+        try:
+            held.callback(await mine)
+        except asyncio.CancelledError:
+            if not mine.cancelled():
+                mine.result()()
+            raise
+
+    def _has_one_for(self, name: str) -> bool:
+        return self._held[name] < self._most - self._held.total()
+
+    def _taken(self, name: str) -> Callable[[], None]:
+        self._held[name] += 1
+        return partial(self._leave, name)
+
+    def _leave(self, name: str) -> None:
+        self._held[name] -= 1
+        left = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
+        while self._waiting:
+            waits, mine = self._waiting.popleft()
+            if self._has_one_for(waits) and not mine.done():
+                mine.set_result(self._taken(waits))
+            elif not mine.done():
+                left.append((waits, mine))
+        self._waiting = left
 
 
 class Application:
@@ -85,13 +142,17 @@ class Application:
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
         self._clock, self._poll = clock or Clock(), poll
-        self._proofs = self._uploads = self._waits = 0
-        self._sends = asyncio.Semaphore(SENDS)
+        self._proofs = 0
+        self._sends, self._uploads, self._waits = map(_Places, (SENDS, UPLOADS, WAITING))
+        self._watched, self._readers = map(_Places, (WATCHES, READERS))
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
-        self._long = ThreadPoolExecutor(PROOFS + SENDS, thread_name_prefix="mvc-slices")
+        self._long = ThreadPoolExecutor(WORKING, thread_name_prefix="mvc-slices")
+        # A proof keeps all processors busy, and takes memory: the others wait for their turn.
+        proofs = max(1, min(PROOFS, cpu_count() // _PROCESSORS))
+        self._proving = ThreadPoolExecutor(proofs, thread_name_prefix="mvc-proof")
         self._watches: dict[tuple[str, str], _Watch] = {}
-        self._answers, self._readers = Answers(), asyncio.Semaphore(READERS)
+        self._answers = Answers()
         self._gather, self._gatherings = gather, dict[str, Gathering]()
         self.asgi = Starlette(
             routes=[
@@ -111,6 +172,7 @@ class Application:
         """Ends its threads and closes the repositories."""
         self._short.shutdown()
         self._long.shutdown()
+        self._proving.shutdown()
         self._repositories.close()
 
     # -- around a request ----------------------------------------------------------------
@@ -123,7 +185,7 @@ class Application:
             name = str(request.path_params.get("repository", ""))
             caller = None
             try:
-                _check_size(request)
+                _check_form(request)
                 caller = self._gate.caller(request.headers.get("Authorization"), name)
                 served = await self._found(name)
                 response = await endpoint(request, served, caller)
@@ -187,7 +249,7 @@ class Application:
         if after is not None and head.place.chain.hex() == after:
             head = await self._news(
                 (served.name, ""), served.journal, served.head,
-                lambda head: head.place.chain.hex() != after, _seconds(request),
+                lambda head: head.place.chain.hex() != after, _seconds(request), caller=caller,
             )  # fmt: skip
         tag = f'"{head.place.chain.hex()}"'
         if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
@@ -203,27 +265,29 @@ class Application:
         mark = await self._run(look)
         if mark == known:
             mark = await self._news(
-                (served.name, target), look, look, lambda mark: mark != known, _seconds(request)
-            )
+                (served.name, target), look, look, lambda mark: mark != known, _seconds(request),
+                caller=caller,
+            )  # fmt: skip
         if mark == known:
             return Response(status_code=304)
         return Response(mark, media_type=wire.CONTENT)
 
     async def _news(
         self, key: tuple[str, str], watched: Callable[[], object], look: Callable[[], _T],
-        is_new: Callable[[_T], bool], seconds: float,
+        is_new: Callable[[_T], bool], seconds: float, *, caller: Caller,
     ) -> _T:  # fmt: skip
         """What ``look`` returns once it is new, or after so many seconds.
 
         ``watched``, of which one is called for all with this ``key``, then returns something else.
         """
-        if self._waits >= WAITING or (key not in self._watches and len(self._watches) >= WATCHES):
-            raise _Full
-        watch = self._watches.setdefault(key, _Watch())
-        self._waits += 1
-        watch.waiting += 1
-        deadline = time.monotonic() + seconds
-        try:
+        with ExitStack() as held:
+            held.callback(self._waits.take(caller))
+            watch = self._watches.get(key)
+            if watch is None:
+                watch = self._watches[key] = _Watch(self._watched.take(caller))
+            watch.waiting += 1
+            held.callback(watch.leave)
+            deadline = time.monotonic() + seconds
             if watch.task is None:
                 watch.task = asyncio.create_task(self._watch(key, watch, watched))
             while True:
@@ -234,9 +298,6 @@ class Application:
                     return found
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
-        finally:
-            self._waits -= 1
-            watch.waiting -= 1
 
     async def _watch(
         self, key: tuple[str, str], watch: _Watch, watched: Callable[[], object]
@@ -253,7 +314,8 @@ class Application:
                     await asyncio.wait_for(watch.hint.wait(), self._poll)
                 watch.hint.clear()
         finally:
-            self._watches.pop(key, None)
+            del self._watches[key]
+            watch.ended()
             watch.wake()
 
     # -- send ----------------------------------------------------------------------------
@@ -266,38 +328,32 @@ class Application:
         wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
         given = _given(served, wanted, skip, check)
         if not wanted.live:
-            await self._begins_sending()
-            return _Frames(self._slices(given), partial(self._ends_sending, given))
+            leave = self._sends.take(caller)
+            return _Frames(self._slices(given), leave, partial(self._run, given.close))
         question = await self._run(served.question, wanted)
         answer = self._answers.find(question)
         is_kept = answer is not None
         if answer is None:  # nobody waits between here and ``add``: it is planned once
-            await self._begins_sending()
+            leave = self._sends.take(caller)
             answer = self._answers.add(question)
-            self._fill(answer, served, wanted, question)
-        rows = self._shared(answer, given, skip, check)
+            self._fill(answer, served, wanted, question).add_done_callback(lambda _: leave())
+        rows = self._shared(answer, given, skip, check, caller=caller)
         return _Frames(rows, done=lambda: "kept" if is_kept and not answer.unshared else "done")
-
-    async def _begins_sending(self) -> None:
-        if self._sends.locked():
-            raise _Full
-        await self._sends.acquire()
-
-    async def _ends_sending(self, given: Generator[bytes, None, None]) -> None:
-        self._sends.release()
-        await self._run(given.close)
 
     async def _slices(self, given: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
         """The frames of slices, one thread at a time at work on them."""
         while True:
-            async with aclosing(self._working(partial(next, given, b""))) as parts:
+            work = partial(next, given, b"")
+            async with aclosing(self._working(self._long, work)) as parts:
                 async for part in parts:
                     if not part:
                         yield wire.frame(wire.END)
                         return
                     yield part
 
-    def _fill(self, answer: Answer, served: Served, wanted: Wanted, question: Hashable) -> None:
+    def _fill(
+        self, answer: Answer, served: Served, wanted: Wanted, question: Hashable
+    ) -> asyncio.Future[None]:
         """Has a thread make an answer, whoever still waits for it."""
         loop = asyncio.get_running_loop()
 
@@ -309,20 +365,19 @@ class Application:
                 tell=loop.call_soon_threadsafe,
             )
 
-        def made(_: object) -> None:
-            self._sends.release()
-            self._answers.trim()
-
-        loop.run_in_executor(self._long, make).add_done_callback(made)
+        making = loop.run_in_executor(self._long, make)
+        making.add_done_callback(lambda _: self._answers.trim())
+        return making
 
     async def _shared(
-        self, answer: Answer, given: Generator[bytes, None, None], skip: int, check: str
-    ) -> AsyncGenerator[bytes, None]:
+        self, answer: Answer, given: Generator[bytes, None, None], skip: int, check: str,
+        *, caller: Caller,
+    ) -> AsyncGenerator[bytes, None]:  # fmt: skip
         """The frames of an answer that many read, or of one that is made for who asks."""
         async for row in _patiently(partial(answer.beyond, skip)):
             yield row
-        turn = self._sends if answer.unshared else self._readers
-        async for row in _patiently(turn.acquire):
+        places, held = self._sends if answer.unshared else self._readers, ExitStack()
+        async for row in _patiently(partial(places.turn, caller, held)):
             yield row
         try:
             sent = self._slices(given) if answer.unshared else self._parts(answer, skip, check)
@@ -330,7 +385,7 @@ class Application:
                 async for row in rows:
                     yield row
         finally:
-            turn.release()
+            held.close()
             await self._run(given.close)
 
     async def _parts(self, answer: Answer, at: int, check: str) -> AsyncGenerator[bytes, None]:
@@ -351,12 +406,14 @@ class Application:
             at += len(part)
             yield wire.frame(wire.DATA, part)
 
-    async def _working(self, function: Callable[[], bytes]) -> AsyncGenerator[bytes, None]:
+    async def _working(
+        self, executor: Executor, function: Callable[[], bytes]
+    ) -> AsyncGenerator[bytes, None]:
         """What a function returns that runs in a thread; before it, frames that say 'at work'.
 
         Whatever becomes of the answer, the function has ended when this has.
         """
-        running = asyncio.get_running_loop().run_in_executor(self._long, function)
+        running = asyncio.get_running_loop().run_in_executor(executor, function)
         try:
             async for row in _patiently(partial(asyncio.wait, {running})):
                 yield row
@@ -372,10 +429,11 @@ class Application:
         if request.method == "GET":
             size = await self._run(upload.settled_size)
             return Response(str(size), media_type=wire.CONTENT)
-        if self._uploads >= UPLOADS:
+        try:
+            leave = self._uploads.take(caller)
+        except _Full:
             await _drained(request)
-            raise _Full
-        self._uploads += 1
+            raise
         try:
             await self._run(served.uploads.clear)
             try:
@@ -389,7 +447,7 @@ class Application:
                 lock.release()
                 raise
         finally:
-            self._uploads -= 1
+            leave()
         response.ended.append(lock.release)
         return response
 
@@ -426,7 +484,7 @@ class Application:
                 if name == served.name:
                     watch.hint.set()
 
-        return _Frames(self._working(publish), ended)
+        return _Frames(self._working(self._proving, publish), ended)
 
     async def _reported(
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]
@@ -477,10 +535,13 @@ class Application:
                 finally:
                     if buffer:
                         write(buffer)
+            left = await self._run(upload.left)
+            if at == 0:  # there must be room for what it says that it has
+                await self._run(served.reserve, upload.id, left)
         except InUse:
             await _drained(request)
             raise
-        except StorageFull:  # what came would keep the disk full for everybody
+        except (StorageFull, DamagedData):  # what came would keep the disk full for everybody
             await self._run(upload.delete)
             if not whole:
                 await _drained(request)
@@ -490,13 +551,21 @@ class Application:
 
 
 class _Watch:
-    """Those who wait for news of one repository, or target. ``hint``: there may be some."""
+    """Those who wait for news of one repository, or target. ``hint``: there may be some.
 
-    def __init__(self) -> None:
+    ``ended`` is called once nobody watches any more.
+    """
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self.ended = ended
         self.waiting = 0
         self.task: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
         self.hint = asyncio.Event()
+
+    def leave(self) -> None:
+        """One who has waited goes."""
+        self.waiting -= 1
 
     def wake(self) -> None:
         """Has all who wait look again."""
@@ -586,8 +655,12 @@ def _problem(error: MvcError, status: int | None = None) -> Response:
 _STATUS = {RemoteRefused: 403, StorageFull: 507}
 
 
-def _check_size(request: Request) -> None:
-    """Raises Denied for a longer head than requests have: what came at once is not yet bounded."""
+def _check_form(request: Request) -> None:
+    """Raises Denied for a longer head than requests have: what came at once is not yet bounded;
+    and for a body with two ends, of which a proxy in front may have seen the other one.
+    """
+    if "Content-Length" in request.headers and "Transfer-Encoding" in request.headers:
+        raise Denied(400, RemoteRefused("the body of a request has one length"))
     size = sum(len(name) + len(value) for name, value in request.headers.raw)
     if size + len(request.scope["query_string"]) + len(request.url.path) > LONGEST_HEAD:
         raise Denied(431, RemoteRefused("the head of a request is too long"))
@@ -613,17 +686,23 @@ def _seconds(request: Request) -> float:
 
 
 async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises Denied for a longer one, and for one that does not go on."""
-    stream = aiter(request.stream())
+    """The body as it comes. Raises Denied for a longer one, and for one that hardly goes on."""
+    stream, now = aiter(request.stream()), time.monotonic
+    stride, patience = _STRIDE, _SILENCE
     while True:
+        begun = now()
         try:
-            async with asyncio.timeout(_SILENCE):
+            async with asyncio.timeout(patience):
                 chunk = await anext(stream, None)
         except TimeoutError:
             raise Denied(408, RemoteUnreachable("the body of a request does not go on")) from None
         if chunk is None:
             return
+        patience -= now() - begun
         limit -= len(chunk)
+        stride -= len(chunk)
+        if stride <= 0:
+            stride, patience = _STRIDE, _SILENCE
         if limit < 0:
             raise Denied(413, RemoteRefused("the body of a request is too long"))
         yield chunk

@@ -63,8 +63,8 @@ class Holders:
         if given[: len(_BEARER)].lower() != _BEARER:
             raise Denied(401, RemoteRefused(
                 "a token is needed here",
-                hint="ask who runs it for one ('mvc serve token add'), and set MVC_TOKEN_NAME, "
-                "with the name of the remote, or its option token_file",
+                hint="ask who runs it for one ('mvc serve token add'), and set "
+                "MVC_TOKEN_AT_HOST, with the name of the host, or token_file of the remote",
             ))  # fmt: skip
         try:
             token = self._tokens.holder(given[len(_BEARER) :].strip())

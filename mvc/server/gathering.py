@@ -18,7 +18,7 @@ from mvc.remote.slices import Sent, encode_entries
 
 SECONDS = 2.0
 """For which the first report waits for others."""
-MOST = 4096
+MOST = 20_000
 """Reports that wait at once, of one repository."""
 _ENTRY = 128  # deployments in one entry
 
@@ -40,7 +40,8 @@ class Gathering:
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= MOST
+        waiting = (truths for each in self._waiting for truths in each.truths)
+        return sum(len(truths.deployments) for truths in waiting) >= MOST
 
     async def add(
         self,

@@ -22,6 +22,8 @@ from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
+RESERVE = 1 << 30
+"""Bytes of a disk that no upload takes; a quarter of what is free, if that is less."""
 _DEEPEST = 8
 _LOOKS = 1000  # folders in which a repository is looked for
 _OPEN = 64
@@ -99,18 +101,25 @@ class Served:
     def reserve(self, upload: str, size: int) -> None:
         """Takes ``size`` bytes for an upload that is to come. Raises StorageFull.
 
-        What it has, and what other uploads have reserved, is counted.
+        What it has, and what other uploads have reserved, is counted. The last of the disk is left
+        to those who use it otherwise.
         """
-        if self._quota is None:
-            return
         with self._lock:
             self._promised.pop(upload, None)
-            used = _size(self._fs, self.folder) + sum(self._promised.values())
-            if used + size > self._quota:
+            promised = sum(self._promised.values())
+            if self._quota is not None:
+                used = _size(self._fs, self.folder) + promised
+                if used + size > self._quota:
+                    raise StorageFull(
+                        f"the quota of {self._quota} bytes of this repository is used up: "
+                        f"it has {used}, and {size} more were to come",
+                        hint="its owner can run 'mvc forget' and 'mvc gc' there, or raise --quota",
+                    )
+            free = self._fs.free_bytes(self.folder)
+            if promised + size > free - min(free // 4, RESERVE):
                 raise StorageFull(
-                    f"the quota of {self._quota} bytes of this repository is used up: "
-                    f"it has {used}, and {size} more were to come",
-                    hint="its owner can run 'mvc forget' and 'mvc gc' there, or raise --quota",
+                    f"the disk of the server is nearly full, and {size} bytes more were to come",
+                    hint="its owner makes room there",
                 )
             self._promised[upload] = size
 
@@ -177,8 +186,8 @@ class Repositories:
                 "no repository has this name", hint="the URL is https://HOST/NAME, or https://HOST"
             )
         root = self.folder.joinpath(*parts)
-        # A link could lead anywhere.
-        if self.fs.realpath(root) != root or self.fs.stat(root / FOLDER) is None:
+        inside = root / FOLDER  # a link could lead anywhere
+        if self.fs.realpath(inside) != inside or self.fs.stat(inside) is None:
             raise RemoteRefused(
                 f"there is no repository {name or self._shown}",
                 hint="its owner makes one there with 'mvc init --bare'",

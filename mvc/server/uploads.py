@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mvc.errors import MvcError, RemoteRefused
+from mvc.errors import DamagedData, MvcError, RemoteRefused
 from mvc.io.files import FileLock, FileSystem
 from mvc.remote import slices
 from mvc.remote.door import Door, Received, Slice
@@ -78,6 +78,14 @@ class Upload:
         """Its bytes that are here."""
         facts = self._fs.stat(self._path, follow=False)
         return 0 if facts is None else facts.size
+
+    def left(self) -> int:
+        """Bytes that are still to come, by what it begins with. Raises DamagedData."""
+        with self._fs.open_read(self._path, follow=False) as file:
+            size, whole = file.size(), slices.whole_size(file.read(0, 64))
+        if whole is not None and size > whole:
+            raise DamagedData("an upload goes on after its end")
+        return 0 if whole is None else whole - size
 
     def settled_size(self) -> int:
         """``size``. Raises InUse where a request may still bring some: its bytes are in memory."""

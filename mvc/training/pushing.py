@@ -6,7 +6,10 @@ memory while a remote is away, and the next push that succeeds brings what was m
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 FIRST_PAUSE = 1.0
 """Seconds between a push that failed and the next one; each further failure doubles them."""
 _LONGEST = 300.0
+REST, _LONGEST_REST = 2.0, 10.0
+"""For how long no push begins after one, in times of that one, and in seconds at most."""
+_NICE = 10
 
 
 class NotPushed(MvcWarning):
@@ -137,16 +143,18 @@ class Pusher(threading.Thread):
 
     def run(self) -> None:
         """Pushes whenever there is something new, until it is told to end."""
-        pause = 0.0
+        _give_way()
+        failing = rest = 0.0
         with self._repo:
-            while self._await_work(pause):
-                last = self._closing
-                pause = 0.0 if self._push() else min(max(2 * pause, FIRST_PAUSE), _LONGEST)
+            while self._await_work(failing or rest):
+                last, begun = self._closing, time.monotonic()
+                failing = 0.0 if self._push() else min(max(2 * failing, FIRST_PAUSE), _LONGEST)
+                rest = min(REST * (time.monotonic() - begun), _LONGEST_REST)
                 if last:
                     return
 
     def _await_work(self, pause: float) -> bool:
-        """Waits for a version that is not pushed; ``pause`` seconds if the last push failed.
+        """Waits for a version that is not pushed, at least ``pause`` seconds unless it is to end.
 
         False if there is none and none will come.
         """
@@ -186,6 +194,17 @@ def _warn(text: str) -> None:
     with suppress(NotPushed):  # which the user's filters may make an error
         # No line of a program is to blame, least of all one of this package.
         warnings.warn_explicit(text, NotPushed, "mvc push", 0)
+
+
+def _give_way() -> None:
+    """Lowers the priority of this thread, and of those that it starts, below the training's.
+
+    In a folder on this machine they prove what is pushed.
+    """
+    if sys.platform == "linux":  # elsewhere it is that of the whole process
+        with suppress(OSError):
+            nice = min(os.getpriority(os.PRIO_PROCESS, 0) + _NICE, 19)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
 
 
 def _line(error: Exception) -> str:

@@ -197,6 +197,7 @@ def _wait(root: Path, count: int) -> None:
         for connection in connections:
             stack.callback(connection.close)
             connection.request("GET", path, headers=headers)
+        time.sleep(2)
         idle, before = _memory(server), _processor(server)
         begun = time.monotonic()
         world.deploy()
@@ -259,7 +260,7 @@ def _follower(root: Path, megabytes: int) -> None:
     with mvc.Repository.init(root / "repo") as repo:
         for seed, what in enumerate(("whole", "a delta")):
             sparse_model(repo.root / PATH, megabytes, seed)
-            made = repo.commit([PATH], deploy="prod")
+            made = repo.commit([repo.root / PATH], deploy="prod")
             line = ["-c", _FOLLOW, str(repo.root), str(root / "node" / PATH)]
             cost = program(sys.executable, *line, environment=environment)
             row(

@@ -1,7 +1,7 @@
 """What remotes cost: docs/performance.md, "Remotes".
 
-    PYTHONPATH=examples python -m tests.benchmarks.bench_remotes [--parts wire trips share]
-        [--series digits resnet] [--versions 10 10000] [--doors http s3] [--root DIR]
+    PYTHONPATH=examples python -m tests.benchmarks.bench_remotes [--parts wire trips share memory
+        recorder] [--series digits resnet] [--versions 10 10000] [--doors http s3] [--root DIR]
         [--dvc PROGRAM]
 
 wire: bytes and round trips of one new version of the conv net, pushed, fetched and cloned over
@@ -9,8 +9,10 @@ http, beside the bytes of its records; then the same again. trips: round trips w
 has so many versions, and the peak of this process and of the server until then. share: a series of
 versions (``examples/make_series.py``) is pushed to an empty remote and cloned from it: by folder,
 ssh (a program that runs the command here), http and S3 (moto), beside git, git-lfs and dvc, each
-from the first command to the last; bytes are those that lie at the remote, and for ssh and http
-those on the wire. Series and histories are kept under ``--root``. Nothing here asserts a time.
+from the first command to the last; bytes are those that lie at the remote, and for http those on
+the wire. memory: the peak of a server that proves and sends versions of tensors of so many MiB.
+recorder: what ``Recorder(push=...)`` costs a training of the conv net. Series and histories are
+kept under ``--root``. Nothing here asserts a time.
 """
 
 from __future__ import annotations
@@ -21,25 +23,33 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
 
 import mvc
+from digits import Batch, drift_stream
+from models import conv_net
 from tests.benchmarks.bench_histories import build
 from tests.benchmarks.measuring import folder, head, program, row, seconds
 from tests.remote.kit.places import KINDS, Place, place
+from training import rmsprop, train_batch
 
 PROJECT = Path(__file__).parents[2]
 KIB = 1024
+PARTS = ["wire", "trips", "share", "memory", "recorder"]
+SIZES = 8, 48
+"""MiB of the tensors of the part memory."""
+BATCHES = 60
 Line = list[str]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--parts", nargs="*", default=["wire", "trips", "share"])
+    parser.add_argument("--parts", nargs="*", default=PARTS)
     parser.add_argument("--series", nargs="*", default=["digits"])
     parser.add_argument("--versions", nargs="*", type=int, default=[10, 10_000])
     parser.add_argument("--doors", nargs="*", default=["http", "s3"], help="of trips")
@@ -57,6 +67,10 @@ def main() -> None:
         if "share" in options.parts:
             for name in options.series:
                 _share(root, name, options.dvc)
+        if "memory" in options.parts:
+            _memory(root)
+        if "recorder" in options.parts:
+            _recorder(root)
 
 
 # -- series --------------------------------------------------------------------------------
@@ -207,10 +221,18 @@ def _print(name: str, push: float, clone: float, stored: int, wire: str = "") ->
     row(name, f"{push:.2f} s", f"{clone:.2f} s", f"{stored:,}", wire)
 
 
+def _plain(scratch: Path) -> dict[str, str]:
+    """An ``ssh`` that only runs the command: the one of the tests counts, and starts a Python."""
+    script = scratch / "plain-ssh"
+    script.write_text('#!/bin/sh\nfor word; do :; done\nexec /bin/sh -c "$word"\n')
+    script.chmod(0o755)
+    return {"MVC_SSH": str(script)}
+
+
 def _share_mvc(kind: str, scratch: Path, source: Path) -> None:
     with place(kind, scratch) as remote:
         shutil.copytree(source, a := scratch / "a")
-        sharing = _Sharing(scratch, remote.variables)
+        sharing = _Sharing(scratch, remote.variables | (_plain(scratch) if kind == "ssh" else {}))
         sharing.quietly(
             _mvc("-q", "-C", str(a), "remote", "add", "origin", remote.url), cwd=scratch
         )
@@ -224,7 +246,8 @@ def _share_mvc(kind: str, scratch: Path, source: Path) -> None:
                 remote.wire.again()
             took.append(sharing.take(line))
             if remote.wire is not None:
-                sent.append(f"{remote.wire.up + remote.wire.down:,}")
+                total = remote.wire.up + remote.wire.down
+                sent += [f"{total:,}"] if total else []
         push, clone, wire = *took, ", ".join(sent)
         _print(f"mvc, {kind}", push, clone, remote.stored(), wire)
 
@@ -296,6 +319,70 @@ def _share_dvc(scratch: Path, files: list[Path], dvc: str) -> tuple[float, float
     clone = sharing.take(_git("clone", "-q", "-b", "main", uri, str(b)))
     clone += sharing.take([dvc, "fetch", "-q", "--all-commits"], [dvc, "checkout", "-q"], cwd=b)
     return push, clone, _below(store) + _below(scratch / "r")
+
+
+# -- memory and trainings ------------------------------------------------------------------
+
+
+def _memory(root: Path) -> None:
+    """Two tensors a version, all of whose numbers change a little."""
+    head("a server's peak, MiB", "at rest", "a first version", "two more", "cloned")
+    for megabytes in SIZES:
+        with _scratch(root) as scratch, place("http", scratch) as remote:
+            with mvc.Repository.init(scratch / "a") as repo:
+                repo.remotes.add("origin", remote.url)
+                peaks = [remote.peak()]
+                torch.manual_seed(0)
+                state = {f"t{i}": torch.randn(megabytes << 18) for i in range(2)}
+                for _ in range(3):
+                    repo.commit(state)
+                    repo.push("origin", ["main"])
+                    peaks.append(remote.peak())
+                    for tensor in state.values():
+                        tensor.add_(torch.randn(1 << 18).repeat(megabytes), alpha=1e-4)
+            mvc.clone(remote.url, scratch / "b").close()
+            at_rest, first, _, last, cloned = *peaks, remote.peak()
+            row(
+                f"tensors of {megabytes} MiB", *(f"{p:.0f}" for p in (at_rest, first, last, cloned))
+            )
+
+
+def _recorder(root: Path) -> None:
+    """Trainings in turn; what is left to push when they end is not part of a batch's time."""
+    stream = drift_stream(6, batches=BATCHES, seed=8)
+    head("a batch, and the Recorder's step", "ms", "ratio", "pushed meanwhile", "close()")
+    base = 0.0
+    for kind in (None, "folder", "http"):
+        with _scratch(root) as scratch:
+            spent, closing, pushed = _recorded(stream.online, scratch, kind)
+        base = base or spent
+        row(
+            f"push to {kind}" if kind else "without a push", f"{spent * 1e3:.1f}",
+            f"{spent / base:.2f}", str(pushed), f"{closing:.2f} s",
+        )  # fmt: skip
+
+
+def _recorded(batches: list[Batch], scratch: Path, kind: str | None) -> tuple[float, float, int]:
+    """Seconds a batch and of ``close``, and how many versions were pushed by then."""
+    with ExitStack() as stack:
+        repo = stack.enter_context(mvc.Repository.init(scratch / "a"))
+        if kind is not None:
+            repo.remotes.add("origin", stack.enter_context(place(kind, scratch)).url)
+        torch.manual_seed(8)
+        model = conv_net()
+        optimizer = rmsprop(model)
+        push = "origin" if kind else None
+        recorder = mvc.Recorder(repo, model, optimizer, include=["model"], push=push)
+        for batch in batches[:3]:
+            train_batch(model, optimizer, batch)
+            recorder.step()
+        begun = time.perf_counter()
+        for batch in batches:
+            train_batch(model, optimizer, batch)
+            recorder.step()
+        spent = (time.perf_counter() - begun) / len(batches)
+        told = recorder.report.push
+        return spent, seconds(recorder.close), 0 if told is None else told.pushed
 
 
 if __name__ == "__main__":

@@ -68,7 +68,8 @@ class Remote:
 
     def comes(self) -> None:
         if self._kind == "http":
-            self._stack.enter_context(serving(self.folder, address=f"127.0.0.1:{self._port}"))
+            address = f"127.0.0.1:{self._port}"
+            self._stack.enter_context(serving(self.folder, address=address, patience=120))
         elif self.root != self._place:
             self.root.rename(self._place)
             self.root = self._place

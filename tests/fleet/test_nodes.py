@@ -211,3 +211,18 @@ def test_a_retracted_report_does_not_count(folder_fleet: Fleet) -> None:
     fleet.remote.own(lambda repo: repo.retract(fleet.versions[1], "nodes/7/prod"))
     served = fleet.remote.own(lambda repo: repo.nodes()[0].commit, reads=True)
     assert served == fleet.versions[0]
+
+
+@pytest.mark.parametrize("kind", ["folder", "http"])
+def test_a_follower_reports(kind: str, tmp_path: Path) -> None:
+    """Also after the target was rolled back."""
+    with a_fleet(kind, tmp_path) as fleet:
+        for _ in range(2):
+            mvc.follow(
+                fleet.remote.url, "prod", to=tmp_path / "model.safetensors", name="7", once=True
+            )
+            fleet.remote.own(lambda repo: repo.rollback("prod"))
+        made = fleet.remote.own(lambda repo: repo.deployments("nodes/7/prod"), reads=True)
+        assert [each.commit for each in made] == fleet.versions[:0:-1]
+        (status,) = fleet.remote.own(lambda repo: repo.nodes(), reads=True)
+        assert (status.commit, status.behind) == (fleet.versions[1], 1)

@@ -17,13 +17,47 @@ def read(remote: Remote) -> str | None:
     return read_token(FileSystem(), remote)
 
 
-def test_a_token_comes_from_the_variable_with_the_name_of_the_remote(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("url", "variable"),
+    [
+        ("https://gpu.lab/x", "GPU_LAB"),
+        ("https://GPU.lab:7433/x", "GPU_LAB_7433"),
+        ("https://gpu-lab/x", "GPU__LAB"),
+        ("https://gpu_lab/x", "GPU___LAB"),
+        ("https://[2001:db8::1]/x", "_2001_DB8__1_"),
+    ],
+)
+def test_a_token_comes_from_the_variable_of_the_host(
+    url: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"MVC_TOKEN_AT_{variable}", TOKEN)
+    for name in ("origin", "lab", ""):
+        assert read(Remote(url, name)) == TOKEN
+        assert read(Remote("https://gpu.lab.evil.org/x", name)) is None
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:7433/x", "https://localhost/x", "http://[::1]:1/x", "unix:/run/s"]
+)
+def test_on_this_machine_a_token_goes_with_the_name_of_a_remote(
+    url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MVC_TOKEN_LAB_2", TOKEN)
-    assert read(Remote("https://h/x", "lab-2")) == TOKEN
-    assert read(Remote("https://h/x", "origin")) is None
-    assert read(Remote("https://h/x")) is None
+    assert read(Remote(url, "lab-2")) == TOKEN
+    assert read(Remote(url, "origin")) is read(Remote(url)) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://evil.org/x", "https://localhost.evil.org/x", "http://127.0.0.1.evil.org/x",
+     "https://127.evil.org/x", "http://10.0.0.1/x", "https://127.0.0.1@evil.org/x"],
+)  # fmt: skip
+def test_the_token_of_a_name_leaves_this_machine_by_no_way(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone of any URL, or a copied repository, calls it origin."""
+    monkeypatch.setenv("MVC_TOKEN_ORIGIN", TOKEN)
+    assert read(Remote(url, "origin")) is None
 
 
 def test_a_token_comes_from_a_private_file(tmp_path: Path) -> None:

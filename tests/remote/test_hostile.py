@@ -20,14 +20,15 @@ from msgspec.structs import replace
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.errors import HistoryMissing, InvalidName, MvcError, RemoteRefused
+from mvc.errors import HistoryMissing, InvalidName, MvcError, RemoteRefused, StorageFull
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import Manifest
 from mvc.remote.door import Move, Place, Received, RemoteHead, Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.merging import SentDeployment, SentRetraction, Tombstone, Truths
-from mvc.remote.slices import Absent, Lack, Sent, SentShape
+from mvc.remote.receiver import receive
+from mvc.remote.slices import Absent, Lack, Sent, SentShape, encode_entries
 from mvc.store.journal.entries import RefValue
 from mvc.testing import FixedClock, fresh_process, open_quietly
 from tests.counters import count
@@ -566,6 +567,30 @@ def test_who_may_not_forget_has_nothing_forgotten_later(world: World) -> None:
     low.receive(Slice(*_only([Sent(truths=Truths(START))])))
     fresh_process()
     assert states(world.source, [tip])[tip] != "state-forgotten"
+
+
+def test_records_for_which_there_is_no_room_are_not_begun(world: World) -> None:
+    """By a hostile server as by a hostile client; nothing is written before it is refused."""
+
+    def never() -> Iterator[bytes]:
+        raise AssertionError("it was read")
+        yield b""
+
+    for local in (False, True):
+        head = encode_entries([Sent(size=1 << 49)])
+        with pytest.raises(StorageFull, match="was to come"):
+            receive(world.receiver.context, Slice(head, 1 << 49, never()), local=local)
+    assert world.seen() == world.before
+
+
+def test_what_is_refused_is_taken_off_the_disk(world: World) -> None:
+    def size() -> int:
+        return sum(f.stat().st_size for f in (world.receiver.root / ".mvc/packs").iterdir())
+
+    before, forged = size(), world.honest()
+    forged.records[-1].append(full(b"\x42" * 32, random.Random(1).randbytes(1 << 20)))
+    assert is_refused(world, forged)
+    assert size() == before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
@@ -184,3 +185,25 @@ def test_a_folder_that_cannot_be_a_remote(tmp_path: Path, monkeypatch: pytest.Mo
         open_door(str(tmp_path))
     assert "bucket:" in str(caught.value.hint)
     assert "ssh://" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b'{"identity":"AAAA","place":{"sequence":1e400,"chain":""}}',
+        b'{"identity":"AAAA","place":{"sequence":999999999999999999999999,"chain":""}}',
+        b'{"identity":"AAAA","place":{"sequence":-1,"chain":""}}',
+        b'{"identity":"AAAA","place":{"sequence":1,"chain":"","seen":-99999999999999999999}}',
+        b'{"identity":"","place":{"sequence":1,"chain":""},"kept":["AAAA"]}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_forged_place_is_a_lost_one(repo: Repository, tmp_path: Path, forged: bytes) -> None:
+    Repository.init(tmp_path / "server", bare=True).close()
+    repo.commit({"w": np.zeros(3)})
+    repo.remotes.add("origin", tmp_path / "server")
+    repo.push()
+    for name in ("place", "pushed"):
+        (repo.root / ".mvc/remotes/origin" / name).write_bytes(forged)
+    assert not repo.fetch().versions
+    assert not repo.push().versions

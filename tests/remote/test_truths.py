@@ -12,8 +12,19 @@ import pytest
 import mvc
 from mvc.api.repository import Repository
 from mvc.cli.operations import moves
-from mvc.errors import DamagedData, RefConflict, StateForgotten, UnknownRevision, WrongUsage
+from mvc.errors import (
+    DamagedData,
+    RefConflict,
+    StateForgotten,
+    UnknownRevision,
+    UnknownTarget,
+    WrongUsage,
+)
 from mvc.limits import MAX_REF_BYTES
+from mvc.remote.door import Slice, Wanted
+from mvc.remote.folder import FolderDoor
+from mvc.remote.merging import Tombstone, Truths
+from mvc.remote.slices import Sent, encode_entries
 from mvc.store.journal.entries import Entry, RefChange
 from tests.oracle import reader
 from tests.oracle.holding import held_against
@@ -217,6 +228,71 @@ def test_a_tombstone_for_the_present_version_waits(pair: Pair) -> None:
     assert receipt.states[0].gone_ns is not None
     assert not (pair.root / "bob/.mvc/held").exists()
     assert bob.storage.fsck(full=True).sound
+
+
+def test_what_is_forgotten_elsewhere_is_kept_where_that_is_not_believed(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    bob.remotes.add("origin", pair.url, force=True, tombstones=False)
+    first, second = pair.ids[:2]
+    pair.ada.storage.forget(first, reason="asked for")
+    pair.ada.push()
+    done = bob.fetch()
+    assert (done.kept, done.forgotten, done.held) == ((first,), (), ())
+    assert can_read(bob, first) and bob.storage.receipts() == []
+    pair.ada.storage.forget(second, reason="asked for")
+    pair.ada.push()
+    bob.storage.gc(grace="0")
+    for _ in range(2):  # until it is decided
+        assert set(bob.fetch().kept) == {first, second}
+        assert can_read(bob, first) and can_read(bob, second)
+    bob.storage.forget(second)
+    assert bob.fetch().kept == (first,)
+    bob.branch("more", first)
+    bob.push(refs=["more"])  # never back to where it was forgotten
+    assert not can_read(pair.server, first) and can_read(bob, first)
+    bob.remotes.add("origin", pair.url, force=True)
+    assert bob.fetch().forgotten == (first,), "also what was passed over before"
+    assert not can_read(bob, first)
+    assert bob.fetch().forgotten == ()
+    assert bob.storage.fsck(full=True).sound
+
+
+def test_a_remote_deploys_nothing_here_where_that_is_not_believed(pair: Pair) -> None:
+    bob = pair.clone("bob")
+    bob.deploy("HEAD", "prod")
+    bob.remotes.add("origin", pair.url, force=True, deployments=False)
+    pair.ada.fetch()
+    pair.ada.deploy(pair.ids[0], "prod")
+    pair.ada.deploy(pair.ids[0], "lab")
+    pair.ada.push()
+    assert bob.fetch().operations
+    assert bob.live("prod").commit == pair.ids[3]
+    with pytest.raises(UnknownTarget):
+        bob.live("lab")
+    bob.remotes.add("origin", pair.url, force=True)
+    bob.fetch()
+    assert bob.live("prod").commit == bob.live("lab").commit == pair.ids[0]
+
+
+def test_a_remote_that_is_not_believed_forgets_nothing_on_the_way(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever answer a hostile one says it; by default it is believed."""
+    honest = FolderDoor.send
+    tomb = Sent(truths=Truths(1, tombstones=(Tombstone(bytes(pair.ids[0])),)))
+
+    def forged(door: FolderDoor, wanted: Wanted) -> Iterator[Slice]:
+        yield Slice(encode_entries([tomb]), 0, ())
+        yield from honest(door, wanted)
+
+    for name, believed in (("bob", False), ("eve", True)):
+        clone = pair.clone(name, states="last:1")
+        clone.remotes.add("origin", pair.url, force=True, tombstones=believed)
+        clone.fetch("origin", pair.ids[:1])
+        with monkeypatch.context() as patched:
+            patched.setattr(FolderDoor, "send", forged)
+            clone.fetch("origin", pair.ids[1:2])
+        assert can_read(clone, pair.ids[0]) is not believed
 
 
 def test_a_damaged_list_of_what_is_held_back_is_named(pair: Pair) -> None:

@@ -6,25 +6,37 @@ import contextlib
 import errno
 import re
 import resource
+import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import repeat
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import trustme
 
 from mvc.api.repository import Repository
-from mvc.errors import MvcError, RefConflict, RemoteRefused, RemoteUnreachable, StorageFull
+from mvc.errors import (
+    MvcError,
+    RefConflict,
+    RemoteRefused,
+    RemoteUnreachable,
+    StorageFull,
+    WrongUsage,
+)
 from mvc.io.files import FileSystem
-from mvc.remote import wire
-from mvc.remote.door import Move, Wanted
+from mvc.limits import MIB
+from mvc.remote import slices, wire
+from mvc.remote.door import Move, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
-from mvc.server import listening
-from mvc.server.app import Application
+from mvc.server import app, listening
+from mvc.server.app import SENDS, UPLOADS, WATCHES, Application
 from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
@@ -108,6 +120,54 @@ def test_what_is_pushed_over_tls_comes_back(
     assert content(folder / "models") == content(source)
 
 
+class Tunnel(BaseHTTPRequestHandler):
+    """A proxy that leads to where CONNECT says."""
+
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_CONNECT(self) -> None:
+        self.asked.append((self.path, self.headers["Proxy-Authorization"]))
+        host, _, port = self.path.rpartition(":")
+        with socket.create_connection((host, int(port))) as there:
+            self.send_response(200)
+            self.end_headers()
+            ways = {self.connection: there, there: self.connection}
+            while data := (ready := select.select(list(ways), [], [])[0][0]).recv(1 << 16):
+                ways[ready].sendall(data)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_proxy_leads_to_the_server(
+    folder: Path, source: Repository, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = token(folder, *SCOPES)
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Tunnel)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    for name in ("https_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:word@127.0.0.1:{proxy.server_port}")
+    with serving(folder, *authority.issue()) as server:
+        opened = door(f"{server.url}/models", text, ca_file=authority.file)
+        assert move(source, opened, "heads/main") == ("heads/main",)
+        assert set(Tunnel.asked) == {(f"127.0.0.1:{server.port}", "Basic bWU6d29yZA==")}
+        Tunnel.asked.clear()
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        door(f"{server.url}/models", text, ca_file=authority.file).head()
+        assert Tunnel.asked == []
+        monkeypatch.delenv("NO_PROXY")
+        proxy.shutdown()
+        proxy.server_close()
+        with pytest.raises(RemoteUnreachable) as away:
+            door(f"{server.url}/models", text, ca_file=authority.file).head()
+        assert "word" not in f"{away.value} {away.value.hint}"
+        monkeypatch.setenv("HTTPS_PROXY", "nonsense://me:word@there")
+        with pytest.raises(WrongUsage, match="names no proxy"):
+            door(f"{server.url}/models", text, ca_file=authority.file)
+
+
 def test_certificates_are_verified(folder: Path, authority: Authority, tmp_path: Path) -> None:
     text = token(folder, *SCOPES)
     long_ago = datetime.now(UTC) - timedelta(days=400)
@@ -146,22 +206,30 @@ def test_the_same_command_works_once_the_cause_is_gone(
 
 def test_names_lead_nowhere_else(folder: Path, source: Repository) -> None:
     (folder / "link").symlink_to(source.root)
+    (folder / "inner").mkdir()
+    (folder / "inner/.mvc").symlink_to(source.root / ".mvc")
     reads, all_of_it = token(folder, *SCOPES), token(folder, "admin", name="b")
     with serving(folder) as server:
         with pytest.raises(RemoteRefused):
             door(server.url, reads).head()
         for name in (
-            "../source", "..", ".mvc", "models/.mvc", "models/../models", "link", "a//b", "models/",
+            "../source", "..", ".mvc", "models/.mvc", "models/../models", "link", "inner", "a//b",
+            "models/",
         ):  # fmt: skip
             answer = raw(server, f"GET /{name}/v1/head HTTP/1.1", all_of_it)
             assert b" 404 " in answer or b" 400 " in answer
 
 
+def head_of(line: str, text: str, *headers: str) -> bytes:
+    """A request up to its body."""
+    lines = [line, "Host: x", f"Authorization: Bearer {text}", *headers, "", ""]
+    return "\r\n".join(lines).encode()
+
+
 def raw(server: Serving, line: str, text: str = "", *headers: str, body: bytes = b"") -> bytes:
     """The answer to bytes that no client of mvc sends."""
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
-        lines = [line, "Host: x", f"Authorization: Bearer {text}", "Connection: close", *headers]
-        connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+        connection.sendall(head_of(line, text, "Connection: close", *headers) + body)
         parts = []
         while part := connection.recv(1 << 16):
             parts.append(part)
@@ -423,6 +491,115 @@ def test_who_asks_slowly_keeps_nobody_from_fetching(folder: Path, source: Reposi
             slow.sendall(head.encode())
         time.sleep(0.2)
         assert list(opened.send(Wanted()))
+
+
+def test_who_uploads_slowly_leaves_places_to_others(folder: Path, source: Repository) -> None:
+    honest, slow = token(folder, *SCOPES), token(folder, "push:heads/x/*", name="slow")
+    with serving(folder) as server, contextlib.ExitStack() as held:
+        for number in range(UPLOADS + 6):
+            line = f"POST /models/v1/receive?upload={number:032x}&at=0&last=0 HTTP/1.1"
+            each = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            each.sendall(head_of(line, slow, "Content-Length: 1000000") + b"x" * 10)
+        time.sleep(0.3)
+        asked = time.monotonic()
+        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
+        assert move(source, opened, "heads/main") == ("heads/main",)
+        assert time.monotonic() - asked < 10
+        assert "503" not in server.log
+
+
+def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
+    folder: Path, source: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSystem, "free_bytes", lambda *_: 40 << 20)
+    text, uploads = token(folder, *SCOPES), folder / "models/.mvc/uploads"
+    application = Application(Repositories(FileSystem(), folder), holders(folder))
+    with in_this_process(application) as url:
+        with contextlib.closing(door(f"{url}/models", text)) as opened:
+            large = Slice(b"\x90", 40 << 20, map(bytes, repeat(MIB, 40)))
+            with pytest.raises(StorageFull, match="nearly full"):
+                opened.receive(large)
+            assert list(uploads.iterdir()) == []
+            assert move(source, opened, "heads/main") == ("heads/main",)
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
+        for body, said in (
+            (b"mvS1" + bytes(8) + (1 << 60).to_bytes(8, "little"), b"does not begin as a slice"),
+            (b"mvS1" + bytes(8) + (1 << 49).to_bytes(8, "little"), b"nearly full"),
+            (b"".join(map(bytes, slices.write(Slice(b"\x90", 0, ())))) + b"x", b"after its end"),
+        ):
+            with socket.create_connection(address) as connection:
+                size = f"Content-Length: {len(body)}"
+                connection.sendall(head_of(line, text, size, "Connection: close") + body)
+                assert said in connection.makefile("rb").read()
+            assert all(path.name.endswith(".answer") for path in uploads.iterdir())
+
+
+def test_who_waits_for_everything_leaves_places_to_others(folder: Path) -> None:
+    honest, many = token(folder, "read"), token(folder, "read", name="many")
+    with serving(folder) as server, contextlib.ExitStack() as held:
+        for number in range(WATCHES + 6):
+            line = f"GET /models/v1/live?target=t{number}&mark=-&wait=60 HTTP/1.1"
+            each = held.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            each.sendall(head_of(line, many))
+        time.sleep(0.5)
+        answer = raw(server, "GET /models/v1/live?target=prod&mark=-&wait=1 HTTP/1.1", honest)
+        assert b" 304 " in answer.partition(b"\r\n")[0]
+
+
+def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) -> None:
+    honest, slow = token(folder, *SCOPES), token(folder, "read", name="slow")
+    with Repository.init(tmp_path / "large") as large, contextlib.ExitStack() as held:
+        record(large, 1, 1 << 22)  # more than the system keeps of what nobody reads
+        server = held.enter_context(serving(folder))
+        opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
+        move(large, opened, "heads/main")
+        body = wire.encode_wanted(Wanted())
+        request = head_of(
+            "POST /models/v1/send?skip=0 HTTP/1.1", slow, f"Content-Length: {len(body)}"
+        )
+        for _ in range(SENDS + 6):
+            each = socket.socket()
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            held.enter_context(each)
+            each.connect(("127.0.0.1", server.port))
+            each.sendall(request + body)
+        time.sleep(0.5)
+        asked = time.monotonic()
+        assert list(opened.send(Wanted()))
+        assert time.monotonic() - asked < 10
+
+
+def test_a_body_with_two_ends_is_refused(served: tuple[Path, Serving]) -> None:
+    """Behind a proxy that believes the other one, it would smuggle a request of somebody else."""
+    folder, server = served
+    text = token(folder, *SCOPES, name="smuggler")
+    line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
+    for pair in (("Content-Length: 4", "Transfer-Encoding: chunked"),
+                 ("Transfer-Encoding: chunked", "Content-Length: 4"),
+                 ("Content-Length: 4", "Content-Length: 5")):  # fmt: skip
+        answer = raw(server, line, text, *pair, body=b"5\r\nhello\r\n0\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400"), answer
+    assert not (folder / "models/.mvc/uploads" / ("0" * 32)).exists()
+
+
+def test_a_body_that_hardly_goes_on_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_SILENCE", 0.5)
+    text = token(folder, *SCOPES)
+    line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
+    application = Application(Repositories(FileSystem(), folder), holders(folder))
+    with in_this_process(application) as url:
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_connection(address) as slow:
+            slow.sendall(head_of(line, text, "Content-Length: 1000000"))
+            slow.settimeout(0.1)
+            answer = b""
+            for _ in range(50):
+                slow.sendall(b"x")
+                with contextlib.suppress(TimeoutError):
+                    answer += slow.recv(1000)
+                    break
+            assert b" 408 " in answer
 
 
 def test_what_is_here_of_an_upload_is_said_once_nobody_brings_more(folder: Path) -> None:

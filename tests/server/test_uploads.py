@@ -90,6 +90,19 @@ def test_what_is_not_whole_is_not_published(held: Uploads) -> None:
     assert held.find(ID).answer() is None
 
 
+def test_what_is_to_come_is_what_it_begins_with(held: Uploads) -> None:
+    data = written()
+    add(held, data[:5])
+    assert held.find(ID).left() == 0
+    add(held, data[5:100], at=5)
+    assert held.find(ID).left() == len(data) - 100
+    add(held, data[100:], at=100)
+    assert held.find(ID).left() == 0
+    add(held, b"x", at=len(data))
+    with pytest.raises(DamagedData, match="goes on after its end"):
+        held.find(ID).left()
+
+
 def test_two_requests_do_not_bring_the_same_upload(held: Uploads) -> None:
     with held.find(ID).lock(), pytest.raises(InUse):
         held.find(ID).lock()

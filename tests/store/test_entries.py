@@ -74,6 +74,7 @@ def entries(draw: st.DrawFn) -> Entry:
                         st.one_of(st.none(), st.integers(0, 1 << 40)),
                         st.one_of(st.none(), st.integers(0, 1 << 40)),
                         st.none() | STAMPS,
+                        st.none() | st.integers(-(1 << 62), 1 << 62),
                     ),
                     max_size=2,
                     unique_by=lambda deployment: deployment.target,
@@ -208,6 +209,8 @@ def test_a_tail_is_there_only_where_a_field_needs_it() -> None:
         b"\1\x26\0",  # no name is long
         b"\1\x28\0",  # an origin without a time
         b"\1\x28\2\x80\0",  # a time of redundant bytes
+        b"\1\x2c\2\1\0",  # clocks of other deployments
+        b"\1\x2c\1\0",  # clocks of none
         b"\1\4\x7fa",  # cut off
         b"\1\4" + b"\x81\x08" + b"a" * 1025,  # longer than a name may be
         b"\x81\x02" + b"".join(bytes([0xE4, 0x80 | n, 1, 0]) for n in range(128)) * 3,  # too many
@@ -256,6 +259,10 @@ def test_what_an_entry_says_of_other_repositories() -> None:
     assert (short.encoded[0], short.features) == (1, frozenset())
     later = Entry("fetch", 9, origin_ns=4)
     assert (later.features, later.done_ns, Entry("x", 9).done_ns) == ({"entry-5"}, 4, 9)
+    report = Deployment("nodes/7/prod", 1, id_, 3, None, stamp, ahead_ms=-600_000)
+    mixed = replace(own, deployments=(*own.deployments, report))
+    assert Entry.decode(mixed.encoded, "here") == mixed
+    assert mixed.features == own.features  # a reader may pass over whose clock was off
     for name in ("remotes/" + "b" * 241, "heads/" + "b" * 195):
         entry = replace(long, refs=(RefChange(name, None, id_),))
         with pytest.raises(DamagedData):

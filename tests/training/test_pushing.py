@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 import warnings
@@ -65,6 +67,30 @@ def test_versions_are_pushed_behind_their_commits(repo: mvc.Repository) -> None:
     with mvc.Repository.open(repo.root.parent / "there") as there:
         assert there.live("prod").commit == repo.find("main")
         assert torch.equal(there.checkout(target="prod")["weight"], model.weight)
+
+
+def test_a_push_rests_after_another_one(
+    repo: mvc.Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushing, "REST", 1e6)
+    with mvc.Recorder(repo, small(), push="origin") as recorder:
+        recorder.step()
+        until(lambda: recorder.report.push == PushReport("origin", 1, 0))
+        recorder.step()
+        recorder.flush()
+        time.sleep(0.2)
+        assert recorder.report.push == PushReport("origin", 1, 1)
+    assert recorder.report.push == PushReport("origin", 2, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority")
+def test_a_push_has_a_lower_priority_than_the_training(repo: mvc.Repository) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with mvc.Recorder(repo, small(), push="origin"):
+        (pusher,) = (each for each in threading.enumerate() if each.name == "mvc-pusher")
+        assert pusher.native_id is not None
+        until(lambda: os.getpriority(os.PRIO_PROCESS, pusher.native_id) == min(own + 10, 19))
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_a_remote_that_is_away_stops_nothing_and_gets_later_what_it_missed(

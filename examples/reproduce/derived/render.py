@@ -126,8 +126,9 @@ def _group(group: Values) -> Iterator[str]:
     else:
         yield "Bytes stored:\n"
         yield grid(_STORED, (_stored(group, line) for line in lines))
-    for what, name in (("save", "save"), ("recover", "recover")):
-        yield f"\nMilliseconds to {what}:\n"
+    until, alone = ("until the server has it", " from it alone") if _is_served(group) else ("", "")
+    for what, name in ((until or "to save", "save"), (f"to recover{alone}", "recover")):
+        yield f"\nMilliseconds {what}:\n"
         titles = ("approach", *BASES)
         yield grid(titles, (row for line in lines for row in _seconds(line, name)))
     yield ""

@@ -79,7 +79,7 @@ def deploy(post: Post, use_case: str, commit: CommitId) -> Seconds:
     with steps.step("clone"):
         repo = mvc.clone(f"{post.url}/{name}", post.folder / name, states="last:1", **post.access)
     with repo:
-        seconds = _recover(post, repo, use_case, commit, steps)
+        seconds = _recover(post, repo, use_case, commit, before=steps.seconds)
         if post.branch and not post.approach.apart:
             repo.branch(post.branch, str(commit))
     return seconds
@@ -114,19 +114,20 @@ def recover(post: Post, use_case: str, commit: CommitId) -> Seconds:
                 f"{post.url}/{name}", folder / name, states="none", lazy=True, **post.access
             )
         with repo:
-            return _recover(post, repo, use_case, commit, steps)
+            return _recover(post, repo, use_case, commit, before=steps.seconds)
 
 
 def _recover(
-    post: Post, repo: Repository, use_case: str, commit: CommitId, steps: Steps
+    post: Post, repo: Repository, use_case: str, commit: CommitId, *, before: Seconds
 ) -> Seconds:
+    """Recovers a model, and compares every bit; gives the seconds of all steps."""
     recovered = post.approach.recover(repo, commit, post.experiment.architecture)
     with Models(post.experiment, post.models) as models:
         saved = models.state(use_case)
     restored = recovered.network.state_dict()
     if list(restored) != list(saved) or changed_tensors(saved, restored):
         raise DamagedData(f"{use_case} is not what was saved")
-    return {**steps.seconds, **recovered.seconds}
+    return {**before, **recovered.seconds}
 
 
 def measure_served(
@@ -144,17 +145,14 @@ def measure_served(
             Repository.init(served / own.repository(use_case), bare=bare).close()
     with ExitStack() as stack:
         server = stack.enter_context(serving(served))
-        flow = _Flow(models, server, {"server": own}, stack)
+        posts = {"server": own}
         for number in (1, 2):
-            flow.posts[f"node-{number}"] = replace(
-                own, folder=folder / f"node-{number}", branch=f"nodes/{number}/models"
-            ).reached(
-                *(server, f"node-{number}", "read", f"push:heads/nodes/{number}/*"),
-                *(f"push:{DATA_TAGS}", f"U3.{number}.*:push:heads/main"),
-            )
-        flow.posts["reader"] = replace(own, folder=folder / "reader").reached(
-            server, "reader", "read"
-        )
+            name, branch = f"node-{number}", f"nodes/{number}/models"
+            node = replace(own, folder=folder / name, branch=branch)
+            posts[name] = node.reached(server, name, *_scopes(number, approach))
+        reader = replace(own, folder=folder / _READER)
+        posts[_READER] = reader.reached(server, _READER, "read")
+        flow = _Flow(models, server, posts, stack)
         flow.start(folder / "warm-up")
         for number, use_case in enumerate(BASES, start=1):
             flow.save(use_case)
@@ -165,7 +163,15 @@ def measure_served(
     return flow.run
 
 
-DATA_TAGS = "tags/data/*"
+_READER = "reader"
+
+
+def _scopes(node: int, approach: Approach) -> tuple[str, ...]:
+    """What a node may do: read, and push its own models."""
+    if approach.apart:
+        return "read", f"U3.{node}.*:push:heads/main"
+    branches = ("read", f"push:heads/nodes/{node}/*")
+    return (*branches, "push:tags/data/*") if approach.retrains else branches
 
 
 class _Flow:
@@ -198,10 +204,8 @@ class _Flow:
             self.run[base]["deployed"] = self._server.counter.bytes - begun
             self.run[base]["deploy"] = seconds
         before, begun = self._stored(use_case), self._server.counter.bytes
-        commit, seconds = self._sites[where](
-            *(save, self.posts[where], use_case),
-            None if base is None else self._commits[base],
-        )
+        on = None if base is None else self._commits[base]
+        commit, seconds = self._sites[where](save, self.posts[where], use_case, on)
         self._commits[use_case] = commit
         self.run[use_case] = {
             "stored": self._stored(use_case) - before,
@@ -216,8 +220,8 @@ class _Flow:
     def recover(self, use_case: str) -> None:
         """Has the site that has only the server's address recover a model."""
         begun = self._server.counter.bytes
-        seconds = self._sites["reader"](
-            recover, self.posts["reader"], use_case, self._commits[use_case]
+        seconds = self._sites[_READER](
+            recover, self.posts[_READER], use_case, self._commits[use_case]
         )
         cell = self.run[use_case]
         cell |= {"fetched": self._server.counter.bytes - begun, "recover": seconds}

@@ -343,6 +343,7 @@ class Service:
         steps = [0] * self._workers
         start = Round(number=0, vector=vector, carried=carried, steps=steps)
         self._report(start, self._versions.commit(layout, start).hex())
+        self._versions.push()
         return start
 
     def _given(self) -> bytes:
@@ -430,7 +431,7 @@ class Service:
     def _follow_up(self, answers: Sequence[m.Message], before: Vector, rounds: int) -> None:
         """Commits the global model, if it is a new one, and only then sends what is to be sent."""
         machine = self._machine
-        if machine.counts.rounds > rounds:
+        if ended := machine.counts.rounds > rounds:
             self._commit(before)
         for message in answers:
             seat = self._seats.get(message.worker)
@@ -439,6 +440,8 @@ class Service:
                 if isinstance(message, m.Fetch | m.Collect):
                     seat.asked = time.monotonic()
                 seat.link.send(MESSAGE, message.to_bytes())
+        if ended:  # not before the workers have what they wait for
+            self._versions.push()
         refusals, machine.refusals[:] = list(machine.refusals), []
         for refusal in refusals:
             if refusal.worker in self._seats:

@@ -103,9 +103,12 @@ class GlobalModels:
             deploy=self.target,
             options=self._options(self._branch),
         )
+        return result.id
+
+    def push(self) -> None:
+        """Has the pusher go on to what was committed; it waits for nothing."""
         if self._pusher is not None:
             self._pusher.committed()
-        return result.id
 
     def resumed(self) -> None:
         """The training goes on from what is there: what the remote lacks of it is pushed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from time import monotonic
 from typing import TypeAlias
 
@@ -151,13 +152,18 @@ class Publisher:
     # -- writing --------------------------------------------------------------------------
 
     def _write_all(self, uploads: list[_NewObject]) -> None:
-        """Writes objects, small ones at the same time."""
+        """Writes objects: small ones at the same time, and large ones meanwhile, in turn."""
         due = [upload for upload in uploads if not self._is_there(upload)]
-        for _ in self._mirror.pool.map(self._write, (u for u in due if u.size <= _LARGE)):
-            pass
-        for upload in due:
-            if upload.size > _LARGE:
-                self._write(upload)
+        submit = self._mirror.pool.submit
+        waiting = [submit(self._write, each) for each in due if each.size <= _LARGE]
+        try:
+            for upload in due:
+                if upload.size > _LARGE:
+                    self._write(upload)
+        finally:
+            wait(waiting)
+        for written in waiting:
+            written.result()
 
     def _write(self, upload: _NewObject) -> None:
         self._objects.write(upload.name, upload.parts(), upload.size)

@@ -289,12 +289,20 @@ class Recovery:
 
     # -- one path ----------------------------------------------------------------------
 
-    def walk(self, path: Path, out: memoryview, origin: memoryview | None = None) -> None:
-        """Fills ``out`` along a path, in this thread; with ``origin`` it begins at these bytes.
+    def walk(
+        self,
+        path: Path,
+        out: memoryview,
+        origin: memoryview | None = None,
+        *,
+        parallel: bool = False,
+    ) -> None:
+        """Fills ``out`` along a path; with ``origin`` it begins at these bytes.
 
+        ``parallel``: with the threads of the pool; else in this thread, which may be one of them.
         Nothing is compared with a hash. Raises DamagedData.
         """
-        self._walk(path, out, parallel=False, origin=origin)
+        self._walk(path, out, parallel=parallel, origin=origin)
 
     def _walk(
         self,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from mvc.api.clone import clone
 from mvc.api.repository import Repository
 from mvc.distributed import messages as m
 from mvc.distributed.runner.participant import Participant
 from mvc.errors import CannotDistribute, NotARepository
+from mvc.fleet.follow import follow
 from mvc.ids import CommitId
 from tests.distributed.runner import small
 from tests.distributed.runner.small import Trainer
@@ -156,6 +160,34 @@ def test_a_remote_that_comes_back_gets_every_global_model(tmp_path: Path) -> Non
     (pushed,) = team.of("pushed")
     assert pushed == {"event": "pushed", "remote": "origin", "pushed": 7, "left": 0,
                       "failure": None}  # fmt: skip
+
+
+def test_a_follower_of_the_remote_runs_the_global_models(tmp_path: Path) -> None:
+    """Its file needs no name of a path, though a version has two."""
+    team = pushing_team(tmp_path / "here")
+    file, stop = tmp_path / "live.safetensors", threading.Event()
+    seen: list[CommitId] = []
+
+    def run() -> None:
+        with warnings.catch_warnings(action="ignore"):  # nothing is live in the beginning
+            follow(
+                *(tmp_path / "there", "global"),
+                to=file,
+                on_change=lambda done: seen.append(done.commit),
+                stop=stop,
+                interval=0.05,
+            )
+
+    node = threading.Thread(target=run)
+    node.start()
+    try:
+        assert team.run(team_of(2)) == [None, None]
+        last = there_and_here(team.folder)[1][-1]
+        until(lambda: last in seen)
+    finally:
+        stop.set()
+        node.join(60)
+    assert same(load_file(file), global_models(team.folder)[-1])
 
 
 def test_what_is_left_is_said_and_pushed_when_the_training_goes_on(tmp_path: Path) -> None:

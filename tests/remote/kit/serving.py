@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from mvc.remote.remotes import Remote
 from mvc.server.tokens import Tokens
 
 __all__ = ["Serving", "door", "serving", "token"]
+
+_ENVIRONMENT = threading.Lock()
 
 
 class Serving:
@@ -54,8 +57,9 @@ def serving(
     *arguments: object,
     address: str = "127.0.0.1:0",
     variables: Mapping[str, str] | None = None,
+    patience: float = 30,
 ) -> Iterator[Serving]:
-    """Serves ``folder`` while the block runs."""
+    """Serves ``folder`` while the block runs. ``patience``: seconds until it must answer."""
     log = folder.with_name(f"{folder.name}.log")
     command = [sys.executable, "-P", "-m", "mvc", "serve", folder, "--listen", address, *arguments]
     with log.open("wb") as stderr:
@@ -66,20 +70,20 @@ def serving(
             cwd=folder,
         )
     try:
-        yield Serving(process, _url(process, log), log)
+        yield Serving(process, _url(process, log, patience), log)
     finally:
         process.kill()
         process.wait()
 
 
-def _url(process: subprocess.Popen[bytes], log: Path) -> str:
+def _url(process: subprocess.Popen[bytes], log: Path, patience: float) -> str:
     from tests.waiting import until
 
     def said() -> re.Match[str] | None:
         assert process.poll() is None, log.read_text()
         return re.search(r"^serving .* at (\S+)$", log.read_text(), re.MULTILINE)
 
-    until(lambda: said() is not None, 30)
+    until(lambda: said() is not None, patience)
     found = said()
     assert found is not None
     return found[1]
@@ -93,11 +97,12 @@ def token(folder: Path, *scopes: str, name: str = "anna", days: int = 1) -> str:
 def door(url: str, text: str | None = None, **options: str) -> HttpDoor:
     """A door to a server, with a token from a file beside none."""
     remote = Remote(url, "origin", **options)
-    if text is not None:
-        os.environ["MVC_TOKEN_ORIGIN"] = text
-    try:
-        opened = open_door(remote)
-    finally:
-        os.environ.pop("MVC_TOKEN_ORIGIN", None)
+    with _ENVIRONMENT:  # threads open doors at once
+        if text is not None:
+            os.environ["MVC_TOKEN_ORIGIN"] = text
+        try:
+            opened = open_door(remote)
+        finally:
+            os.environ.pop("MVC_TOKEN_ORIGIN", None)
     assert isinstance(opened, HttpDoor)
     return opened
