@@ -57,7 +57,7 @@ class Switches:
         self.port = 0
         self._remote, self._away = remote, remote.with_name("away")
         self._kind = KINDS[0]
-        self._last, self._label = 0.0, KINDS[0]
+        self._last = 0.0
 
     def tell(self, event: str, **fields: Any) -> None:
         if event == "listening":
@@ -65,8 +65,8 @@ class Switches:
         elif event == "round":
             now = time.perf_counter()
             if fields["round"] > ROUNDS:  # the first block warms up
-                self.durations[self._label].append(now - self._last)
-            self._last, self._label = now, self._kind  # as it was when this model was committed
+                self.durations[self._kind].append(now - self._last)
+            self._last = now
             self._switch(KINDS[fields["round"] // ROUNDS % len(KINDS)])
         elif event in {"begins", "not pushed", "pushed"}:
             print(event, fields, file=sys.stderr)
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--parameters", type=int, default=1_000_000)
     parser.add_argument("--work", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    blocks = options.blocks - options.blocks % len(KINDS) + 1  # ends with the remote there
+    blocks = options.blocks - options.blocks % len(KINDS)  # the last model is pushed again
     if options.work:
         work(options.parameters, blocks * ROUNDS * STEPS)
         return
