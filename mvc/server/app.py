@@ -249,7 +249,8 @@ class Application:
         if after is not None and head.place.chain.hex() == after:
             head = await self._news(
                 (served.name, ""), served.journal, served.head,
-                lambda head: head.place.chain.hex() != after, _seconds(request), caller=caller,
+                is_new=lambda head: head.place.chain.hex() != after,
+                seconds=_seconds(request), caller=caller,
             )  # fmt: skip
         tag = f'"{head.place.chain.hex()}"'
         if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
@@ -265,8 +266,8 @@ class Application:
         mark = await self._run(look)
         if mark == known:
             mark = await self._news(
-                (served.name, target), look, look, lambda mark: mark != known, _seconds(request),
-                caller=caller,
+                (served.name, target), look, look,
+                is_new=lambda mark: mark != known, seconds=_seconds(request), caller=caller,
             )  # fmt: skip
         if mark == known:
             return Response(status_code=304)
