@@ -443,7 +443,8 @@ class _Walk:
 
     def __init__(self, snapshot: Snapshot, before: int) -> None:
         self._snapshot, self._before = snapshot, before
-        self._heap: list[tuple[tuple[int, int], CommitId, Recorded, Commit]] = []
+        # Not whole commits: every deployed version waits here at once.
+        self._heap: list[tuple[tuple[int, int], CommitId, int, tuple[CommitId, ...]]] = []
         self._marks: dict[CommitId, int] = {}
         self._open = 0  # versions in the heap that are not held
 
@@ -452,7 +453,8 @@ class _Walk:
         known = self._marks.get(id_)
         if known is None:
             recorded, commit = commits.placed(self._snapshot, id_)
-            heappush(self._heap, (newest_first(recorded, commit), id_, recorded, commit))
+            behind = (*commit.parents, *commit.needs)
+            heappush(self._heap, (newest_first(recorded, commit), id_, recorded.offset, behind))
             self._open += 1
             known = _LACKED
             self._marks[id_] = known
@@ -464,13 +466,13 @@ class _Walk:
         """The versions that are not held, and where their entries stand."""
         found: dict[CommitId, int] = {}
         while self._open:
-            _, id_, recorded, commit = heappop(self._heap)
+            _, id_, offset, behind = heappop(self._heap)
             mark = self._marks[id_]
             self._open -= mark != _HELD
-            if mark == _TOLD and recorded.offset < self._before:
+            if mark == _TOLD and offset < self._before:
                 mark = _HELD
             if mark != _HELD:
-                found[id_] = recorded.offset
-            for behind in (*commit.parents, *commit.needs):
-                self.push(behind, mark)
+                found[id_] = offset
+            for each in behind:
+                self.push(each, mark)
         return found

@@ -101,11 +101,9 @@ class Remote:
             return repo.live("prod").commit
 
     def reports(self) -> list[tuple[CommitId, int]]:
-        with open_quietly(self.root) as repo:
-            try:
-                found = [(d.time_ns, d.commit) for d in repo.deployments(NODE)]
-            except UnknownTarget:
-                return []
+        found = list[tuple[int, CommitId]]()
+        with open_quietly(self.root) as repo, suppress(UnknownTarget):
+            found = [(d.time_ns, d.commit) for d in repo.deployments(NODE)]
         return [(commit, at) for at, commit in sorted(found)]
 
 

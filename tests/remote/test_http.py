@@ -19,6 +19,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.remote import wire
+from mvc.remote.credentials import variable_of
 from mvc.remote.door import Place, RemoteHead
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
@@ -168,9 +169,11 @@ def test_nobody_there() -> None:
         open_door("unix:/nowhere/mvc.sock/models").head()
 
 
-def test_no_token_goes_unprotected_beyond_this_machine() -> None:
+def test_no_token_goes_unprotected_beyond_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = Remote("http://lab.example/models", "origin")
+    monkeypatch.setenv(variable_of(remote), TOKEN)
     with pytest.raises(RemoteRefused, match="no token is sent"):
-        door("http://lab.example/models", TOKEN)
+        open_door(remote)
 
 
 def test_a_file_that_holds_no_authority_is_named(tmp_path: Path) -> None:

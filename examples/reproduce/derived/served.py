@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import mvc
 from mvc import Repository
@@ -38,6 +38,13 @@ FIGURES = (
 )
 
 Seconds = Mapping[str, float]
+
+
+class Access(TypedDict):
+    """Options of a remote behind https."""
+
+    token_file: str
+    ca_file: str
 
 
 @dataclass(frozen=True)
@@ -67,9 +74,9 @@ class Post:
         return use_case if self.approach.apart else "all"
 
     @property
-    def access(self) -> dict[str, str]:
+    def access(self) -> Access:
         """Options of the remote."""
-        return {"token_file": self.token_file, "ca_file": self.ca_file}
+        return Access(token_file=self.token_file, ca_file=self.ca_file)
 
 
 def deploy(post: Post, use_case: str, commit: CommitId) -> Seconds:

@@ -63,7 +63,7 @@ def _answer(link: Connection[Any, Any], threads: int) -> None:
         while True:
             function, arguments = link.recv()
             try:
-                answer = (function(*arguments), None)
+                answer: tuple[object, Exception | None] = (function(*arguments), None)
             except (MvcError, OSError) as error:
                 answer = (None, error)
             link.send(answer)
