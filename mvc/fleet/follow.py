@@ -28,7 +28,7 @@ from mvc.errors import (
     UnknownTarget,
     WrongUsage,
 )
-from mvc.fleet.followed_file import Answer, FollowedFile, FollowedVersion
+from mvc.fleet.followed_file import FollowedFile, FollowedVersion, LiveAnswer
 from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
@@ -298,7 +298,7 @@ class Following:
         slices = self._at_door().send(replace(wanted, live=self._target, path=self._asked))
         try:
             for given in slices:
-                answer = Answer.of(given, self._target)
+                answer = LiveAnswer.of(given, self._target)
                 return self._file.take(answer, self._asked, wanted.have), given.size
         finally:
             slices.close()  # type: ignore[attr-defined]  # a generator, of every door

@@ -116,7 +116,7 @@ class FollowedVersion(NotedVersion, frozen=True, kw_only=True):
         return False
 
 
-class Answer(Struct, frozen=True):
+class LiveAnswer(Struct, frozen=True):
     """What a remote sent: what is live, and the records that lead there from the file."""
 
     commit: Commit
@@ -227,7 +227,7 @@ class FollowedFile:
         """The next question for the current version reads the whole file."""
         self._known = [replace(version, identity=None) for version in self._known]
 
-    def take(self, answer: Answer, asked: str, have: Collection[CommitId]) -> FollowedVersion:
+    def take(self, answer: LiveAnswer, asked: str, have: Collection[CommitId]) -> FollowedVersion:
         """Makes the file what is live; durable on return. ``have``: what the remote counted on.
 
         Raises DamagedData for records that do not lead there from what the file holds, UnknownPath,

@@ -250,8 +250,8 @@ class Application:
         if after is not None and head.place.chain.hex() == after:
             head = await self._news(
                 (served.name, ""), served.journal, served.head,
-                lambda head: head.place.chain.hex() != after, seconds=_seconds(request),
-                caller=caller,
+                is_new=lambda head: head.place.chain.hex() != after,
+                seconds=_seconds(request), caller=caller,
             )  # fmt: skip
         tag = f'"{head.place.chain.hex()}"'
         if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
@@ -267,8 +267,8 @@ class Application:
         mark = await self._run(look)
         if mark == known:
             mark = await self._news(
-                (served.name, target), look, look, lambda mark: mark != known,
-                seconds=_seconds(request), caller=caller,
+                (served.name, target), look, look,
+                is_new=lambda mark: mark != known, seconds=_seconds(request), caller=caller,
             )  # fmt: skip
         if mark == known:
             return Response(status_code=304)
@@ -276,7 +276,7 @@ class Application:
 
     async def _news(
         self, key: tuple[str, str], watched: Callable[[], object], look: Callable[[], _T],
-        is_new: Callable[[_T], bool], *, seconds: float, caller: Caller,
+        *, is_new: Callable[[_T], bool], seconds: float, caller: Caller,
     ) -> _T:  # fmt: skip
         """What ``look`` returns once it is new, or after so many seconds.
 

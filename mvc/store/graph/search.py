@@ -350,7 +350,7 @@ class LooseGraph(Graph):
         for recorded in snapshot.entries():
             for pack, at, header in snapshot.records(recorded.offset):
                 for member in header.members:
-                    step = PathStep(pack, at, header, member, False, entry=recorded.offset)
+                    step = PathStep(pack, at, header, member, reverse=False, entry=recorded.offset)
                     self._by_id.setdefault(member.id, []).append(step)
                     if member.base and not member.coding.forward_only:
                         self._by_base.setdefault(member.base, []).append(step)
