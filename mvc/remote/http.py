@@ -484,7 +484,7 @@ def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
     )
 
 
-class Line(Protocol):
+class Dialled(Protocol):
     """A way to the other end that is no call of a host and a port."""
 
     socket: socket.socket
@@ -497,8 +497,8 @@ class Line(Protocol):
 class _LineConnection(HTTPConnection):
     """A connection by what ``dial`` returns."""
 
-    dial: Callable[[], Line]
-    line: Line | None = None
+    dial: Callable[[], Dialled]
+    line: Dialled | None = None
 
     def _new_conn(self) -> socket.socket:
         try:
@@ -517,7 +517,7 @@ class _LineConnection(HTTPConnection):
 class LinePool(HTTPConnectionPool):
     """Connections that are dialled; ``closing`` is called when it is closed."""
 
-    def __init__(self, dial: Callable[[], Line], closing: Callable[[], None] | None = None) -> None:
+    def __init__(self, dial: Callable[[], Dialled], closing: Callable[[], None] | None = None) -> None:
         self.ConnectionCls = type("_Dialled", (_LineConnection,), {"dial": staticmethod(dial)})
         self._closing = closing
         super().__init__("localhost", maxsize=2)
