@@ -517,7 +517,9 @@ class _LineConnection(HTTPConnection):
 class LinePool(HTTPConnectionPool):
     """Connections that are dialled; ``closing`` is called when it is closed."""
 
-    def __init__(self, dial: Callable[[], Dialled], closing: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, dial: Callable[[], Dialled], closing: Callable[[], None] | None = None
+    ) -> None:
         self.ConnectionCls = type("_Dialled", (_LineConnection,), {"dial": staticmethod(dial)})
         self._closing = closing
         super().__init__("localhost", maxsize=2)
