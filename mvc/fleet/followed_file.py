@@ -7,7 +7,7 @@ the file itself; what comes of them is compared with its hash before the file is
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -225,7 +225,7 @@ class FollowedFile:
         """The next question for the current version reads the whole file."""
         self._known = [replace(version, identity=None) for version in self._known]
 
-    def take(self, answer: Answer, asked: str, have: Container[CommitId]) -> FollowedVersion:
+    def take(self, answer: Answer, asked: str, have: Collection[CommitId]) -> FollowedVersion:
         """Makes the file what is live; durable on return. ``have``: what the remote counted on.
 
         Raises DamagedData for records that do not lead there from what the file holds, UnknownPath,

@@ -185,8 +185,10 @@ def retract(
 def _to_retract(
     snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
 ) -> Deployed:
-    every = commit is None or is_report(target)
-    newest = newest_first(snapshot, target) if every else reversed(of_commit(snapshot, commit))
+    if commit is None or is_report(target):
+        newest = newest_first(snapshot, target)
+    else:
+        newest = reversed(of_commit(snapshot, commit))
     then, second = list[Deployed](), list[Deployed]()
     for deployed in newest:
         if deployed.target != target or commit not in (None, deployed.commit):
