@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mvc.ids import CommitId
 from mvc.remote.door import BROUGHT, Received, RemoteHead, Slice, Wanted
-from mvc.remote.live import LiveMark
 from mvc.remote.places import place_of
 from mvc.remote.remotes import Remote
 from mvc.repo.context import Context
@@ -16,6 +16,9 @@ from mvc.repo.opening import open_context
 from mvc.store.format import read_features
 from mvc.store.journal.entries import RefValue
 from mvc.store.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from mvc.remote.live import LiveMark
 
 
 class FolderDoor:
@@ -52,6 +55,8 @@ class FolderDoor:
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
         """Looks at the journal until then."""
+        from mvc.remote.live import LiveMark  # as above
+
         if target not in self._marks:
             self._marks = {target: LiveMark(self.context, target)}
         return self._marks[target].other_than(mark, seconds)

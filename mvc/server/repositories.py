@@ -8,18 +8,21 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mvc.errors import MvcError, RemoteRefused, StorageFull
 from mvc.io.files import FileIdentity, FileSystem
 from mvc.remote.door import RemoteHead, Wanted
 from mvc.remote.folder import FolderDoor
-from mvc.remote.live import LiveMark
 from mvc.remote.merging import held_back
 from mvc.repo.context import Context
 from mvc.repo.opening import open_context
 from mvc.server.uploads import Uploads
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER
+
+if TYPE_CHECKING:
+    from mvc.remote.live import LiveMark
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,99}", re.ASCII)
 RESERVE = 1 << 30
@@ -48,7 +51,7 @@ class Served:
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
         self._promised: dict[str, int] = {}
-        self._marks = OrderedDict[str, LiveMark]()
+        self._marks: OrderedDict[str, LiveMark] = OrderedDict()
 
     def is_in_place(self) -> bool:
         """Whether its folder is still the one that was opened."""
@@ -80,6 +83,8 @@ class Served:
 
     def live(self, target: str) -> str:
         """The mark of what is live on a target. Raises InvalidName."""
+        from mvc.remote.live import LiveMark  # more than a head needs
+
         with self._lock:
             mark = self._marks.get(target)
             if mark is None:

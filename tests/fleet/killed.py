@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 import mvc
-from mvc.errors import MvcWarning, RemoteUnreachable
+from mvc.errors import MvcWarning, RemoteUnreachable, UnknownTarget
 from mvc.ids import CommitId
 from mvc.testing import open_quietly
 from tests.crash.forks import Child, Send, fork, run, warm_up
@@ -101,9 +101,8 @@ class Remote:
             return repo.live("prod").commit
 
     def reports(self) -> list[tuple[CommitId, int]]:
-        with open_quietly(self.root) as repo:
-            if NODE not in repo.targets():
-                return []
+        found = list[tuple[int, CommitId]]()
+        with open_quietly(self.root) as repo, suppress(UnknownTarget):
             found = [(d.time_ns, d.commit) for d in repo.deployments(NODE)]
         return [(commit, at) for at, commit in sorted(found)]
 

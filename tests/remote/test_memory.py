@@ -69,6 +69,23 @@ def test_a_client_stays_below_its_bound(kind: str, megabytes: int, tmp_path: Pat
         assert remote.peak() < SERVER
 
 
+def dense(version: int) -> dict[str, np.ndarray]:
+    """Tensors of 48 MiB, in pieces of 32 and 16, all of whose numbers change a little."""
+    start = np.random.default_rng(0).standard_normal(MIB).astype(np.float32)
+    start += np.float32(1e-4 * version)
+    return {f"t{i}": np.concatenate([start * (12 * i + k + 1) for k in range(12)]) for i in (0, 1)}
+
+
+def test_a_server_stays_below_its_bound_with_large_tensors(tmp_path: Path) -> None:
+    with place("http", tmp_path) as remote, Repository.init(tmp_path / "a") as repo:
+        repo.remotes.add("origin", remote.url)
+        for version in range(3):
+            repo.commit(dense(version))
+            repo.push("origin", ["main"])
+        mvc.clone(remote.url, tmp_path / "b").close()
+        assert remote.peak() < SERVER
+
+
 def _waiting(remote: Place, after: str, count: int) -> list[http.client.HTTPConnection]:
     """Connections that wait for the next entry."""
     made = []

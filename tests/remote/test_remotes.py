@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -185,6 +187,17 @@ def test_a_folder_that_cannot_be_a_remote(tmp_path: Path, monkeypatch: pytest.Mo
         open_door(str(tmp_path))
     assert "bucket:" in str(caught.value.hint)
     assert "ssh://" in str(caught.value.hint)
+
+
+IMPORTED = "import sys, mvc.server.stdio, mvc.remote.push, mvc.remote.ssh; print(*sys.modules)"
+
+
+def test_a_start_imports_only_what_a_question_needs() -> None:
+    """At both ends of ssh the rest is imported while the other end is at work."""
+    line = [sys.executable, "-c", IMPORTED]
+    modules = subprocess.run(line, check=True, capture_output=True, text=True).stdout.split()
+    late = {"numpy", "urllib3", "mvc.remote.receiver", "mvc.remote.sender", "mvc.maintenance.gc"}
+    assert late.isdisjoint(modules)
 
 
 @pytest.mark.parametrize(

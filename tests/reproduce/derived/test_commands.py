@@ -98,6 +98,7 @@ def test_the_thesis_says_what_an_update_saves():
         ("derived-resnet152", 3 + 2, 11),
         ("derived-provenance", 2 + 2, 11),
         ("derived-server", 3 + 2, 14),
+        ("derived-server-provenance", 1 + 2, 14),
     ],
 )
 def test_published_bytes_are_what_their_results_say(call, name, rows, bars):
