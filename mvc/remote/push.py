@@ -126,7 +126,7 @@ def push(
         if not chosen.dry_run:
             stamp_long(context.store)
             work.forget()
-        plan = _Plan(context, remote, work, chosen, refs)
+        plan = _Plan(context, remote, work, chosen, refs=refs)
         updates = plan.updates()
         wanted = work.wanted([*(u.new for u in updates if u.new is not None), *plan.standing])
         updates += plan.data_sets(updates, work.needed(wanted, partial=chosen.partial))
@@ -176,7 +176,7 @@ class _Plan:
     """``standing``: the tips that are named, also those that are there already."""
 
     def __init__(
-        self, context: Context, remote: Remote, work: _Push, options: PushOptions,
+        self, context: Context, remote: Remote, work: _Push, options: PushOptions, *,
         refs: Sequence[str],
     ) -> None:  # fmt: skip
         self._context, self._remote, self._forgot = context, remote, work.forgot
