@@ -126,7 +126,7 @@ def push(
         if not chosen.dry_run:
             stamp_long(context.store)
             work.forget()
-        plan = _Plan(context, remote, work, chosen, refs)
+        plan = _Plan(context, remote, work, chosen, refs=refs)
         updates = plan.updates()
         wanted = work.wanted([*(u.new for u in updates if u.new is not None), *plan.standing])
         updates += plan.data_sets(updates, work.needed(wanted, partial=chosen.partial))
@@ -176,7 +176,7 @@ class _Plan:
     """``standing``: the tips that are named, also those that are there already."""
 
     def __init__(
-        self, context: Context, remote: Remote, work: _Push, options: PushOptions,
+        self, context: Context, remote: Remote, work: _Push, options: PushOptions, *,
         refs: Sequence[str],
     ) -> None:  # fmt: skip
         self._context, self._remote, self._forgot = context, remote, work.forgot
@@ -437,10 +437,10 @@ class _Push:
         Raises StateForgotten for a version whose state neither side has, unless ``partial``, and
         WeightsDropped for one without weights where what makes them again stays here.
         """
-        snapshot = self._context.store.snapshot
-        is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
         from mvc.remote.sender import Sending
 
+        snapshot = self._context.store.snapshot
+        is_whole = self._remote.data and not (snapshot.forgetting() or snapshot.weights())
         has_data = any(tag.name.startswith(DATA) for tag in tags(self._context))
         if not wanted.versions or (is_whole and not has_data):
             return set()
@@ -456,22 +456,18 @@ class _Push:
             id_, short = each.commit.id, each.commit.id.short
             if each.absent.why == "rule" and id_ not in self._without and not partial:
                 raise StateForgotten(
-                    f"the state of version {short} is neither here nor at {self._shown}",
+                    f"the state of version {short} is neither here nor at {self.tally.remote}",
                     hint=f"'mvc fetch REMOTE {short}' brings it from where it is; --partial "
                     "pushes the version without it",
                 )
             if each.absent.why == "dropped" and each.needs:
                 raise WeightsDropped(
                     f"the weights of version {short} were given up, and {each.needs[0].short}, "
-                    f"from which they are trained again, does not go to {self._shown}",
+                    f"from which they are trained again, does not go to {self.tally.remote}",
                     hint=f"'mvc repack --add {short} --trust-code' stores them again first",
                 )
             if each.absent.why == "dropped" and any(map(self._is_reference, each.commit.needs)):
                 yield id_
-
-    @property
-    def _shown(self) -> str:
-        return self.tally.remote
 
     def _is_reference(self, id_: CommitId) -> bool:
         return commits.get(self._context, id_).params.get(DATA_SET) == BY_REFERENCE

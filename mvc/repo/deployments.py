@@ -11,7 +11,7 @@ repository's have come in, by their stamps, which are the same in every reposito
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -185,7 +185,6 @@ def retract(
 def _to_retract(
     snapshot: Snapshot, target: str, commit: CommitId | None, time_ns: int | None
 ) -> Deployed:
-    newest: Iterable[Deployed]
     if commit is None or is_report(target):
         newest = newest_first(snapshot, target)
     else:

@@ -120,12 +120,24 @@ def test_what_was_told_once_is_not_told_again(
     assert len(given) == 3
 
 
-@pytest.mark.parametrize("kind", ["folder", "far", "bucket"])
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_whether_a_version_is_gone_there(
     shared: Shared, kind: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    is_gone_there(shared, kind, monkeypatch, capfd)
+
+
+def test_whether_it_is_gone_behind_ssh(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     for name, value in ssh.install(shared.root / "kit").items():
         monkeypatch.setenv(name, value)
+    is_gone_there(shared, "far", monkeypatch, capfd)
+
+
+def is_gone_there(
+    shared: Shared, kind: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (shared.root / "objects").mkdir()
     urls = {"folder": shared.url, "far": f"ssh://host{shared.url}", "bucket": "bucket:../objects"}
     monkeypatch.chdir(shared.ada.root)
