@@ -173,7 +173,7 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
     for read in (
         lambda: repo.load_model(second, trust=True),
         lambda: repo.checkout(second, to=repo.root.parent / "elsewhere.safetensors"),
-        lambda: repo.switch("side", create=True, start=second),
+        lambda: repo.switch("side", create=True, start=second, force=True),
     ):
         with pytest.raises(WeightsDropped, match="were given up") as caught:
             read()
@@ -187,7 +187,7 @@ def test_within_retraining_every_reader_has_the_weights(chain: Chain) -> None:
         written = load_file(repo.root.parent / "elsewhere.safetensors")
         assert all(torch.equal(v, chain.states[2][n]) for n, v in written.items())
         assert not repo.diff(first, second).unmeasured
-        repo.switch("side", create=True, start=second)
+        repo.switch("side", create=True, start=second, force=True)
     assert repo.identify(repo.root / "model.safetensors")[0].commit == second
 
 

@@ -37,6 +37,7 @@ ARGUMENTS = {
     "import": ["."], "repack": ["-n"], "retract": ["production"], "rm": ["model.safetensors"],
     "rollback": ["production"], "switch": ["main"], "commit": ["model.safetensors"],
     "identify": ["model.safetensors"], "clone": ["..", "../../copy"],
+    "follow": ["..", "--target", "production", "-o", "followed.safetensors", "--once"],
 }  # fmt: skip
 ARGUMENTS["serve"] = [".."]
 

@@ -43,7 +43,7 @@ def test_an_output_that_cannot_be_written_leaves_no_folder(
     def full(*_: object) -> None:
         raise StorageFull("no space left")
 
-    monkeypatch.setattr(checkout, "write_file", full)
+    monkeypatch.setattr(checkout, "fill_file", full)
     with pytest.raises(StorageFull):
         repo.checkout(to=tmp_path / "a/b/live.safetensors")
     assert not (tmp_path / "a").exists()
