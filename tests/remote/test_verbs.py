@@ -13,6 +13,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import (
     HistoryMissing,
+    NotARepository,
     RefConflict,
     UnknownRevision,
     WouldOverwrite,
@@ -461,3 +462,10 @@ def test_two_clones_into_one_folder(team: Team) -> None:
         pytest.raises(Busy, match="another process clones"),
     ):
         mvc.clone(team.url, place)
+
+
+def test_a_folder_of_repositories_is_not_to_become_one(team: Team) -> None:
+    team.ada.remotes.add("all", str(team.root))
+    with pytest.raises(NotARepository) as error:
+        team.ada.fetch("all")
+    assert error.value.hint == f"name the one that is meant, such as {team.root / 'ada'}"
