@@ -119,8 +119,8 @@ def tell_absent(session: Session, states: int) -> None:
     if states:
         are = "are" if states > 1 else "is"
         session.out.note(
-            f"{count(states, 'state')} {are} not here, because the versions were fetched without: "
-            "'mvc fetch REMOTE REV...' brings them"
+            f"{count(states, 'state')} {are} not here, because the versions were "
+            "fetched without them: 'mvc fetch REMOTE REV...' brings them"
         )
 
 

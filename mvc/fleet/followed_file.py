@@ -146,7 +146,7 @@ class FollowedFile:
         self._fs, self._place = fs, place
         self.folder = folder_beside(place)
         self.shown = printable(str(place))
-        ServedOutput(fs, place, as_folder=False)  # refuses what can be no such file
+        ServedOutput(fs, place, as_folder=False, only_file=True)  # refuses what can be no such file
         for each, what in ((place, "the file itself"), (self.folder, "another file")):
             present = fs.stat(each, follow=False)
             if present is not None and present.is_symlink:

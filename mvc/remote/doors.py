@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from mvc.errors import NotARepository, RemoteUnreachable
+from mvc.errors import MvcError, NotARepository, RemoteUnreachable
 from mvc.io.files import FileSystem
 from mvc.model.names import printable
 from mvc.remote.door import Door
@@ -60,9 +61,16 @@ def check_folder(remote: Remote) -> None:
         raise NotARepository(
             f"{shown} is no repository, but a bucket", hint=f"write bucket:{shown}"
         )
-    raise NotARepository(
-        f"{shown} is no repository", hint=f"make it one with 'mvc init --bare {shown}'"
-    )
+    raise NotARepository(f"{shown} is no repository", hint=_instead(fs, folder))
+
+
+def _instead(fs: FileSystem, folder: Path) -> str:
+    """What to do with a folder that is no repository: it may be one of those that a server has."""
+    with suppress(MvcError):
+        for name in sorted(fs.list(folder)):
+            if fs.stat(folder / name / FOLDER) is not None:
+                return f"name the one that is meant, such as {printable(str(folder / name))}"
+    return f"make it one with 'mvc init --bare {printable(str(folder))}'"
 
 
 def _absent(remote: Remote, shown: str) -> str:

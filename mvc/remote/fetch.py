@@ -146,7 +146,7 @@ def fetch_states(
     """
     snapshot = context.fresh()
     asked = tuple(dict.fromkeys(versions))
-    marked = here_again(context, asked)
+    marked = here_again(context, asked, asked=True)
 
     def lacks(id_: CommitId) -> bool:
         absent = availability.forgotten(context, id_) is not None

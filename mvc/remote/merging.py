@@ -389,17 +389,21 @@ def by_name(snapshot: Snapshot) -> frozenset[CommitId]:
     return frozenset(each.commit for each in marks if each.named)
 
 
-def here_again(context: Context, ids: Iterable[CommitId]) -> tuple[CommitId, ...]:
+def here_again(
+    context: Context, ids: Iterable[CommitId], *, asked: bool = False
+) -> tuple[CommitId, ...]:
     """Those whose state was forgotten by rule, for the entry that brings their states.
 
-    Raises StateForgotten for one that was forgotten by name.
+    Raises StateForgotten for one that was forgotten by name. ``asked``: here, and not by who sends.
     """
     marks = [(id_, availability.forgotten(context, id_)) for id_ in ids]
     for id_, mark in marks:
         if mark is not None and mark.named:
             raise StateForgotten(
                 f"the state of version {id_.short} was forgotten by name",
-                hint="fetch: then it is forgotten on this side, too",
+                hint=f"it never comes back: 'mvc forget --list {id_.short}' says who forgot it"
+                if asked
+                else "fetch: then it is forgotten on this side, too",
             )
     return tuple(id_ for id_, mark in marks if mark is not None)
 

@@ -8,19 +8,28 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.errors import InvalidConfig, InvalidName, RefConflict, UnknownRevision, WrongUsage
+from mvc.errors import (
+    InvalidConfig,
+    InvalidName,
+    MvcError,
+    RefConflict,
+    UnknownRevision,
+    WrongUsage,
+)
 from mvc.limits import MAX_REMOTE_BYTES, MAX_URL
 from mvc.model.names import REMOTE, check_ref, printable
 from mvc.remote.door import States
 from mvc.repo.config import read_yaml, write_yaml
 from mvc.repo.context import Context
 from mvc.repo.lookup.refs import remote_refs
+from mvc.repo.lookup.revisions import resolve
 from mvc.store.journal.entries import Entry, RefChange
 
 FILE = "remotes.yaml"
@@ -228,12 +237,14 @@ def find_remote(context: Context, name: str | None = None) -> Remote:
         return found[name]
     if "/" in name or ":" in name:
         return Remote(normalised(name, context.store.fs.cwd()))
-    raise UnknownRevision(
-        f"there is no remote {printable(name[:100])}",
-        hint=f"there is {', '.join(found)}"
-        if found
-        else f"name one with 'mvc remote add {printable(name[:100])} URL'",
-    )
+    shown = printable(name[:100])
+    hint = f"name one with 'mvc remote add {shown} URL'"
+    if found:
+        hint = f"there is {', '.join(found)}"
+        with suppress(MvcError):  # who knows git's 'push' without a remote types a version first
+            resolve(context, name)
+            hint += f"; it comes before the version: '{next(iter(found))} {shown}'"
+    raise UnknownRevision(f"there is no remote {shown}", hint=hint)
 
 
 def add_remote(context: Context, remote: Remote, *, force: bool = False) -> Remote:

@@ -15,7 +15,7 @@ from typing import Literal
 
 from mvc.errors import RemoteRefused, WrongUsage
 from mvc.limits import MAX_REF_BYTES
-from mvc.model.names import printable
+from mvc.model.names import is_report, printable
 from mvc.remote.door import Move
 from mvc.repo.lookup.refs import BRANCH, TAG
 
@@ -87,7 +87,8 @@ def require(scopes: Iterable[str], deed: Deed, name: str = "") -> None:
     """Raises RemoteRefused unless ``allows``."""
     if not allows(scopes, deed, name):
         scope = f"{deed}:{printable(name)}" if name else deed
-        told = "; a push tells all deployments of its versions" if deed == "deploy" else ""
+        is_told = deed == "deploy" and not is_report(name)
+        told = "; a push tells all deployments of its versions" if is_told else ""
         raise RemoteRefused(
             f"this needs the scope {scope}{told}",
             hint="ask who runs the remote for a token that has it",

@@ -604,6 +604,11 @@ def check_target(context: Context, target: str) -> str:
     """Returns ``target`` if it has a deployment; raises UnknownTarget otherwise."""
     if context.store.snapshot.deployment_before(target) is not None:
         return target
+    if is_report(target):
+        raise UnknownTarget(
+            f"no node has reported on {printable(target[:100])}, as far as is known here",
+            hint="'mvc nodes' lists the nodes; 'mvc fetch --nodes' brings later reports",
+        )
     names = targets(context)
     from difflib import get_close_matches
 

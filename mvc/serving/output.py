@@ -33,8 +33,11 @@ class ServedOutput:
     stands, IoFailed where its folder does not exist.
     """
 
-    def __init__(self, fs: FileSystem, place: Path, *, as_folder: bool) -> None:
+    def __init__(
+        self, fs: FileSystem, place: Path, *, as_folder: bool, only_file: bool = False
+    ) -> None:
         self._fs, self._place, self._as_folder = fs, place, as_folder
+        self._only_file = only_file  # whoever asks knows no folders
         self._written: tuple[object, CommitId] | None = None
         refuse_store(fs, place)
         folder = fs.stat(place.parent)
@@ -44,7 +47,9 @@ class ServedOutput:
         if not as_folder and names_folder(fs, place):
             raise WrongUsage(
                 f"{self._shown} names a folder",
-                hint="give the file a suffix; with atomic_dir it becomes a link to a folder",
+                hint=self._hint(
+                    "give the file a suffix", "; with atomic_dir it becomes a link to a folder"
+                ),
             )
 
     def follow(self, repo: Repository, live: Deployed, path: str | None) -> None:
@@ -73,6 +78,9 @@ class ServedOutput:
     def _shown(self) -> str:
         return printable(str(self._place))
 
+    def _hint(self, text: str, of_folders: str) -> str:
+        return text if self._only_file else text + of_folders
+
     def _refuse_unfit(self) -> None:
         present = self._fs.stat(self._place, follow=False)
         if present is None or present.is_file or self._fs.read_link(self._place) is not None:
@@ -80,7 +88,9 @@ class ServedOutput:
         what = "a folder" if present.is_dir else "a pipe, a socket or a device"
         raise WrongUsage(
             f"{self._shown} is {what}",
-            hint="name a file, or with atomic_dir a place that becomes a link to a folder",
+            hint=self._hint(
+                "name a file", ", or with atomic_dir a place that becomes a link to a folder"
+            ),
         )
 
     def _seen(self) -> object:

@@ -291,8 +291,9 @@ def test_places_that_can_be_no_file(repo: Repository, tmp_path: Path) -> None:
         "served/models/.mvc/model.st": WrongUsage,
     }
     for name, error in places.items():
-        with pytest.raises(error):
+        with pytest.raises(error) as refused:
             mvc.follow(url, "prod", to=tmp_path / name, once=True)
+        assert "atomic_dir" not in str(refused.value.hint)  # a follower keeps no folder
     with Following(url, "prod", tmp_path / "model.st"), pytest.raises(Busy):
         mvc.follow(url, "prod", to=tmp_path / "model.st", once=True)
 

@@ -126,6 +126,13 @@ def test_reports_do_not_travel_unless_asked(fleet: Fleet) -> None:
         assert [each.node for each in full.nodes()] == ["7", "8"]
 
 
+def test_a_node_that_has_not_reported(folder_fleet: Fleet) -> None:
+    folder_fleet.report("7", folder_fleet.versions[0])
+    with pytest.raises(UnknownTarget, match="no node has reported on nodes/8/prod") as error:
+        folder_fleet.owner.checkout(at="2026-01-01", target="nodes/8/prod")
+    assert "'mvc nodes'" in str(error.value.hint)
+
+
 def test_reports_count_nowhere_else(folder_fleet: Fleet) -> None:
     fleet = folder_fleet
     first = fleet.versions[0]

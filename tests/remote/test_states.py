@@ -124,8 +124,9 @@ def test_what_was_forgotten_by_name_does_not(line: Line) -> None:
         repo.checkout(line.ids[4])
     assert "mvc fetch" not in str(error.value.hint)
     assert repo.way_to_state(line.ids[4]) is None
-    with pytest.raises(StateForgotten, match="forgotten by name"):
+    with pytest.raises(StateForgotten, match="forgotten by name") as error:
         repo.fetch("origin", [line.ids[4]])
+    assert f"'mvc forget --list {line.ids[4].short}'" in str(error.value.hint)
 
 
 def test_a_remote_that_lacks_it_as_well(line: Line) -> None:

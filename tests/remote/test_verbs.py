@@ -13,6 +13,7 @@ import mvc
 from mvc.api.repository import Repository
 from mvc.errors import (
     HistoryMissing,
+    NotARepository,
     RefConflict,
     UnknownRevision,
     WouldOverwrite,
@@ -461,3 +462,16 @@ def test_two_clones_into_one_folder(team: Team) -> None:
         pytest.raises(Busy, match="another process clones"),
     ):
         mvc.clone(team.url, place)
+
+
+def test_a_folder_of_repositories_is_not_to_become_one(team: Team) -> None:
+    team.ada.remotes.add("all", str(team.root))
+    with pytest.raises(NotARepository) as error:
+        team.ada.fetch("all")
+    assert error.value.hint == f"name the one that is meant, such as {team.root / 'ada'}"
+
+
+def test_a_version_in_place_of_the_remote(team: Team) -> None:
+    with pytest.raises(UnknownRevision, match="there is no remote HEAD~0") as error:
+        team.bob.fetch("HEAD~0")
+    assert error.value.hint == "there is origin; it comes before the version: 'origin HEAD~0'"

@@ -29,6 +29,8 @@ from mvc.errors import (
     StorageFull,
     WrongUsage,
 )
+from mvc.fleet.reports import Reports
+from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.limits import MIB
 from mvc.remote import slices, wire
@@ -41,6 +43,7 @@ from mvc.server.authority import Holders
 from mvc.server.repositories import Repositories
 from mvc.server.tokens import Tokens
 from mvc.testing.files import FailingFS
+from tests.fleet.test_reports import deployed
 from tests.remote.kit.serving import Serving, door, serving, token
 from tests.server.moving import content, move, record, served_folder
 from tests.waiting import until
@@ -332,6 +335,16 @@ class TestTokens:
         move(source, narrow, "heads/deployed-too")  # it says nothing that is new there
         told = r"^\S+Z 127.0.0.1 lab POST models receive 200 remote-refused \d+ms$"
         assert re.search(told, server.log, re.M)
+
+    def test_a_report_of_another_node_names_its_scope_alone(
+        self, served: tuple[Path, Serving], tmp_path: Path
+    ) -> None:
+        folder, server = served
+        narrow = door(f"{server.url}/models", token(folder, "read,deploy:nodes/7/*", name="7"))
+        reports = Reports(tmp_path, "8")
+        reports.served(deployed(CommitId(bytes(32))), time.time_ns())
+        with pytest.raises(RemoteRefused, match=r"needs the scope deploy:nodes/8/prod(\n|$)"):
+            reports.send(narrow)
 
     def test_strangers_are_not_told_where_tokens_lie(self, served: tuple[Path, Serving]) -> None:
         folder, server = served

@@ -56,5 +56,5 @@ def command(session: Session, args: _CloneOptions) -> None:
     elif not args.bare:
         out.note(
             f"the state of {done.head.short} did not come along: no files were written; "
-            "'mvc fetch' with --states brings more"
+            f"'mvc fetch origin {done.head.short}' brings it, 'mvc checkout HEAD' writes it"
         )

@@ -15,11 +15,14 @@ import click
 from mvc.cli.options import CommandOptions, argument, check_alone, flag, option
 from mvc.cli.program import verb
 from mvc.cli.session import Session
+from mvc.cli.tables import columns, show
 from mvc.errors import WrongUsage
 from mvc.model.names import printable
 from mvc.repo.config import parse_size
 from mvc.server.repositories import any_in
 from mvc.server.tokens import DAYS, Token, Tokens
+
+_COLUMNS = columns("name, until, scopes")
 
 
 class _ServeOptions(CommandOptions, frozen=True, kw_only=True):
@@ -123,15 +126,13 @@ def _list(session: Session, tokens: Tokens) -> None:
         ]  # fmt: skip
         session.out.json("mvc.serve.tokens/1", {"tokens": rows})
         return
-    for each in known:
-        session.out.line(_row(each, expired=tokens.has_expired(each)))
+    show(session.out, _COLUMNS, [_row(each, expired=tokens.has_expired(each)) for each in known])
 
 
 def _time(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _row(token: Token, *, expired: bool) -> str:
+def _row(token: Token, *, expired: bool) -> tuple[str, str, str]:
     day = _time(token.expires)[:10]
-    state = f"expired {day}" if expired else f"until {day}"
-    return f"{token.name}  {state}  {','.join(token.scopes)}"
+    return token.name, f"{day} (expired)" if expired else day, ",".join(token.scopes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,13 @@ def test_data_that_stay_at_home_are_named(few: Mvc, tmp_path: Path) -> None:
     result = few("push", "backup", "data/rows.csv")
     assert result.err.startswith("the files of data sets stay here: ")
     few("push", "-q", "backup", "--states", "data/rows.csv")
+
+
+def test_a_clone_without_states_says_how_its_files_come(mvc: Mvc, tmp_path: Path) -> None:
+    mvc.commit(1)
+    said = mvc("clone", "--states", "none", mvc.folder, tmp_path / "bare").err
+    words = re.findall("'mvc (.*?)'", said)
+    assert [each.split()[0] for each in words] == ["fetch", "checkout"]
+    for each in words:
+        mvc("-C", tmp_path / "bare", *each.split())
+    assert list((tmp_path / "bare").glob("*.*"))
