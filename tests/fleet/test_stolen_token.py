@@ -102,8 +102,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             node = mvc.clone(remote.url, folder / "node")
             node.branch("nodes/7/main", main)
             node.switch("nodes/7/main")
+            node.commit(weights(7), message="trained here")
+            node.push("origin", ["nodes/7/main"])
             with node:
-                yield World(remote, node, remote.url, main=main, first=first, of_eight=of_eight)
+                made = World(remote, node, remote.url, main=main, first=first, of_eight=of_eight)
+                give(made, deploys("nodes/7/prod", main))
+                yield made
 
 
 @pytest.fixture
@@ -121,7 +125,7 @@ class TestWhatANodeDoes:
         mvc.clone(world.url, tmp_path / "copy").close()
 
     def test_pushes_its_own_branches(self, world: World) -> None:
-        made = world.node.commit(weights(7), message="trained here")
+        made = world.node.commit(weights(71), message="trained here, too")
         world.node.annotate(made.id, metrics={"auc": 0.5})
         world.node.push("origin", ["nodes/7/main"])
         there = world.remote.own(lambda repo: (refs_of(repo), repo.annotations(made.id)))

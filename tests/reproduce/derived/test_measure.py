@@ -17,7 +17,7 @@ from reproduce.derived.approaches import (
     changed_tensors,
 )
 from reproduce.derived.flow import BASES
-from reproduce.derived.measure import measure, runs
+from reproduce.derived.measure import FIGURES, Measured, measure, runs
 from reproduce.experiment import known
 from reproduce.workspace import Workspace
 from tests.reproduce.derived.tiny import TINY
@@ -150,7 +150,7 @@ def test_a_wrong_bit_is_found(models, tmp_path):
         measure(models, Broken(), tmp_path)
 
 
-def test_runs_are_kept_and_go_on(models, tmp_path, monkeypatch):
+def test_runs_are_kept_and_go_on(models, tmp_path):
     approach = APPROACHES["deltas"]
     (first,) = runs(models, approach, 1, Workspace(tmp_path))
 
@@ -158,11 +158,10 @@ def test_runs_are_kept_and_go_on(models, tmp_path, monkeypatch):
         (place / "left").touch()
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as context:
-        context.setattr("reproduce.derived.measure.measure", interrupted)
-        assert runs(models, approach, 1, Workspace(tmp_path)) == [first]
-        with pytest.raises(KeyboardInterrupt):
-            runs(models, approach, 2, Workspace(tmp_path))
+    by = Measured(interrupted, FIGURES)
+    assert runs(models, approach, 1, Workspace(tmp_path), by=by) == [first]
+    with pytest.raises(KeyboardInterrupt):
+        runs(models, approach, 2, Workspace(tmp_path), by=by)
     again = runs(models, approach, 3, Workspace(tmp_path))
     assert (again[0], len(again)) == (first, 3)
     assert runs(models, approach, 2, Workspace(tmp_path)) == again[:2]
