@@ -100,6 +100,8 @@ def _tell(
     if parts:
         sent = " would be sent" if would else ""
         out.line(f"{' and '.join(parts)}, {size(done.bytes)}{sent}")
+    if done.targets:
+        out.line(f"with deployments on {listed([printable(t) for t in done.targets], 10)}")
 
 
 def _row(update: RefUpdate, *, here: bool) -> tuple[str, str, str]:

@@ -39,6 +39,7 @@ class RefUpdate(Struct, frozen=True):
 class Transferred(Struct, frozen=True):
     """``versions`` and ``operations`` that came or went, or would, and their ``bytes``.
 
+    ``targets``: where these deploy or retract, so that what is live there may be another version.
     Of versions that were forgotten by name at the sender, ``held`` are kept at the receiver for
     now, because something stands on them. A fetch also names those that are ``forgotten`` here from
     now on, and those that are ``kept``, because ``tombstones`` of the remote is false.
@@ -49,6 +50,7 @@ class Transferred(Struct, frozen=True):
     versions: int = 0
     operations: int = 0
     bytes: int = 0
+    targets: tuple[str, ...] = ()
     held: tuple[CommitId, ...] = ()
     forgotten: tuple[CommitId, ...] = ()
     kept: tuple[CommitId, ...] = ()
@@ -66,6 +68,7 @@ class Tally:
         self.remote = remote.name or remote.url
         self.bytes = self.operations = 0
         self.versions: set[CommitId] = set()
+        self.targets: set[str] = set()
         self.held: dict[CommitId, None] = {}
         self._progress = progress
 
@@ -74,6 +77,9 @@ class Tally:
         self.bytes += len(head) if entries else 0
         self.operations += len(entries)
         self.versions |= versions
+        for sent in entries:
+            if sent.truths is not None:
+                self.targets |= sent.truths.targets
 
     def records(self, parts: Iterable[Bytes]) -> Iterator[Bytes]:
         """The parts, counted as they pass."""
@@ -87,7 +93,7 @@ class Tally:
         """What passed up to now."""
         return Transferred(
             self.remote, tuple(updates), len(self.versions), self.operations, bytes=self.bytes,
-            held=tuple(self.held),
+            targets=tuple(sorted(self.targets)), held=tuple(self.held),
         )  # fmt: skip
 
 
