@@ -355,7 +355,7 @@ class FollowedFile:
             if fs.stat(place / FOLDER) is None:
                 fs.make_dirs(place)
                 create(fs, Clock(), place, "main", config=BARE_CONFIG)
-            with closing(Store(fs, Clock(), place / FOLDER)) as store:
+            with closing(self._records(fs, place / FOLDER)) as store:
                 with store.pack_writer() as packs:
                     regions = take_records(packs, given.records, given.size)
                     packs.sync()
@@ -367,6 +367,13 @@ class FollowedFile:
             if isinstance(error, HistoryMissing | UnsupportedFormat):
                 raise DamagedData(f"the records beside {self.shown} are damaged") from error
             raise
+
+    def _records(self, fs: FileSystem, folder: Path) -> Store:
+        """Raises DamagedData for a folder that lacks files, or that another program wrote."""
+        try:
+            return Store(fs, Clock(), folder)
+        except MvcError as error:
+            raise DamagedData(f"the records beside {self.shown} are damaged") from error
 
     def _drop_records(self) -> None:
         place = self.folder / _RECORDS

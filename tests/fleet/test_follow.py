@@ -317,6 +317,17 @@ def test_nothing_is_written_behind_a_link(link: str, repo: Repository, tmp_path:
     assert to.read_bytes() == checked_out(repo, version)
 
 
+def test_kept_records_that_lack_a_file_are_fetched_again(repo: Repository, tmp_path: Path) -> None:
+    file = tmp_path / "node" / "m.st"
+    file.parent.mkdir()
+    for step, name in enumerate(("format", "journal", "config.yaml", "witness", "packs/*", "")):
+        version = commit(repo, step)
+        mvc.follow(repo.root, "prod", to=file, once=True)
+        assert file.read_bytes() == checked_out(repo, version)
+        for lost in file.parent.rglob(f"records/.mvc/{name}") if name else ():
+            lost.unlink()
+
+
 def test_a_folder_of_another_user_is_not_believed(
     repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
