@@ -46,7 +46,8 @@ from mvc.repo.ownership import refuse_foreign
 from mvc.serving.note import Note, NotedVersion, folder_beside, read_note, write_note
 from mvc.serving.output import ServedOutput
 from mvc.store.format import check_features
-from mvc.store.graph.search import LooseGraph, Speed
+from mvc.store.graph.memory import LooseGraph
+from mvc.store.graph.search import Speed
 from mvc.store.journal.entries import Entry
 from mvc.store.packs.reader import PACKS
 from mvc.store.recovery.recover import Held, Recovery

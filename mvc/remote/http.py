@@ -246,20 +246,22 @@ class HttpDoor:
 
     def news(self, place: Place, seconds: float = wire.WAIT) -> RemoteHead | None:
         """What the remote is once its journal goes beyond ``place``; None if it did not in time."""
-        path = f"head?after={place.chain.hex()}&wait={seconds:g}"
-        for tries in self._client.tries():
-            with tries, self._client.ask("GET", path, silence=seconds + _SILENCE) as answer:
-                data = _bounded(answer, wire.MAX_MESSAGE)
-                return None if answer.status == 304 else wire.decode_head(data)
-        raise AssertionError("tries end with an error")
+        data = self._waited(f"head?after={place.chain.hex()}", seconds)
+        return None if data is None else wire.decode_head(data)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
         """Waits at the server."""
-        path = f"live?target={quote(target, safe='')}&mark={quote(mark)}&wait={seconds:g}"
+        asked = f"live?target={quote(target, safe='')}&mark={quote(mark)}"
+        data = self._waited(asked, seconds, wire.MAX_MARK)
+        return None if data is None else wire.decode_mark(data)
+
+    def _waited(self, path: str, seconds: float, most: int = wire.MAX_MESSAGE) -> bytes | None:
+        """What the server answers within so many seconds; None if there is nothing new."""
+        path = f"{path}&wait={seconds:g}"
         for tries in self._client.tries():
             with tries, self._client.ask("GET", path, silence=seconds + _SILENCE) as answer:
-                data = _bounded(answer, wire.MAX_MARK)
-                return None if answer.status == 304 else wire.decode_mark(data)
+                data = _bounded(answer, most)
+                return None if answer.status == 304 else data
         raise AssertionError("tries end with an error")
 
     def send(self, wanted: Wanted) -> Iterator[Slice]:

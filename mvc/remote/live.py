@@ -21,7 +21,7 @@ from mvc.remote.slices import Sent, encode_entries
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
-from mvc.repo.live import live_at
+from mvc.repo.live import live_at, same_until
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.store.format import read_features
 from mvc.store.journal.frames import Recorded
@@ -32,7 +32,6 @@ NOTHING_LIVE = "-"
 LOOK = 0.5
 """Seconds between two looks at a journal."""
 _MOST_HELD = 64  # versions that a receiver has
-_NEVER = 1 << 64  # ns, later than every time that can be recorded
 
 
 class LiveMark:
@@ -60,8 +59,7 @@ class LiveMark:
                 self._mark = f"{live.sequence}-{live.commit.hex()}"
             except (NoDeployment, UnknownTarget):
                 self._mark = NOTHING_LIVE
-            due = snapshot.next_deployment(self._target, now)
-            self._seen, self._valid_ns = seen, range(now, _NEVER if due is None else due)
+            self._seen, self._valid_ns = seen, same_until(snapshot, self._target, now)
         return self._mark
 
     def other_than(self, mark: str, seconds: float) -> str | None:

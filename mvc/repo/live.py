@@ -49,6 +49,7 @@ from mvc.store.snapshot import Snapshot
 
 RECENT = 256
 """How many of a target's newest records are searched for an immediate one."""
+_NEVER = 1 << 64  # ns, later than every time that can be recorded
 
 
 class Live(Struct, frozen=True):
@@ -221,6 +222,12 @@ def _deployed_at(snapshot: Snapshot, target: str, time_ns: int | None, now: int)
     if (deployed := next(found, None)) is None:
         raise _none_live(snapshot, target, now if time_ns is None else time_ns)
     return deployed
+
+
+def same_until(snapshot: Snapshot, target: str, now_ns: int) -> range:
+    """The moments from ``now_ns`` on at which the same is live, as long as nothing is recorded."""
+    due = snapshot.next_deployment(target, now_ns)
+    return range(now_ns, _NEVER if due is None else due)
 
 
 def live_now(context: Context, *, reports: bool = False) -> dict[CommitId, list[str]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -46,6 +45,7 @@ from mvc.remote.merging import Truths
 from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
 from mvc.server.gathering import SECONDS, Gathering, check_scopes
+from mvc.server.places import Places, PlacesTaken
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
 
@@ -77,61 +77,6 @@ _T = TypeVar("_T")
 Log = Callable[[str], None]
 
 
-class _Full(Exception):
-    """Too much at once."""
-
-
-class _Places:
-    """Places for so many requests at once, of which nobody gets all.
-
-    Who holds a place gets another one only while more are free than he holds: so those who hold
-    theirs for long, by taking or giving slowly, leave some to others, however many they ask for.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._held = Counter[str]()
-        self._waiting = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
-
-    def take(self, caller: Caller) -> Callable[[], None]:
-        """Takes a place, and returns what gives it back. Raises _Full."""
-        if not self._has_one_for(caller.name):
-            raise _Full
-        return self._taken(caller.name)
-
-    async def turn(self, caller: Caller, held: ExitStack) -> None:
-        """Waits for a place, which ``held`` gives back."""
-        if self._has_one_for(caller.name):
-            held.callback(self._taken(caller.name))
-            return
-        mine = asyncio.get_running_loop().create_future()
-        self._waiting.append((caller.name, mine))
-        try:
-            held.callback(await mine)
-        except asyncio.CancelledError:
-            if not mine.cancelled():
-                mine.result()()
-            raise
-
-    def _has_one_for(self, name: str) -> bool:
-        return self._held[name] < self._most - self._held.total()
-
-    def _taken(self, name: str) -> Callable[[], None]:
-        self._held[name] += 1
-        return partial(self._leave, name)
-
-    def _leave(self, name: str) -> None:
-        self._held[name] -= 1
-        left = deque[tuple[str, asyncio.Future[Callable[[], None]]]]()
-        while self._waiting:
-            waits, mine = self._waiting.popleft()
-            if self._has_one_for(waits) and not mine.done():
-                mine.set_result(self._taken(waits))
-            elif not mine.done():
-                left.append((waits, mine))
-        self._waiting = left
-
-
 class Application:
     """Answers for the repositories of a folder. ``stopping``: requests that wait end at once."""
 
@@ -144,8 +89,8 @@ class Application:
         self._log, self._stopping = log, stopping
         self._clock, self._poll = clock or Clock(), poll
         self._proofs = 0
-        self._sends, self._uploads, self._waits = map(_Places, (SENDS, UPLOADS, WAITING))
-        self._watched, self._readers = map(_Places, (WATCHES, READERS))
+        self._sends, self._uploads, self._waits = map(Places, (SENDS, UPLOADS, WAITING))
+        self._watched, self._readers = map(Places, (WATCHES, READERS))
         # Threads of their own: who waits for a proof must not keep heads from being read.
         self._short = ThreadPoolExecutor(4, thread_name_prefix="mvc-serve")
         self._long = ThreadPoolExecutor(WORKING, thread_name_prefix="mvc-slices")
@@ -192,7 +137,7 @@ class Application:
                 response = await endpoint(request, served, caller)
             except Denied as denied:
                 response = _problem(denied.error, denied.status)
-            except (_Full, InUse):
+            except (PlacesTaken, InUse):
                 response = Response(status_code=503, headers={"Retry-After": "1"})
             except ClientDisconnect:
                 response = Response(status_code=400)
@@ -433,7 +378,7 @@ class Application:
             return Response(str(size), media_type=wire.CONTENT)
         try:
             leave = self._uploads.take(caller)
-        except _Full:
+        except PlacesTaken:
             await _drained(request)
             raise
         try:
@@ -468,7 +413,7 @@ class Application:
         if reports is not None:
             return await self._reported(served, upload, caller, reports)
         if self._proofs >= PROOFS:
-            raise _Full
+            raise PlacesTaken
         self._proofs += 1
 
         def publish() -> bytes:
@@ -495,7 +440,7 @@ class Application:
         check_scopes(caller.scopes, reports)
         gathering = self._gatherings.setdefault(served.name, Gathering(self._gather))
         if gathering.is_full:
-            raise _Full
+            raise PlacesTaken
         await self._run(upload.delete)
 
         def publish(act: Callable[[Door], None]) -> asyncio.Future[None]:

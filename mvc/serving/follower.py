@@ -26,7 +26,7 @@ from mvc.ids import CommitId
 from mvc.io.files import FileIdentity
 from mvc.model.names import check_ref, printable
 from mvc.repo.deployments import Deployed
-from mvc.repo.live import live_at
+from mvc.repo.live import live_at, same_until
 from mvc.repo.opening import opened
 from mvc.serving.output import ServedOutput, TakenOver
 from mvc.store.format import FORMAT
@@ -44,8 +44,6 @@ __all__ = ["Follower", "NotFollowing", "TakenOver"]
 
 RETRY_SECONDS = 1.0
 """How long ``run`` waits after an error before it tries the same again."""
-
-_NEVER = 1 << 64  # ns, later than every time that can be recorded
 
 
 class NotFollowing(MvcWarning):
@@ -135,8 +133,7 @@ class Follower:
             if self.current is not None:
                 raise
             self._live = None
-        due = snapshot.next_deployment(self.target, now)
-        self._read, self._valid_ns = read, range(now, _NEVER if due is None else due)
+        self._read, self._valid_ns = read, same_until(snapshot, self.target, now)
         return self._live
 
     def _present(self) -> Repository:

@@ -7,7 +7,7 @@ quarantine. What is recovered over it is compared with its hash as usual.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from msgspec import Struct, field
 
@@ -20,10 +20,11 @@ from mvc.maintenance.inventory import (
     records_and_gaps,
 )
 from mvc.maintenance.quarantine import DamagedRange, QuarantinePacks
-from mvc.store.graph.search import Graph, PathStep, Speed
+from mvc.store.graph.memory import MemoryGraph
+from mvc.store.graph.search import PathStep, Speed
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.reader import PackReader, Placed
-from mvc.store.packs.records import BASE_BYTES, RecordHeader
+from mvc.store.packs.records import RecordHeader
 from mvc.store.snapshot import Snapshot
 from mvc.types import Progress
 
@@ -103,60 +104,24 @@ def survey_damage(
     return survey
 
 
-class SoundGraph(Graph):
-    """All sound records in memory. ``name`` adds the id of an object that has none."""
+class SoundGraph(MemoryGraph):
+    """All sound records in memory."""
 
     def __init__(self, snapshot: Snapshot, survey: DamageSurvey) -> None:
         super().__init__(snapshot, Speed())
-        self._named: dict[bytes, bytes] = {}
-        self._to: dict[bytes, list[PathStep]] = {}
-        self._from: dict[bytes, list[PathStep]] = {}
         self.packs = QuarantinePacks(snapshot.fs, snapshot.folder)
         for record in survey.found.all_records():
-            self._add(record.pack, record.offset, record.header, survey.damaged)
+            self._take(record.pack, record.offset, record.header, survey.damaged)
         for number in self.packs.files:
             # Damage in the quarantine was reported when the bytes were put there.
             region = self.packs.region(number)
             for at, header in self.packs.sound_records(region, lambda _: None):
                 wrong = damaged_payloads(self.packs, (number, at, header))
-                self._add(number, at, header, {(number, at, i) for hit, _ in wrong for i in hit})
+                self._take(number, at, header, {(number, at, i) for hit, _ in wrong for i in hit})
 
-    def _add(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
+    def _take(self, pack: int, at: int, header: RecordHeader, damaged: set[CodingPlace]) -> None:
         for i, member in enumerate(header.members):
             self.name(member.id)
             if (pack, at, i) in damaged:
                 continue
-            self._to.setdefault(member.id, []).append(
-                PathStep(pack, at, header, member, reverse=False)
-            )
-            if member.base and not member.coding.forward_only:
-                undone = PathStep(pack, at, header, member, reverse=True)
-                self._from.setdefault(member.base, []).append(undone)
-
-    def name(self, id_: bytes) -> None:
-        """Adds an id. Of several objects with the same first bytes, the first is the base."""
-        self._named.setdefault(id_[:BASE_BYTES], id_)
-
-    def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        return self._named.get(prefix)
-
-    def steps(self, id_: bytes) -> list[PathStep]:
-        """Every sound coding of an object."""
-        return self._to.get(id_, [])
-
-    def _neighbours(
-        self, node: tuple[bytes, int]
-    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
-        id_, start = node
-        for step in self._to.get(id_, ()):
-            base = step.member.base
-            if step.member.start != start:
-                continue
-            if not base:
-                yield None, step
-            elif (origin := self.resolve_prefix(base)) is not None:
-                yield (origin, start), step
-        if self.nameable(id_):
-            for step in self._from.get(id_[:BASE_BYTES], ()):
-                if step.member.start == start and step.member.id != id_:
-                    yield (step.member.id, start), step
+            self.add(PathStep(pack, at, header, member, reverse=False))

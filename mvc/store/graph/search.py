@@ -13,7 +13,6 @@ from collections.abc import Set as AbstractSet
 from heapq import heappop, heappush
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
@@ -333,69 +332,6 @@ class Graph:
                         (member.id, start),
                         PathStep(pack, at, header, member, reverse=True, entry=offset),
                     )
-
-
-class LooseGraph(Graph):
-    """Over records that came without what they build on; made when all of them are there.
-
-    ``know`` names objects that are no member of a record: those that lie elsewhere, and those to
-    which a delta of one of these leads back.
-    """
-
-    def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
-        super().__init__(snapshot, speed)
-        self._names: dict[bytes, bytes] = {}
-        self._by_id: dict[bytes, list[PathStep]] = {}
-        self._by_base: dict[bytes, list[PathStep]] = {}
-        for recorded in snapshot.entries():
-            for pack, at, header in snapshot.records(recorded.offset):
-                for member in header.members:
-                    step = PathStep(pack, at, header, member, reverse=False, entry=recorded.offset)
-                    self._by_id.setdefault(member.id, []).append(step)
-                    if member.base and not member.coding.forward_only:
-                        self._by_base.setdefault(member.base, []).append(step)
-        self.know(self._by_id)
-
-    def know(self, ids: Iterable[bytes]) -> None:
-        self._names.update((id_[: keys.ID_BYTES], id_) for id_ in ids)
-
-    def resolve_prefix(self, prefix: bytes) -> bytes | None:
-        return self._names.get(prefix)
-
-    def reached(self, held: Iterable[bytes]) -> set[bytes]:
-        """The objects to which paths lead from these; whole objects, not pieces, are looked at."""
-        found = set(held)
-        found.update(id_ for id_, steps in self._by_id.items() if not steps[0].member.base)
-        leads: dict[bytes, list[bytes]] = {}
-        for id_, steps in self._by_id.items():
-            for step in steps:
-                if (base := self._names.get(step.member.base)) is not None:
-                    leads.setdefault(base, []).append(id_)
-                    if not step.member.coding.forward_only:
-                        leads.setdefault(id_, []).append(base)
-        waiting = list(found)
-        while waiting:
-            for id_ in leads.pop(waiting.pop(), ()):
-                if id_ not in found:
-                    found.add(id_)
-                    waiting.append(id_)
-        return found
-
-    def _neighbours(
-        self, node: tuple[bytes, int]
-    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
-        id_, start = node
-        for step in self._by_id.get(id_, ()):
-            base = step.member.base
-            if step.member.start != start:
-                continue
-            if not base:
-                yield None, step
-            elif (origin := self._names.get(base)) is not None:
-                yield (origin, start), step
-        for step in self._by_base.get(id_[: keys.ID_BYTES], ()) if self.nameable(id_) else ():
-            if step.member.start == start and step.member.id != id_:
-                yield (step.member.id, start), replace(step, reverse=True)
 
 
 def _unwind(cost: float, link: _Way | None, origin: bytes | None = None) -> Path:

@@ -1,0 +1,96 @@
+"""The storage graph over records that are held in memory, where no index leads to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from msgspec.structs import replace
+
+from mvc.store.graph.search import Graph, PathStep, Speed
+from mvc.store.packs.records import BASE_BYTES
+from mvc.store.snapshot import Snapshot
+
+
+class MemoryGraph(Graph):
+    """Over the codings that ``add`` gives it. ``name`` adds the id of an object that has none."""
+
+    def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
+        super().__init__(snapshot, speed)
+        self._named: dict[bytes, bytes] = {}
+        self._to: dict[bytes, list[PathStep]] = {}
+        self._from: dict[bytes, list[PathStep]] = {}
+
+    def name(self, id_: bytes) -> None:
+        """Adds an id. Of several objects with the same first bytes, the first is the base."""
+        self._named.setdefault(id_[:BASE_BYTES], id_)
+
+    def add(self, step: PathStep) -> None:
+        """Adds a coding, to be walked backwards as well where its transform can be undone."""
+        member = step.member
+        self._to.setdefault(member.id, []).append(step)
+        if member.base and not member.coding.forward_only:
+            self._from.setdefault(member.base, []).append(replace(step, reverse=True))
+
+    def resolve_prefix(self, prefix: bytes) -> bytes | None:
+        return self._named.get(prefix)
+
+    def steps(self, id_: bytes) -> list[PathStep]:
+        """Every coding of an object."""
+        return self._to.get(id_, [])
+
+    def _neighbours(
+        self, node: tuple[bytes, int]
+    ) -> Iterator[tuple[tuple[bytes, int] | None, PathStep]]:
+        id_, start = node
+        for step in self.steps(id_):
+            base = step.member.base
+            if step.member.start != start:
+                continue
+            if not base:
+                yield None, step
+            elif (origin := self.resolve_prefix(base)) is not None:
+                yield (origin, start), step
+        if self.nameable(id_):
+            for step in self._from.get(id_[:BASE_BYTES], ()):
+                if step.member.start == start and step.member.id != id_:
+                    yield (step.member.id, start), step
+
+
+class LooseGraph(MemoryGraph):
+    """Over records that came without what they build on; made when all of them are there.
+
+    ``know`` names objects that are no member of a record: those that lie elsewhere, and those to
+    which a delta of one of these leads back.
+    """
+
+    def __init__(self, snapshot: Snapshot, speed: Speed) -> None:
+        super().__init__(snapshot, speed)
+        for recorded in snapshot.entries():
+            for pack, at, header in snapshot.records(recorded.offset):
+                for member in header.members:
+                    self.name(member.id)
+                    entry = recorded.offset
+                    self.add(PathStep(pack, at, header, member, reverse=False, entry=entry))
+
+    def know(self, ids: Iterable[bytes]) -> None:
+        for id_ in ids:
+            self.name(id_)
+
+    def reached(self, held: Iterable[bytes]) -> set[bytes]:
+        """The objects to which paths lead from these; whole objects, not pieces, are looked at."""
+        found = set(held)
+        found.update(id_ for id_, steps in self._to.items() if not steps[0].member.base)
+        leads: dict[bytes, list[bytes]] = {}
+        for id_, steps in self._to.items():
+            for step in steps:
+                if (base := self._named.get(step.member.base)) is not None:
+                    leads.setdefault(base, []).append(id_)
+                    if not step.member.coding.forward_only:
+                        leads.setdefault(id_, []).append(base)
+        waiting = list(found)
+        while waiting:
+            for id_ in leads.pop(waiting.pop(), ()):
+                if id_ not in found:
+                    found.add(id_)
+                    waiting.append(id_)
+        return found
