@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -37,18 +37,6 @@ from mvc.serving.output import TakenOver
 from mvc.serving.reader import FileReader
 from tests.remote.kit import ssh
 from tests.remote.kit.serving import serving, token
-from tests.server.moving import served_folder
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return served_folder(tmp_path / "served")
-
-
-@pytest.fixture
-def repo(folder: Path) -> Iterator[Repository]:
-    with Repository.open(folder / "models") as opened:
-        yield opened
 
 
 @pytest.fixture(params=["folder", "http"])

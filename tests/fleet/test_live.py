@@ -18,18 +18,6 @@ from mvc.remote.door import Door, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.slices import Sent, decode_entries
 from tests.remote.kit.serving import door, serving, token
-from tests.server.moving import served_folder
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return served_folder(tmp_path / "served")
-
-
-@pytest.fixture
-def repo(folder: Path) -> Iterator[Repository]:
-    with Repository.open(folder / "models") as opened:
-        yield opened
 
 
 @pytest.fixture(params=["folder", "http"])

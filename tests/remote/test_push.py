@@ -14,36 +14,24 @@ from mvc.api.repository import Repository
 from mvc.cli.main import run
 from mvc.errors import InvalidName, NotARepository, RefConflict, StateForgotten, UnknownRevision
 from tests.remote.kit import ssh
+from tests.remote.kit.team import Team
 
 
 def state(value: float) -> dict[str, np.ndarray]:
     return {"w": np.full((16, 16), value, np.float32)}
 
 
-class Shared:
-    """A bare repository that ada has pushed three versions to, and that bob has cloned."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.url = root, str(root / "server")
-        self.server = Repository.init(self.url, bare=True)
-        self.ada = Repository.init(root / "ada")
-        self.ada.remotes.add("origin", self.url)
-        self.ids = [self.ada.commit(state(i), message=f"v{i}").id for i in range(3)]
-        self.ada.push()
-        self.bob = mvc.clone(self.url, root / "bob")
+class Shared(Team):
+    """A team with three versions."""
 
     def tips(self) -> dict[str, bytes]:
         refs = self.ada.remotes.show()
         return {**refs.branches, **{f"tag {name}": id_ for name, id_ in refs.tags.items()}}
 
-    def close(self) -> None:
-        for repo in (self.server, self.ada, self.bob):
-            repo.close()
-
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Shared]:
-    made = Shared(tmp_path)
+    made = Shared(tmp_path, {f"v{i}": state(i) for i in range(3)})
     yield made
     made.close()
 

@@ -19,32 +19,16 @@ from mvc.errors import (
     WouldOverwrite,
     WrongUsage,
 )
+from tests.remote.kit.team import Team
 
 
 def state(value: float) -> dict[str, np.ndarray]:
     return {"w": np.full((64, 64), value, np.float32), "b": np.arange(64, dtype=np.float32)}
 
 
-class Team:
-    """A bare repository ``server``, and two people who work with clones of it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.url = root, str(root / "server")
-        self.server = Repository.init(self.url, bare=True)
-        self.ada = Repository.init(root / "ada")
-        self.ada.remotes.add("origin", self.url)
-        self.first = self.ada.commit(state(1), message="first").id
-        self.ada.push()
-        self.bob = mvc.clone(self.url, root / "bob")
-
-    def close(self) -> None:
-        for repo in (self.server, self.ada, self.bob):
-            repo.close()
-
-
 @pytest.fixture
 def team(tmp_path: Path) -> Iterator[Team]:
-    made = Team(tmp_path)
+    made = Team(tmp_path, {"first": state(1)})
     yield made
     made.close()
 
@@ -58,8 +42,8 @@ def sound(repo: Repository) -> bool:
 
 
 def test_a_repository_is_shared_in_two_commands(team: Team) -> None:
-    assert tips(team.server) == tips(team.bob) == {"main": team.first}
-    assert team.bob.find("origin/main") == team.first
+    assert tips(team.server) == tips(team.bob) == {"main": team.ids[0]}
+    assert team.bob.find("origin/main") == team.ids[0]
     assert np.array_equal(team.bob.checkout()["w"], state(1)["w"])
     assert all(map(sound, (team.server, team.bob)))
 
@@ -71,9 +55,9 @@ def test_new_versions_travel_on(team: Team) -> None:
     assert team.ada.find("origin/main") == second
     fetched = team.bob.fetch()
     assert (fetched.versions, [u.local for u in fetched.updates]) == (1, ["remotes/origin/main"])
-    assert team.bob.head().commit == team.first
+    assert team.bob.head().commit == team.ids[0]
     pulled = team.bob.pull()
-    assert (pulled.old, pulled.new, pulled.fetched.is_news) == (team.first, second, False)
+    assert (pulled.old, pulled.new, pulled.fetched.is_news) == (team.ids[0], second, False)
     assert np.array_equal(team.bob.checkout()["w"], state(2)["w"])
     assert sound(team.bob)
 
@@ -142,17 +126,17 @@ def test_branches_and_tags_are_deleted_and_pruned(team: Team) -> None:
     team.ada.tag("v1")
     team.ada.push(every=True)
     team.bob.fetch()
-    assert team.bob.find("origin/side") == team.bob.find("v1") == team.first
+    assert team.bob.find("origin/side") == team.bob.find("v1") == team.ids[0]
     deleted = team.ada.push(delete=["side", "v1"])
     assert {u.change for u in deleted.updates} == {"deleted"}
     assert set(tips(team.server)) == {"main"}
     assert team.server.tags() == []
     team.bob.fetch()
-    assert team.bob.find("origin/side") == team.first
+    assert team.bob.find("origin/side") == team.ids[0]
     assert [u.change for u in team.bob.fetch(prune=True).updates] == ["deleted"]
     with pytest.raises(UnknownRevision):
         team.bob.find("origin/side")
-    assert team.bob.find("v1") == team.first
+    assert team.bob.find("v1") == team.ids[0]
     with pytest.raises(UnknownRevision, match="has no branch or tag side"):
         team.ada.push(delete=["side"])
 
@@ -160,13 +144,13 @@ def test_branches_and_tags_are_deleted_and_pruned(team: Team) -> None:
 def test_tags_go_along_and_are_made_once(team: Team) -> None:
     second = team.ada.commit(state(2)).id
     team.ada.tag("v2")
-    team.ada.branch("other", team.first)
+    team.ada.branch("other", team.ids[0])
     assert {u.name for u in team.ada.push().updates} == {"heads/main", "tags/v2"}
-    team.bob.tag("v2", team.first)
+    team.bob.tag("v2", team.ids[0])
     fetched = team.bob.fetch()
     kept = [u for u in fetched.updates if u.change == "kept"]
     assert [(u.name, u.local, u.new) for u in kept] == [("tags/v2", "remotes/origin/v2", second)]
-    assert team.bob.find("v2") == team.first
+    assert team.bob.find("v2") == team.ids[0]
     assert team.bob.find("origin/v2") == second
     assert team.bob.fetch().updates == ()
     team.bob.pull()
@@ -174,13 +158,13 @@ def test_tags_go_along_and_are_made_once(team: Team) -> None:
     with pytest.raises(RefConflict, match="already exists"):
         team.bob.push(refs=["v2"])
     team.bob.push(refs=["v2"], force=True)
-    assert {r.name: r.commit for r in team.server.tags()} == {"v2": team.first}
+    assert {r.name: r.commit for r in team.server.tags()} == {"v2": team.ids[0]}
 
 
 def test_what_a_push_would_send(team: Team) -> None:
     team.ada.commit(state(2))
     planned = team.ada.push(dry_run=True)
-    assert tips(team.server) == {"main": team.first}
+    assert tips(team.server) == {"main": team.ids[0]}
     done = team.ada.push()
     assert planned.versions == done.versions == 1
     assert planned.updates == done.updates
@@ -193,7 +177,7 @@ def test_deployments_follow_a_version_that_is_there(team: Team) -> None:
     assert (pushed.updates, pushed.operations, pushed.is_news) == ((), 1, True)
     assert not team.ada.push().is_news
     team.bob.fetch()
-    assert team.bob.live("prod").commit == team.first
+    assert team.bob.live("prod").commit == team.ids[0]
     assert team.bob.live("prod").why == "tested"
     team.bob.retract("HEAD", "prod")
     team.bob.push()
@@ -218,7 +202,7 @@ def test_a_checked_out_branch_is_not_pushed_to(team: Team, tmp_path: Path) -> No
             team.ada.push("desk")
         team.ada.branch("for-desk")
         team.ada.push("desk", ["for-desk"])
-        assert tips(desk) == {"for-desk": team.first}
+        assert tips(desk) == {"for-desk": team.ids[0]}
 
 
 def test_a_recorded_branch_neither_pulls_nor_is_pushed_to(team: Team) -> None:
@@ -257,7 +241,7 @@ def test_an_undone_pull_keeps_what_was_fetched(team: Team) -> None:
     team.ada.push()
     team.bob.pull()
     team.bob.undo()
-    assert team.bob.head().commit == team.first
+    assert team.bob.head().commit == team.ids[0]
     assert team.bob.find("origin/main") == second
 
 
@@ -348,7 +332,7 @@ def test_what_cannot_be_pushed(team: Team) -> None:
         team.ada.push(refs=["nope"])
     with pytest.raises(UnknownRevision, match="no remote nope"):
         team.ada.push("nope")
-    team.ada.checkout(team.first, to=team.ada.root)
+    team.ada.checkout(team.ids[0], to=team.ada.root)
     with pytest.raises(RefConflict, match="HEAD is on no branch"):
         team.ada.push()
     with pytest.raises(RefConflict, match="HEAD is on no branch"):
@@ -447,7 +431,7 @@ def test_a_clone_after_a_crash_of_the_machine_begins_again(
     (place / BESIDE / ".mvc" / "journal").write_bytes(b"torn")
     (place / BESIDE / "state").write_text(json.dumps({"url": team.url, "boot": "old"}))
     with mvc.clone(team.url, place) as late:
-        assert late.head().commit == team.first
+        assert late.head().commit == team.ids[0]
 
 
 def test_two_clones_into_one_folder(team: Team) -> None:
