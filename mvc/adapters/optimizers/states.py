@@ -27,6 +27,7 @@ _MARK = b"groups"
 _MAX_DEPTH = 8
 _MAX_VISITS = 1_000_000
 _MAX_LIST = 16
+_BITS = 64
 _NUMBERS = {
     "float32": "<f", "float64": "<d", "float16": "<e", "int64": "<q", "int32": "<i",
     "uint8": "<B", "bool": "<?",
@@ -186,7 +187,7 @@ class _Finder:
         return OptimizerState(place, groups, found)
 
     def _parameter(self, values: Any) -> Parameter | None:
-        """None for a state without tensors, or with tensors of different shapes."""
+        """None for a state without tensors, with different shapes, or with odd scalars."""
         if not isinstance(values, Mapping):
             return None
         refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, Ref)}
@@ -194,8 +195,10 @@ class _Finder:
         specs = {ref.spec for ref in members.values()}
         if len(specs) != 1 or not all(ref.whole for ref in members.values()):
             return None
-        numbers = ((k, scalar(v, self._scalars)) for k, v in values.items() if k in SCALARS)
-        scalars = {k: float(v) for k, v in numbers if isinstance(v, float | int)}
+        numbers = {k: scalar(v, self._scalars) for k, v in values.items() if k in SCALARS}
+        scalars = {k: float(v) for k, v in numbers.items() if isinstance(v, float | int)}
+        if len(scalars) < len(numbers):
+            return None
         (spec,) = specs
         return Parameter(spec, {k: ref.content for k, ref in members.items()}, scalars)
 
@@ -212,11 +215,10 @@ def _groups(listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool)
         if not all(type(each) in {int, str} for each in ids):
             return
         names = ids if named else group.get("param_names")
-        known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        known = known and len(names) == len(ids)
-        yield Group(
-            dict(_values(values, scalars)), tuple(ids), tuple(names) if known and names else ()
-        )
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            names = []
+        known = tuple(names) if len(names) == len(ids) else ()
+        yield Group(dict(_values(values, scalars)), tuple(ids), known)
 
 
 def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator[tuple[str, Any]]:
@@ -225,12 +227,11 @@ def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator
         if not isinstance(key, str) or key in {"params", "param_names"}:
             continue
         if isinstance(value, list | tuple):
-            if len(value) <= _MAX_LIST:
-                found = [scalar(each, scalars) for each in value]
-                if not any(isinstance(each, Ref) for each in found):
-                    yield key, tuple(found)
-        elif not isinstance(found_one := scalar(value, scalars), Ref):
-            yield key, found_one
+            numbers = [scalar(each, scalars) for each in value[:_MAX_LIST]]
+            if len(numbers) == len(value) and all(isinstance(n, float | int) for n in numbers):
+                yield key, tuple(numbers)
+        elif not isinstance(number := scalar(value, scalars), Ref):
+            yield key, number
 
 
 def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | Ref:
@@ -238,6 +239,8 @@ def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | Ref:
     if isinstance(value, Ref):
         number = _number(value, scalars)
         return value if number is None else number
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        return None
     return value if isinstance(value, float | int | str) else None
 
 

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from mvc.adapters.optimizers.matching import (
+    SAMPLE_BYTES,
+    Numbers,
+    direction,
+    matches,
+    sample,
+)
 from mvc.adapters.optimizers.states import (
     FileState,
     ParameterId,
@@ -23,7 +30,6 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.content.contents import in_memory, skeleton_of
 
 if TYPE_CHECKING:
-    from mvc.adapters.optimizers.matching import Numbers
     from mvc.adapters.parsed import ParsedFile
     from mvc.repo.context import Context
 
@@ -116,8 +122,6 @@ class _Comparison:
 
         Raises DamagedData.
         """
-        from mvc.adapters.optimizers.matching import direction, matches
-
         went, weights = list[Numbers](), list[Weight]()
         for weight in unsure.weights:
             before = step.before(weight)
@@ -149,8 +153,6 @@ class _Comparison:
         return sound if len(sound) == len(found) else None
 
     def _new(self, place: Place) -> Numbers | None:
-        from mvc.adapters.optimizers.matching import SAMPLE_BYTES, sample
-
         file = self._files[place.path]
         spec = file.contents[place.content].spec
         out = memoryview(bytearray(min(SAMPLE_BYTES, spec.nbytes)))
@@ -158,8 +160,6 @@ class _Comparison:
         return sample(spec, out)
 
     def _old(self, place: Place) -> Numbers | None:
-        from mvc.adapters.optimizers.matching import sample
-
         content = self._entries[place.path].contents[place.content]
         out = memoryview(bytearray(min(PIECE, content.spec.nbytes)))
         self._context.store.recovery.piece(content.id, 0, out)
