@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 
 class FolderDoor:
-    """``fresh``: what is received goes to packs of its own. ``scopes``: what a caller may do."""
+    """``scopes``: what a caller may do."""
 
-    def __init__(
-        self, url: str, context: Context, *, fresh: bool = False, scopes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, url: str, context: Context, *, scopes: tuple[str, ...] = ()) -> None:
         self.url = url
         self.context = context
-        self._fresh, self._scopes = fresh, scopes
+        self._scopes = scopes
         self._marks: dict[str, LiveMark] = {}
 
     def head(self) -> RemoteHead:
@@ -65,7 +63,7 @@ class FolderDoor:
         """As ``receiver.receive``: the rules of a push apply."""
         from mvc.remote.receiver import receive  # more than a question needs
 
-        return receive(self.context, given, fresh=self._fresh, scopes=self._scopes)
+        return receive(self.context, given, scopes=self._scopes)
 
     def close(self) -> None:
         """Closes the repository."""

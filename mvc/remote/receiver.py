@@ -136,13 +136,12 @@ def receive(
     given: Slice,
     *,
     local: bool = False,
-    fresh: bool = False,
     scopes: tuple[str, ...] = (),
 ) -> Received:
     """Publishes a slice, durably, or says which objects it lacks; then nothing has changed.
 
-    ``local``: the repository itself fetches, so no rule of a push applies to its refs. ``fresh``:
-    records go to packs of their own. ``scopes``: what the sender may do, without any everything.
+    ``local``: the repository itself fetches, so no rule of a push applies to its refs.
+    ``scopes``: what the sender may do, without any everything.
     Raises DamagedData for what is not what its name says, RemoteRefused for what is dated more
     than a day ahead or needs another scope, HistoryMissing for a version whose parents are
     unknown, RefConflict, StateForgotten, StorageFull, UnsupportedFormat, Busy; nothing of the slice
@@ -161,7 +160,7 @@ def receive(
             hint="make room, then run it again: what was received whole stays",
         )
     try:
-        with store.pack_writer(fresh=fresh) as packs:
+        with store.pack_writer() as packs:
             _take_records(store.graph, packs, given.records, drafts)
             work = _Publication(context, drafts, given.moves, local=local, scopes=scopes)
             for _ in range(_TRIES):

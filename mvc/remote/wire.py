@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from mvc import errors
 from mvc.errors import MvcError, RemoteRefused
@@ -52,7 +53,7 @@ class _Head(Struct, array_like=True):
     identity: bytes
     place: Place
     features: frozenset[str]
-    refs: dict[str, tuple[bytes | None, str | None]]
+    refs: dict[str, tuple[CommitId | None, str | None]]
     time_ns: int
     bare: bool
     scopes: tuple[str, ...]
@@ -76,7 +77,15 @@ def _id(kind: type, value: object) -> object:
 _encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
 
 
-def _decode(kind: type[_M], data: bytes) -> _M:
+def encode(message: RemoteHead | Wanted | Received) -> bytes:
+    """A message as it travels."""
+    if isinstance(message, RemoteHead):
+        refs = {n: (None, v) if isinstance(v, str) else (v, None) for n, v in message.refs.items()}
+        return _encode(_Head(**asdict(message) | {"refs": refs}))
+    return _encode(message)
+
+
+def decode(kind: type[_M], data: bytes) -> _M:
     """Raises RemoteRefused for what is no message of this kind."""
     try:
         return msgspec.msgpack.decode(data, type=kind, dec_hook=_id)
@@ -87,40 +96,11 @@ def _decode(kind: type[_M], data: bytes) -> _M:
         ) from error
 
 
-def encode_head(head: RemoteHead) -> bytes:
-    """A head as it travels."""
-    refs: dict[str, tuple[bytes | None, str | None]] = {
-        n: (None, v) if isinstance(v, str) else (v, None) for n, v in head.refs.items()
-    }
-    return _encode(
-        _Head(
-            head.identity, head.place, head.features, refs,
-            time_ns=head.time_ns, bare=head.bare, scopes=head.scopes, unnamed=head.unnamed,
-        )
-    )  # fmt: skip
-
-
 def decode_head(data: bytes) -> RemoteHead:
     """Raises RemoteRefused."""
-    said = _decode(_Head, data)
-    try:
-        refs = {n: CommitId(v[0]) if v[0] is not None else v[1] for n, v in said.refs.items()}
-    except ValueError as error:
-        raise RemoteRefused("the other end names what is no version") from error
-    return RemoteHead(
-        said.identity, said.place, said.features, refs,
-        time_ns=said.time_ns, bare=said.bare, scopes=said.scopes, unnamed=said.unnamed,
-    )  # fmt: skip
-
-
-def encode_wanted(wanted: Wanted) -> bytes:
-    """What a receiver asks for, as it travels."""
-    return _encode(wanted)
-
-
-def decode_wanted(data: bytes) -> Wanted:
-    """Raises RemoteRefused."""
-    return _decode(Wanted, data)
+    said = decode(_Head, data)
+    refs = {n: name if id_ is None else id_ for n, (id_, name) in said.refs.items()}
+    return RemoteHead(**asdict(said) | {"refs": refs})
 
 
 def decode_mark(data: bytes) -> str:
@@ -128,16 +108,6 @@ def decode_mark(data: bytes) -> str:
     if not data or not data.isascii() or not data.decode().isprintable():
         raise RemoteRefused("the other end does not say what is live")
     return data.decode()
-
-
-def encode_received(received: Received) -> bytes:
-    """What became of a slice, as it travels."""
-    return _encode(received)
-
-
-def decode_received(data: bytes) -> Received:
-    """Raises RemoteRefused."""
-    return _decode(Received, data)
 
 
 def encode_error(error: MvcError) -> bytes:
@@ -155,7 +125,7 @@ _KINDS: dict[str, type[MvcError]] = {
 
 def decode_error(data: bytes) -> MvcError:
     """The error that the other end had; RemoteRefused for one of a kind that is not known here."""
-    said = _decode(_SentError, data)
+    said = decode(_SentError, data)
     kind = _KINDS.get(said.kind, RemoteRefused)
     hint = None if said.hint is None else printable(said.hint[:_LONGEST_TEXT])
     return kind(f"remote: {printable(said.message[:_LONGEST_TEXT])}", hint=hint)

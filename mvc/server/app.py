@@ -40,7 +40,7 @@ from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Door, Wanted
+from mvc.remote.door import Door, Received, Wanted
 from mvc.remote.merging import Truths
 from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
@@ -61,9 +61,9 @@ READERS = 256
 UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
-"""Requests that wait for news."""
+"""Requests that wait for what is live next."""
 WATCHES = 256
-"""Repositories, and targets in them, of whose news somebody waits."""
+"""Targets of repositories at which somebody waits."""
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
@@ -83,11 +83,11 @@ class Application:
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
         log: Log | None = None, stopping: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None, poll: float = _POLL, gather: float = SECONDS,
+        gather: float = SECONDS,
     ) -> None:  # fmt: skip
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
-        self._clock, self._poll = clock or Clock(), poll
+        self._clock = Clock()
         self._proofs = 0
         self._sends, self._uploads, self._waits = map(Places, (SENDS, UPLOADS, WAITING))
         self._watched, self._readers = map(Places, (WATCHES, READERS))
@@ -189,44 +189,28 @@ class Application:
 
     # -- head ----------------------------------------------------------------------------
 
-    async def _head(self, request: Request, served: Served, caller: Caller) -> Response:
-        after = request.query_params.get("after")
+    async def _head(self, _: Request, served: Served, caller: Caller) -> Response:
         head = await self._run(served.head)
-        if after is not None and head.place.chain.hex() == after:
-            head = await self._news(
-                (served.name, ""), served.journal, served.head,
-                is_new=lambda head: head.place.chain.hex() != after,
-                seconds=_seconds(request), caller=caller,
-            )  # fmt: skip
-        tag = f'"{head.place.chain.hex()}"'
-        if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
-            return Response(status_code=304, headers={"ETag": tag})
-        said = wire.encode_head(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
-        return Response(said, media_type=wire.CONTENT, headers={"ETag": tag})
+        said = wire.encode(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
+        return Response(said, media_type=wire.CONTENT)
 
     async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
         """A mark of what is live on a target: what else is recorded wakes nobody who waits."""
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
-        look = partial(served.live, target)
-        mark = await self._run(look)
+        mark = await self._run(served.live, target)
         if mark == known:
-            mark = await self._news(
-                (served.name, target), look, look,
-                is_new=lambda mark: mark != known, seconds=_seconds(request), caller=caller,
-            )  # fmt: skip
+            deadline = time.monotonic() + _seconds(request)
+            mark = await self._other_mark(served, target, mark, deadline=deadline, caller=caller)
         if mark == known:
             return Response(status_code=304)
         return Response(mark, media_type=wire.CONTENT)
 
-    async def _news(
-        self, key: tuple[str, str], watched: Callable[[], object], look: Callable[[], _T],
-        *, is_new: Callable[[_T], bool], seconds: float, caller: Caller,
-    ) -> _T:  # fmt: skip
-        """What ``look`` returns once it is new, or after so many seconds.
-
-        ``watched``, of which one is called for all with this ``key``, then returns something else.
-        """
+    async def _other_mark(
+        self, served: Served, target: str, known: str, *, deadline: float, caller: Caller
+    ) -> str:
+        """The mark once it is another one; at the deadline the same. One looks for all who wait."""
+        key = served.name, target
         with ExitStack() as held:
             held.callback(self._waits.take(caller))
             watch = self._watches.get(key)
@@ -234,31 +218,28 @@ class Application:
                 watch = self._watches[key] = _Watch(self._watched.take(caller))
             watch.waiting += 1
             held.callback(watch.leave)
-            deadline = time.monotonic() + seconds
             if watch.task is None:
-                watch.task = asyncio.create_task(self._watch(key, watch, watched))
+                watch.task = asyncio.create_task(self._watch(key, watch, served))
             while True:
                 changed = watch.changed
-                found = await self._run(look)  # it may have changed before anybody watched
+                mark = await self._run(served.live, target)  # before anybody watched
                 left = deadline - time.monotonic()
-                if is_new(found) or left <= 0 or self._stopping():
-                    return found
+                if mark != known or left <= 0 or self._stopping():
+                    return mark
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
 
-    async def _watch(
-        self, key: tuple[str, str], watch: _Watch, watched: Callable[[], object]
-    ) -> None:
+    async def _watch(self, key: tuple[str, str], watch: _Watch, served: Served) -> None:
         """Looks for all who wait, as long as somebody does."""
-        seen: object = None
+        seen = None
         try:
             while watch.waiting and not self._stopping():
                 with suppress(MvcError):
-                    if (now := await self._run(watched)) != seen:
+                    if (now := await self._run(served.live, key[1])) != seen:
                         seen = now
                         watch.wake()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(watch.hint.wait(), self._poll)
+                    await asyncio.wait_for(watch.hint.wait(), _POLL)
                 watch.hint.clear()
         finally:
             del self._watches[key]
@@ -272,7 +253,7 @@ class Application:
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
-        wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
+        wanted = wire.decode(Wanted, await _body(request))
         given = _given(served, wanted, skip, check)
         if not wanted.live:
             leave = self._sends.take(caller)
@@ -376,27 +357,17 @@ class Application:
         if request.method == "GET":
             size = await self._run(upload.settled_size)
             return Response(str(size), media_type=wire.CONTENT)
-        try:
-            leave = self._uploads.take(caller)
-        except PlacesTaken:
-            await _drained(request)
-            raise
-        try:
-            await self._run(served.uploads.clear)
+        with ExitStack() as held, ExitStack() as locked:
             try:
-                lock = await self._run(upload.lock)
-            except InUse:
+                held.callback(self._uploads.take(caller))
+                await self._run(served.uploads.clear)
+                locked.callback((await self._run(upload.lock)).release)
+            except (PlacesTaken, InUse):
                 await _drained(request)
                 raise
-            try:
-                response = await self._received(request, served, upload, caller)
-            except BaseException:
-                lock.release()
-                raise
-        finally:
-            leave()
-        response.ended.append(lock.release)
-        return response
+            response = await self._received(request, served, upload, caller)
+            response.ended.append(locked.pop_all().close)
+            return response
 
     async def _received(
         self, request: Request, served: Served, upload: Upload, caller: Caller
@@ -405,7 +376,7 @@ class Application:
         answer = await self._run(upload.answer)
         if answer is not None:  # it was given before, and got lost
             await _drained(request)
-            return _Frames(_row(wire.frame(wire.ANSWER, wire.encode_received(answer))))
+            return _Frames(_row(_answered(answer)))
         await self._take(request, served, upload, at)
         if not last:
             return _Frames(_row(wire.frame(wire.END)))
@@ -423,7 +394,7 @@ class Application:
                 upload.delete()
                 raise
             upload.delete()
-            return wire.frame(wire.ANSWER, wire.encode_received(received))
+            return _answered(received)
 
         def ended() -> None:
             self._proofs -= 1
@@ -453,7 +424,7 @@ class Application:
         async def answer() -> AsyncGenerator[bytes, None]:
             async for row in _patiently(partial(asyncio.wait, {given})):
                 yield row
-            yield wire.frame(wire.ANSWER, wire.encode_received(await given))
+            yield _answered(await given)
 
         return _Frames(answer())
 
@@ -498,7 +469,7 @@ class Application:
 
 
 class _Watch:
-    """Those who wait for news of one repository, or target. ``hint``: there may be some.
+    """Those who wait for another version on one target. ``hint``: there may be one.
 
     ``ended`` is called once nobody watches any more.
     """
@@ -589,6 +560,10 @@ async def _patiently(wait: Callable[[], Awaitable[object]]) -> AsyncGenerator[by
             yield wire.frame(wire.DATA)
 
 
+def _answered(received: Received) -> bytes:
+    return wire.frame(wire.ANSWER, wire.encode(received))
+
+
 async def _row(row: bytes) -> AsyncGenerator[bytes, None]:
     yield row
 
@@ -655,8 +630,8 @@ async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    return b"".join([chunk async for chunk in _chunks(request, limit)])
+async def _body(request: Request) -> bytes:
+    return b"".join([chunk async for chunk in _chunks(request, wire.MAX_MESSAGE)])
 
 
 async def _drained(request: Request) -> None:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused
 from mvc.io.files import FileLock, FileSystem
-from mvc.remote import slices
+from mvc.remote import slices, wire
 from mvc.remote.door import Door, Received, Slice
 from mvc.remote.merging import Truths
 from mvc.remote.slices import decode_entries
-from mvc.remote.wire import decode_received, encode_received
 from mvc.types import Bytes
 
 HELD = 600.0
@@ -105,7 +104,7 @@ class Upload:
         """What became of it, if it was published."""
         if self._fs.stat(self._answer) is None:
             return None
-        return decode_received(self._fs.read_bytes(self._answer, _LONGEST))
+        return wire.decode(Received, self._fs.read_bytes(self._answer, _LONGEST))
 
     @contextmanager
     def appending(self, at: int) -> Iterator[Callable[[Bytes], None]]:
@@ -123,7 +122,7 @@ class Upload:
         """Hands over the slice that was uploaded; the upload goes, its answer stays a while."""
         with self._opened() as given:
             received = door.receive(given)
-        self._fs.write_atomic(self._answer, encode_received(received), mode=0o600)
+        self._fs.write_atomic(self._answer, wire.encode(received), mode=0o600)
         return received
 
     def reports(self) -> tuple[Truths, ...] | None:
