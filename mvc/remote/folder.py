@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ class FolderDoor:
             unnamed=_unnamed(snapshot),
         )
 
-    def send(self, wanted: Wanted) -> Iterator[Slice]:
+    def send(self, wanted: Wanted) -> Generator[Slice]:
         """As ``sender.send``."""
         from mvc.remote.sender import send  # more than a question needs
 

@@ -252,7 +252,7 @@ class HttpDoor:
         data = self._client.read(path, wire.MAX_MARK, seconds)
         return None if data is None else wire.decode_mark(data)
 
-    def send(self, wanted: Wanted) -> Iterator[Slice]:
+    def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, in one answer, that goes on at the byte at which it broke off."""
         stream = _Incoming(self._client, wanted)
         try:

@@ -522,6 +522,23 @@ def held_back(context: Context) -> frozenset[CommitId]:
     return frozenset(CommitId(s.commit) for each in _held(context) for s in each.tombstones)
 
 
+class Buried(Container[CommitId]):
+    """Versions whose states are given to nobody, or not to one who refuses ``without``."""
+
+    def __init__(self, context: Context, without: Collection[CommitId]) -> None:
+        self._context, self._ids = context, {*without} | held_back(context)
+
+    def __contains__(self, id_: object) -> bool:
+        assert isinstance(id_, CommitId)
+        mark = availability.forgotten(self._context, id_)
+        return id_ in self._ids or (mark is not None and mark.named)
+
+    def hold(self, recorded: Recorded) -> bool:
+        """Whether all that an entry published is among them."""
+        published = recorded.entry.commits
+        return bool(published) and all(commit.id in self for commit in published)
+
+
 def bury(context: Context) -> tuple[CommitId, ...]:
     """Forgets what is held back, where nothing stands in the way any more; durable on return."""
     if not (waiting := _held(context)):

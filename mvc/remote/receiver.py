@@ -30,7 +30,15 @@ from mvc.remote.moves import ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, require
 from mvc.remote.slices import Absent, Sent, decode_entries
-from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
+from mvc.remote.verify import (
+    Delivered,
+    Given,
+    Missing,
+    ProvenSlice,
+    is_reached,
+    opened_ahead,
+    prove,
+)
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
@@ -43,7 +51,6 @@ from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
     PREFIX_SIZE,
-    Member,
     RecordHeader,
     decode_header,
     read_prefix,
@@ -280,7 +287,8 @@ def _take_records(
     for draft in drafts:
 
         def is_news(header: RecordHeader, draft: _ReceivedEntry = draft) -> bool:
-            return draft.is_new and not all(_is_here(graph, each) for each in header.members)
+            members = header.members  # not all are here already
+            return draft.is_new and not all(is_reached(graph, m.id, m.start) for m in members)
 
         draft.records.extend(_appended(packs, source, draft.sent.size, is_news))
         draft.regions = packs.cut()
@@ -311,15 +319,6 @@ def _appended(
         for part in source.parts(header.body_size):
             packs.extend(part)
         yield pack, at, header
-
-
-def _is_here(graph: Graph, member: Member) -> bool:
-    """Whether codings lead to what a member would bring."""
-    try:
-        graph.path(member.id, member.start)
-    except DamagedData:
-        return False
-    return True
 
 
 def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:

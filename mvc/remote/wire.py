@@ -19,6 +19,7 @@ from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.names import printable
+from mvc.remote import slices
 from mvc.remote.door import Place, Received, RemoteHead, Wanted
 
 CONTENT = "application/x-mvc"
@@ -68,27 +69,18 @@ class _SentError(Struct, array_like=True):
     hint: str | None = None
 
 
-def _id(kind: type, value: object) -> object:
-    if not isinstance(value, bytes):
-        raise TypeError("an id is bytes")
-    return kind(value)
-
-
-_encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
-
-
 def encode(message: RemoteHead | Wanted | Received) -> bytes:
     """A message as it travels."""
     if isinstance(message, RemoteHead):
         refs = {n: (None, v) if isinstance(v, str) else (v, None) for n, v in message.refs.items()}
-        return _encode(_Head(**asdict(message) | {"refs": refs}))
-    return _encode(message)
+        return slices.encode(_Head(**asdict(message) | {"refs": refs}))
+    return slices.encode(message)
 
 
 def decode(kind: type[_M], data: bytes) -> _M:
     """Raises RemoteRefused for what is no message of this kind."""
     try:
-        return msgspec.msgpack.decode(data, type=kind, dec_hook=_id)
+        return msgspec.msgpack.decode(data, type=kind, dec_hook=slices.decode_id)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise RemoteRefused(
             "the other end says what this mvc does not understand",
@@ -113,7 +105,7 @@ def decode_mark(data: bytes) -> str:
 def encode_error(error: MvcError) -> bytes:
     """An error as it travels."""
     hint = None if error.hint is None else error.hint[:_LONGEST_TEXT]
-    return _encode(_SentError(error.kind, error.message[:_LONGEST_TEXT], hint))
+    return slices.encode(_SentError(error.kind, error.message[:_LONGEST_TEXT], hint))
 
 
 _KINDS: dict[str, type[MvcError]] = {

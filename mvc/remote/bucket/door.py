@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
@@ -59,7 +59,7 @@ class BucketDoor:
             return replace(found, identity=b"", refs={})
         return found
 
-    def send(self, wanted: Wanted) -> Iterator[Slice]:
+    def send(self, wanted: Wanted) -> Generator[Slice]:
         """The entries as of the last ``head``."""
 
         def begin(door: FolderDoor) -> tuple[list[Slice], Iterator[Slice]]:
