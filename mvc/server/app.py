@@ -44,7 +44,7 @@ from mvc.remote.door import Door, Received, Wanted
 from mvc.remote.merging import Truths
 from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
-from mvc.server.gathering import SECONDS, Gathering, check_scopes
+from mvc.server.gathering import SECONDS, Gathering
 from mvc.server.places import Places, PlacesTaken
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
@@ -408,7 +408,8 @@ class Application:
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]
     ) -> _Frames:
         """Gathers what nodes report with what others do; who got no answer sends it again."""
-        check_scopes(caller.scopes, reports)
+        for each in reports:
+            scopes.check_news(caller.scopes, each.targets)
         gathering = self._gatherings.setdefault(served.name, Gathering(self._gather))
         if gathering.is_full:
             raise PlacesTaken

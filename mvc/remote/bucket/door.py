@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
@@ -228,12 +228,6 @@ def open_door(remote: Remote, context: Context | None, *, place: Path | None = N
         return BucketDoor(mirror(temporary), held=held.pop_all())
 
 
-def inspect(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
-    """``BucketDoor.inspect`` of a remote."""
-    with closing(open_door(remote, context)) as door:
-        return door.inspect(act)
-
-
 def objects_of(remote: Remote) -> Objects:
     """The store of a bucket's URL."""
     if remote.scheme == "bucket":
@@ -246,9 +240,3 @@ def objects_of(remote: Remote) -> Objects:
 def check_bucket(remote: Remote) -> None:
     """Raises RemoteRefused unless the store keeps what pushes at once rely on."""
     check_conditions(objects_of(remote))
-
-
-def maintain(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
-    """``BucketDoor.maintain`` of a remote."""
-    with closing(open_door(remote, context)) as door:
-        return door.maintain(act)
