@@ -180,7 +180,6 @@ class Following:
         return done
 
     def run(self, on_change: OnChange | None = None) -> None:
-        """Goes on until it is stopped."""
         while not self._stop.is_set():
             answered = False
             try:

@@ -270,7 +270,6 @@ class Closure:
         return spool
 
     def _patch(self, id_: ManifestId, base: ManifestId) -> tuple[bytes, list[Bytes]]:
-        """A record of a manifest as a patch against another one."""
         from mvc.store.writing.pieces import encode_proven_patch
 
         data, old = self._stream.read(id_), self._stream.read(base)
@@ -282,7 +281,6 @@ class Closure:
         return encode_header([member], group=False, body_size=len(payload)), [payload]
 
     def part(self, place: _Place, header: RecordHeader, members: Sequence[int]) -> Iterator[Bytes]:
-        """A record of some members of another one."""
         yield _cut(header, members)
         for i in members:
             yield self.packs.payload(*place, header, header.members[i])

@@ -233,7 +233,6 @@ def _waits(update: RefUpdate) -> bool:
 
 
 def _gone(context: Context, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
-    """Refs of what is not there any more."""
     for each in remote_refs(context, remote.name):
         short = each.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
@@ -332,7 +331,6 @@ class _Fetch:
         return None if is_whole else replace(wanted, after=None)
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
-        """Moves the refs that have not moved yet."""
         left = [u for u in updates if self._context.store.ref(u.local) != u.new]
         if left:
             self._receive(Slice(NOTHING, 0, (), _moves(left)))

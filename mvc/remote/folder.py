@@ -31,7 +31,6 @@ class FolderDoor:
         self._marks: dict[str, LiveMark] = {}
 
     def head(self) -> RemoteHead:
-        """What the repository is now."""
         store, snapshot = self.context.store, self.context.fresh()
         refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
         return RemoteHead(
@@ -46,13 +45,11 @@ class FolderDoor:
         )
 
     def send(self, wanted: Wanted) -> Generator[Slice]:
-        """As ``sender.send``."""
         from mvc.remote.sender import send  # more than a question needs
 
         return send(self.context, wanted)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Looks at the journal until then."""
         from mvc.remote.live import LiveMark  # as above
 
         if target not in self._marks:
@@ -66,7 +63,6 @@ class FolderDoor:
         return receive(self.context, given, scopes=self._scopes)
 
     def close(self) -> None:
-        """Closes the repository."""
         self.context.store.close()
 
 

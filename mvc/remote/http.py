@@ -121,7 +121,6 @@ class Client:
             yield tries
 
     def close(self) -> None:
-        """Ends its connections."""
         self._pool.close()
 
 
@@ -160,8 +159,6 @@ class Try:
 
 
 class _Later(Exception):
-    """The server is busy."""
-
     def __init__(self, text: str, seconds: float) -> None:
         super().__init__(text)
         self.text, self.seconds = text, seconds
@@ -243,11 +240,9 @@ class HttpDoor:
         self._client = client
 
     def head(self) -> RemoteHead:
-        """What the remote is now."""
         return wire.decode_head(self._client.read("head") or b"")
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Waits at the server."""
         path = f"live?target={quote(target, safe='')}&mark={quote(mark)}&wait={seconds:g}"
         data = self._client.read(path, wire.MAX_MARK, seconds)
         return None if data is None else wire.decode_mark(data)
@@ -280,7 +275,6 @@ class HttpDoor:
         return received
 
     def close(self) -> None:
-        """Ends its connections."""
         self._client.close()
 
 
@@ -316,7 +310,6 @@ class _Incoming:
             self._taken, self._hasher = 0, blake3()
 
     def close(self) -> None:
-        """Ends the answer where it is."""
         self._pieces.close()
 
     def _all(self) -> Generator[bytes]:
@@ -331,8 +324,6 @@ class _Incoming:
 
 
 class _PartedSlice:
-    """A slice on its way to a server, part by part."""
-
     def __init__(self, client: Client) -> None:
         self._client = client
         self._id = os.urandom(16).hex()
@@ -357,7 +348,6 @@ class _PartedSlice:
         return received
 
     def _held(self) -> int:
-        """How many bytes of it the server has."""
         with self._client.ask("GET", f"receive?upload={self._id}") as answer:
             text = _bounded(answer, 20)
         return int(text) if text.isdigit() else 0
@@ -465,14 +455,10 @@ class Dialled(Protocol):
 
     socket: socket.socket
 
-    def end(self) -> None:
-        """Lets go of it."""
-        ...
+    def end(self) -> None: ...
 
 
 class _LineConnection(HTTPConnection):
-    """A connection by what ``dial`` returns."""
-
     dial: Callable[[], Dialled]
     line: Dialled | None = None
 
@@ -507,8 +493,6 @@ class LinePool(HTTPConnectionPool):
 
 
 class _UnixLine:
-    """A connection to a Unix socket."""
-
     def __init__(self, path: str) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -523,7 +507,6 @@ class _UnixLine:
 
 
 def _unreachable(url: str, error: BaseException) -> MvcError:
-    """What a connection that failed means."""
     if (untrusted := _certificate_error(error)) is not None:
         return _untrusted(url, untrusted)
     if isinstance(error, urllib3.exceptions.SSLError):

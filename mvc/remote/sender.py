@@ -79,8 +79,8 @@ def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending | LiveSending) ->
     return replace(wanted, after=place, have=wanted.have | sending.gone)
 
 
-class _Version(Struct):
-    """A version that travels. ``given_up``: paths without weights; None: without its state."""
+class _Version(Struct, frozen=True):
+    """A version that travels; ``lack``: without what, if it is not whole."""
 
     commit: Commit
     lack: Absent | None = None
@@ -88,16 +88,6 @@ class _Version(Struct):
     @property
     def has_state(self) -> bool:
         return self.lack is None or self.lack.why == "dropped"
-
-
-class Incomplete(Struct, frozen=True):
-    """A version that travels without its state, or without weights; ``needs``: those of its
-    ``commit.needs`` whose states do not travel with it, and that the receiver lacks.
-    """
-
-    commit: Commit
-    absent: Absent
-    needs: tuple[CommitId, ...]
 
 
 class Sending:
@@ -258,20 +248,22 @@ class Sending:
         """The versions that travel, in no order."""
         return (commits.get(self._context, id_) for id_ in self._new)
 
-    def lacks(self) -> list[Incomplete]:
-        """The versions that travel without something, in no order."""
+    def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
+        """The versions that travel without something, in no order.
+
+        With what it is, and those of ``commit.needs`` whose states do not travel with it, and that
+        the receiver lacks.
+        """
         snapshot = self._snapshot
         marked = {each.commit for r in snapshot.forgetting() for each in r.entry.forgotten}
         marked |= {mark.commit for _, mark in snapshot.weights()}
-        found = []
         for id_ in marked & self._new.keys():
             version = self._version(commits.get(self._context, id_))
             if version.lack is not None:
                 needs = (n for n in version.commit.needs if n in self._new)
                 known = (commits.get(self._context, n) for n in needs)
-                absent = (commit.id for commit in known if not self._version(commit).has_state)
-                found.append(Incomplete(version.commit, version.lack, tuple(absent)))
-        return found
+                absent = [commit.id for commit in known if not self._version(commit).has_state]
+                yield version.commit, version.lack, absent
 
     # -- slices --------------------------------------------------------------------------
 
@@ -372,8 +364,6 @@ class Sending:
 
 
 class _Known(Container[CommitId]):
-    """The versions that the receiver has or gets."""
-
     def __init__(self, new: Container[CommitId], held: Ancestors) -> None:
         self._new, self._held = new, held
 
@@ -382,8 +372,6 @@ class _Known(Container[CommitId]):
 
 
 class _Gathered:
-    """A slice in the making."""
-
     def __init__(self) -> None:
         self.place: Place | None = None
         self.sent: list[Sent] = []

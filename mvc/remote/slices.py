@@ -81,8 +81,6 @@ class Sent(Struct, frozen=True, omit_defaults=True):
 
 
 class _Wire(Struct, array_like=True):
-    """What a slice says beside its entries."""
-
     moves: tuple[Move, ...] = ()
     place: tuple[int, bytes, int] | None = None
     features: frozenset[str] = frozenset()

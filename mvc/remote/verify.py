@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
+from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
@@ -93,12 +94,15 @@ class Given(Struct, frozen=True):
     given_up: frozenset[str] = frozenset()
 
 
-class Delivered(Struct, frozen=True):
+class Delivered(Protocol):
     """What came of one entry: records, versions with states, specs of objects of no version."""
 
-    records: Sequence[Placed]
-    versions: Sequence[Given]
-    shapes: Mapping[bytes, TensorSpec]
+    records: list[Placed]
+
+    @property
+    def versions(self) -> Sequence[Given]: ...
+    @property
+    def shapes(self) -> Mapping[bytes, TensorSpec]: ...
 
 
 class ProvenSlice(Struct, frozen=True):

@@ -62,8 +62,6 @@ class _Head(Struct, array_like=True):
 
 
 class _SentError(Struct, array_like=True):
-    """An error as it travels."""
-
     kind: str
     message: str
     hint: str | None = None

@@ -115,7 +115,6 @@ class Application:
         )
 
     def close(self) -> None:
-        """Ends its threads and closes the repositories."""
         self._short.shutdown()
         self._long.shutdown()
         self._proving.shutdown()
@@ -166,7 +165,6 @@ class Application:
         return answer
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
-        """What is no part of the protocol."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         host = printable(request.client.host) if request.client else ""
         self._say(f"{host or '-'} - {printable(request.method)} - - {status} 0ms")
@@ -183,7 +181,6 @@ class Application:
             raise Denied(404, error) from error
 
     async def _run(self, function: Callable[..., _T], *given: object) -> _T:
-        """Runs what is done soon in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._short, partial(function, *given))
 
@@ -483,11 +480,9 @@ class _Watch:
         self.hint = asyncio.Event()
 
     def leave(self) -> None:
-        """One who has waited goes."""
         self.waiting -= 1
 
     def wake(self) -> None:
-        """Has all who wait look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -526,7 +521,6 @@ class _Frames(Response):
                     await result
 
     async def _sent(self, send: Send, gone: asyncio.Future[Message]) -> str:
-        """How it ended."""
         try:
             async for row in self._rows:
                 if gone.done():

@@ -127,7 +127,6 @@ class Served:
             self._promised.pop(upload, None)
 
     def close(self) -> None:
-        """Closes the repository."""
         self._context.store.close()
 
 
@@ -199,7 +198,6 @@ class Repositories:
         return root
 
     def close(self) -> None:
-        """Closes all."""
         for served in self._open.values():
             with suppress(MvcError):
                 served.close()
@@ -220,7 +218,6 @@ def any_in(fs: FileSystem, folder: Path) -> bool:
 
 
 def _size(fs: FileSystem, folder: Path) -> int:
-    """Bytes of all files in a folder and below."""
     total = 0
     for name in fs.list(folder):
         facts = fs.stat(folder / name, follow=False)

@@ -47,7 +47,6 @@ class Uploads:
         return Upload(self._fs, self._folder / id_)
 
     def clear(self, now: Callable[[], float] = time.time) -> None:
-        """Deletes what nobody went on with."""
         if self._fs.stat(self._folder) is None:
             return
         oldest = (now() - HELD) * _SECOND
@@ -74,7 +73,6 @@ class Upload:
 
     @property
     def size(self) -> int:
-        """Its bytes that are here."""
         facts = self._fs.stat(self._path, follow=False)
         return 0 if facts is None else facts.size
 
@@ -101,7 +99,6 @@ class Upload:
         return lock
 
     def answer(self) -> Received | None:
-        """What became of it, if it was published."""
         if self._fs.stat(self._answer) is None:
             return None
         return wire.decode(Received, self._fs.read_bytes(self._answer, _LONGEST))

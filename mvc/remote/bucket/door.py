@@ -73,7 +73,6 @@ class BucketDoor:
             yield from rest
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Looks at the bucket's head now and then."""
         deadline = time.monotonic() + seconds
         while True:
             self._looked = False
@@ -114,7 +113,6 @@ class BucketDoor:
             self._mirror.fs.own = own
 
     def close(self) -> None:
-        """Lets go of the mirror."""
         self._mirror.close()
         self._held.close()
 

@@ -134,7 +134,6 @@ class Mirror:
 
     @property
     def context(self) -> Context:
-        """The mirror as an open repository."""
         if self._context is None:
             if self.seen is not None:
                 parse_format(format_line(self.seen.head.features))
@@ -176,7 +175,6 @@ class Mirror:
             self._follow(Seen(found.version, head, found.data))
 
     def _make(self) -> None:
-        """A new repository, which becomes the bucket's once it is published."""
         if self.fs.stat(self._folder) is None:
             create(FileSystem(), self.clock, self.place, branch="main", config=b"")
 
@@ -331,7 +329,6 @@ class Mirror:
         self.remember(seen)
 
     def settle(self, seen: Seen, change: PackChange | None) -> None:
-        """Notes what was swapped in."""
         self._apply(change)
         self.remember(seen)
 
