@@ -100,7 +100,8 @@ class LiveSending:
             chosen = self._records(recorded, live.commit)
         self._chosen = chosen
         origin = self._snapshot.by_sequence(live.sequence)
-        truths = origin and TruthReader(self._snapshot, reports=True).of(origin)
+        reader = TruthReader(self._snapshot, reports=True)
+        truths = None if origin is None else reader.of(origin)
         if truths is None:
             raise DamagedData(f"the deployment of {live.commit.short} is lost")
         made = tuple(each for each in truths.deployments if each.target == live.target)

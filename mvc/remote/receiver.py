@@ -443,7 +443,8 @@ class _Publication:
         check_news(self._scopes, (), adds=news)
         if draft.sent.truths is not None:
             merged, held = self._merger.merge(draft.sent.truths, entry, own)
-            targets = {each.target for each in (*merged.deployments, *merged.retractions)}
+            targets = {made.target for made in merged.deployments}
+            targets |= {taken.target for taken in merged.retractions}
             forgets = bool(held) or any(mark.named for mark in merged.forgotten)
             check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
             self._check_annotated({each.commit for each in merged.evidence})
