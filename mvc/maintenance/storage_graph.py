@@ -323,7 +323,7 @@ class StorageGraph:
 
     def with_all(self, rows: Flags, objects: Flags) -> Flags:
         """Those of the rows whose base and inputs are among these objects."""
-        found = rows & (~self.delta | objects[self.base])
+        found: Flags = rows & (~self.delta | objects[self.base])
         found[self.input_row[~objects[self.input_object]]] = False
         return found
 
@@ -544,8 +544,9 @@ class _OpenRows:
         np.subtract.at(self._left, self._edges[hit], 1)
         hit = hit[self._left[self._edges[hit]] == 0]
         self.open[self._edges[hit]] = True
-        origins = np.unique(self._origins[hit])
-        return origins[np.isfinite(costs[origins])]
+        origins: Integers = np.unique(self._origins[hit])
+        fit: Integers = origins[np.isfinite(costs[origins])]
+        return fit
 
 
 _NO_BASE = bytes(BASE_BYTES)

@@ -72,7 +72,8 @@ def _stepped(before: _Trained) -> _Trained:
         v = v * f(b2) + f(1 - b2) * g * g
         denominator = np.sqrt(v) / f((1 - b2**number) ** 0.5) + f(_EPS)
         w = old * f(1 - _RATE * _DECAY)
-        weights[name] = w + f(-_RATE / (1 - b1**number)) * (m / denominator)
+        w = w + f(-_RATE / (1 - b1**number)) * (m / denominator)
+        weights[name] = w.astype(np.float32)
         states[name] = m, v
     return weights, states, number
 

@@ -54,7 +54,7 @@ def layout_metrics(costs: Costs, selection: Selection) -> LayoutMetrics:
                 f"{version.commit.short}' gives the version up",
             )
         ways = [reached[node] for node in nodes]
-        walks = [
+        walks: list[tuple[int, Iterable[Part]]] = [
             (min(PIECE, survey.size(id_) - start), shared.parts(ways_to, (id_, start)))
             for id_, start in nodes
         ]
