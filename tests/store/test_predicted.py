@@ -11,7 +11,7 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.plan import recovers
+from mvc.store.graph.plan import plan, recovers
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_where_sound
@@ -149,3 +149,22 @@ def test_what_is_predicted_from_itself_is_damage_with_a_way_around(tmp_path: Pat
         wanted = requests(other, 1)
         repo.context.store.recovery.fill(wanted)
         assert [bytes(each.out) for each in wanted] == [other.versions[1][m] for m in "wmv"]
+
+
+def test_a_version_costs_its_payloads_once_and_weights_alone_what_they_need(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path / "repo", count=100_000)
+    with Repository.open(run.write()) as repo:
+        timing, graph = repo.context.store.timing, repo.context.store.graph
+        spec = TensorSpec("raw", (400_000,))
+
+        def seconds(members: str, version: int = 6) -> float:
+            walks = [
+                (400_000, spec, plan(graph, [run.id(version, member)]).steps) for member in members
+            ]
+            return sum(each for _, each in timing.works(walks))
+
+        assert seconds("wmv") == pytest.approx(seconds("w"))
+        assert 0 < seconds("m") < seconds("v") < seconds("w")
+        assert seconds("w", 3) < seconds("w", 6)
