@@ -15,6 +15,7 @@ from mvc.store.graph.plan import plan, recovers
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_where_sound
+from tests.oracle import reader
 from tests.store.predicted import Run
 from tests.store.sizes import shrink
 
@@ -168,3 +169,19 @@ def test_a_version_costs_its_payloads_once_and_weights_alone_what_they_need(
         assert seconds("wmv") == pytest.approx(seconds("w"))
         assert 0 < seconds("m") < seconds("v") < seconds("w")
         assert seconds("w", 3) < seconds("w", 6)
+
+
+@pytest.mark.parametrize("count", [1, 9, 1000, 300_001])
+def test_signs_of_gradients_lie_before_each_chunk(tmp_path: Path, count: int) -> None:
+    run = Run(tmp_path / "repo", count=count, steps=1)
+    old, new = run.versions
+    text = "optim:root.1:float32:0.001,1e-08,0.999,0.001"
+    third = run.piece(text, new["w"], old["w"], [new["v"], old["v"]])
+    run.forger.publish(run.forger.record(run.full(0)))
+    run.forger.publish(run.forger.record([*run.step(1)[:2], third]))
+    with Repository.open(run.finish()) as repo:
+        wanted = requests(run, 1)
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [new[m] for m in "wmv"]
+    oracle = reader.Repository(run.root / ".mvc")
+    assert oracle.pieces[run.id(1, "w"), 0] == new["w"]
