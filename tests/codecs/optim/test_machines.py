@@ -49,7 +49,9 @@ OF_NUMPY = "X86_V4 AVX512_ICL AVX512_SPR AVX512F AVX512_SKX"
 """Names of vector instructions in several versions of numpy; what one does not know it ignores."""
 
 
-@pytest.mark.parametrize("without", [OF_NUMPY, f"X86_V3 AVX2 FMA3 {OF_NUMPY}"])
+@pytest.mark.parametrize(
+    "without", [OF_NUMPY, f"X86_V3 AVX2 FMA3 {OF_NUMPY}"], ids=["avx512", "all"]
+)
 def test_other_processors_predict_the_same_bits(without: str) -> None:
     code = "from tests.codecs.optim.test_machines import digest; print(digest())"
     other = ran(code, NPY_DISABLE_CPU_FEATURES=without)
