@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,10 @@ from mvc.codecs.optim import Prediction
 from mvc.codecs.optim.rules import RULES
 from tests.codecs.optim.test_prediction import bits, prediction
 from tests.oracle import optim, reader
+from tests.oracle.holding import check_steps
 from tests.oracle.reader import Cursor
 from tests.oracle.test_document import example
+from tests.store.predicted import Run
 
 
 def test_the_document_names_every_rule() -> None:
@@ -47,3 +51,17 @@ def test_the_example_of_the_document() -> None:
         reader.combine(predicted, delta, width, "sub", False)
         == np.array([1, 2, 3], "<f4").tobytes()
     )
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_run_in_a_repository(tmp_path: Path, backwards: bool):
+    """Also where what predicts is published after what it predicts."""
+    run = Run(tmp_path / "repo", steps=3)
+    run.forger.publish(run.forger.record(run.full(0)))
+    for version in (3, 2, 1) if backwards else (1, 2, 3):
+        run.forger.publish(run.forger.record(run.step(version)[:: -1 if backwards else 1]))
+    oracle = reader.Repository(run.finish() / ".mvc")
+    for version in range(4):
+        for member in "wmv":
+            assert oracle.pieces[run.id(version, member), 0] == run.versions[version][member]
+    assert check_steps(oracle) == 12
