@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 import mvc
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.layout import VectorLayout
+from mvc.distributed.protocols.base import VectorLayout
 from mvc.distributed.runner.connection import (
     ALIVE,
     CONTROL,
@@ -617,7 +617,8 @@ class Service:
             self._reception.traffic.look()
         if "log" in self._settings:
             _write_log(Path(self._settings["log"]), self._log, orders)
-        counts, start, traffic = machine.counts, self._begun_with, self._reception.traffic
+        counts, start = machine.counts, self._begun_with
+        socket_bytes, wire_bytes = self._reception.traffic.total()
         self._tell(
             "finished",
             resumed=start.number > 0,
@@ -630,8 +631,8 @@ class Service:
             messages_up=counts.messages_up,
             messages_down=counts.messages_down,
             bytes_beside=sum(each.beside for each in self._connections),
-            socket_bytes=traffic.sent + traffic.received if traffic.known else None,
-            wire_bytes=traffic.with_headers if traffic.known else None,
+            socket_bytes=socket_bytes,
+            wire_bytes=wire_bytes,
             refused={str(worker): reason for worker, reason in self._refused.items()},
             steps=list(self._committed),
             push=None,
@@ -653,11 +654,11 @@ def _packed(carried: Carried) -> bytes:
 
 def _write_log(path: Path, hub: Sequence[Event], orders: Mapping[int, Any]) -> None:
     """Writes the events of all processes, a line of JSON each."""
-    lines = [json.dumps(event.to_json()) for event in hub]
+    events = [*hub]
     for worker, order in sorted(orders.items()):
         for did, times in order or ():
-            lines += [json.dumps(Event(worker, did).to_json())] * times
-    text = "".join(line + "\n" for line in lines).encode()
+            events += [Event(worker, did)] * times
+    text = "".join(json.dumps(to_builtins(event)) + "\n" for event in events).encode()
     FileSystem().replace_file(path, lambda file: file.write([text]), mode=None, durable=False)
 
 

@@ -18,13 +18,11 @@ _Address = tuple[str, int]
 class Traffic:
     """Bytes over TCP connections to other processes; call ``look`` while they are open.
 
-    ``sent`` and ``received`` are the bytes of the streams, without headers, counted by the kernel
-    (TCP_INFO); ``segments`` are those of both directions, each with about 52 bytes of headers.
-    ``known`` is False where the system does not tell.
+    The kernel counts them, in both directions, and the segments that they go in (TCP_INFO).
     """
 
     def __init__(self) -> None:
-        self._counted: dict[tuple[_Address, _Address], tuple[int, int, int]] = {}
+        self._counted: dict[tuple[_Address, _Address], tuple[int, int]] = {}
 
     def look(self) -> None:
         """Reads the counters of all sockets that are open now."""
@@ -37,42 +35,26 @@ class Traffic:
         inside = {(there, here) for here, there in found}
         self._counted |= {ends: counts for ends, counts in found.items() if ends not in inside}
 
-    @property
-    def known(self) -> bool:
-        return bool(self._counted)
-
-    @property
-    def sent(self) -> int:
-        return sum(counts[0] for counts in self._counted.values())
-
-    @property
-    def received(self) -> int:
-        return sum(counts[1] for counts in self._counted.values())
-
-    @property
-    def segments(self) -> int:
-        return sum(counts[2] for counts in self._counted.values())
-
-    @property
-    def with_headers(self) -> int:
-        """Bytes on the wire, headers of TCP and IP included."""
-        return self.sent + self.received + _HEADERS * self.segments
+    def total(self) -> tuple[int, int] | tuple[None, None]:
+        """Bytes without headers, and with those of TCP and IP; None if the system does not tell."""
+        if not self._counted:
+            return None, None
+        carried, segments = map(sum, zip(*self._counted.values(), strict=True))
+        return carried, carried + _HEADERS * segments
 
 
-def _counters(number: int) -> dict[tuple[_Address, _Address], tuple[int, int, int]]:
+def _counters(number: int) -> dict[tuple[_Address, _Address], tuple[int, int]]:
     """The counters of a socket by its two ends; empty if it is no TCP connection."""
     with socket.socket(fileno=os.dup(number)) as copy:
-        if copy.type != socket.SOCK_STREAM or copy.family not in {
-            socket.AF_INET,
-            socket.AF_INET6,
-        }:
+        internet = copy.family in {socket.AF_INET, socket.AF_INET6}
+        if copy.type != socket.SOCK_STREAM or not internet:
             return {}
         ends = (_address(copy.getsockname()), _address(copy.getpeername()))
         raw = copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(raw) < _INFO.size:
         return {}
     sent, received, out, into = _INFO.unpack_from(raw)
-    return {ends: (sent, received, out + into)}
+    return {ends: (sent + received, out + into)}
 
 
 def _address(name: tuple[str, int]) -> _Address:
