@@ -64,7 +64,6 @@ class OuterStep:
         self.velocity: Any = 0.0
 
     def step(self, mean: Vector) -> Vector:
-        """The change of the parameters."""
         if self._momentum == 0:
             return self._rate * mean
         self.velocity = self._momentum * self.velocity + mean

@@ -58,7 +58,6 @@ class Protocol(Struct, frozen=True):
         return SAFE_FUNCTIONS[self.safe](reference, self.threshold.radius_at(reference))
 
     def wires(self, layout: VectorLayout) -> tuple[Wire, Wire]:
-        """How vectors travel up and down."""
         up, down = (
             Wire(codec_named(name), layout.measured, layout.length, layout.dtype)
             for name in (self.up, self.down)
@@ -72,13 +71,11 @@ class Protocol(Struct, frozen=True):
         layout: VectorLayout | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> Coordinator:
-        """The coordinator that starts from this model; see ``Coordinator``."""
         return _KINDS[self.name][0](self, model, workers, layout=layout, memory=memory)
 
     def worker(
         self, number: int, model: NDArray[Any], layout: VectorLayout | None = None
     ) -> Worker:
-        """The worker that trains this vector in place; see ``Worker``."""
         return _KINDS[self.name][1](self, number, model, layout)
 
 

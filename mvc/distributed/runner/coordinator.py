@@ -535,7 +535,6 @@ class Service:
         self._release()
 
     def _dismiss(self, worker: int, reason: str) -> None:
-        """A worker takes part no more."""
         self._seats.pop(worker, None)
         self._away[worker] = Away(why=reason)
         self._log.append(Event(HUB, "lost", (worker,)))

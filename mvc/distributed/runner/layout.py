@@ -84,7 +84,6 @@ class ModelLayout(Struct, frozen=True, array_like=True):
 
     @property
     def vector(self) -> tuple[tuple[str, _Shape], ...]:
-        """Names and shapes of what is in the vector."""
         return self.trained + self.statistics
 
     @property
@@ -94,7 +93,6 @@ class ModelLayout(Struct, frozen=True, array_like=True):
 
     @property
     def length(self) -> int:
-        """How many numbers the vector has."""
         return sum(math.prod(shape) for _, shape in self.vector)
 
     @property
@@ -121,14 +119,12 @@ class ModelLayout(Struct, frozen=True, array_like=True):
     # -- a live model ----------------------------------------------------------------------
 
     def read(self, model: torch.nn.Module) -> Vector:
-        """The vector of a live model: a copy."""
         live = _named(model)
         flat = [live[name].detach().reshape(-1).cpu() for name, _ in self.vector]
         copy: Vector = torch.cat(flat).numpy()
         return copy
 
     def write(self, model: torch.nn.Module, vector: Vector) -> None:
-        """Sets the trained parameters and statistics of a live model."""
         write_tensors(model, self._cut(vector))
 
     def pack(self, model: torch.nn.Module) -> bytes:
@@ -155,7 +151,6 @@ class ModelLayout(Struct, frozen=True, array_like=True):
         return {key: tensors[name] for key, name in self.keys}
 
     def _cut(self, vector: Vector) -> dict[str, torch.Tensor]:
-        """The tensors of a vector, copies."""
         found, start = {}, 0
         for name, shape in self.vector:
             end = start + math.prod(shape)

@@ -429,7 +429,6 @@ def _within(seconds: float, act: Callable[[], _Result]) -> _Result:
 
 
 def _own_coordinator(host: str, workers: int, *, resume: bool, pushes: bool) -> tuple[int, str]:
-    """Starts it; returns its port and its token."""
     events: queue.Queue[Mapping[str, Any]] = queue.Queue()
     over = threading.Event()
 

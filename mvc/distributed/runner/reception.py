@@ -78,7 +78,6 @@ class Reception:
         self._hear(worker, connection)
 
     def _hear(self, worker: int, link: Connection) -> None:
-        """Receives from one worker, until it goes."""
         try:
             self.events.put(("hello", link, {**link.receive().json(), "hello": worker}))
             while True:

@@ -73,7 +73,6 @@ class Attached:
 
     @property
     def repo(self) -> Repository:
-        """The repository; opened if need be."""
         return self._recording.repo
 
     def _on_save(self, _models: Any, _weights: Any, _output_dir: Any) -> None:

@@ -13,13 +13,15 @@ them with ``weights_only``.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import json
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, Unpack
@@ -29,7 +31,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 from msgspec.structs import replace
 from safetensors.torch import save
-from transformers import TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
+from transformers.dynamic_module_utils import custom_object_save
 
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
@@ -39,7 +42,6 @@ from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
-from mvc.frameworks.huggingface.folder import files_beside
 from mvc.ids import CommitId
 from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report, complete
@@ -100,7 +102,6 @@ class MVCCallback(TrainerCallback):
 
     @property
     def repo(self) -> Repository:
-        """The repository; opened if need be."""
         return self._recording.repo
 
     @property
@@ -164,7 +165,7 @@ class MVCCallback(TrainerCallback):
             )
         parts = _parts(live, self._include)
         loader = live.get("train_dataloader")
-        files = files_beside(parts.model, _processing(live, loader))
+        files = _files_beside(parts.model, _processing(live, loader))
         self._source = _TrainerSource(parts, args, state, loader, files=list(files))
         origin = None
         if self._going_on is not None:
@@ -355,6 +356,41 @@ def _processing(live: Mapping[str, Any], loader: Any) -> Any:
     """The tokenizer or processor, which the Trainer takes from the collator if it has none."""
     own = live.get("processing_class")
     return own or getattr(getattr(loader, "collate_fn", None), "tokenizer", None)
+
+
+def _files_beside(model: Any, processing: Any) -> dict[str, bytes]:
+    """The files that ``from_pretrained`` reads next to the weights, by name: what
+    ``save_pretrained`` writes without them. None for a model that is not transformers' own.
+
+    ``processing`` is the tokenizer or processor of the training, or None.
+    """
+    if not isinstance(model, PreTrainedModel):
+        return {}
+    saves: dict[str, Callable[[str], object]] = {
+        "configuration": partial(_save_configuration, model)
+    }
+    if model.can_generate() and model.generation_config is not None:
+        saves["generation configuration"] = model.generation_config.save_pretrained
+    if callable(save := getattr(processing, "save_pretrained", None)):
+        saves["tokenizer"] = save
+    with tempfile.TemporaryDirectory(prefix="mvc-pretrained-") as folder:
+        for what, save in saves.items():
+            try:
+                save(folder)
+            except Exception as error:  # of transformers: a recording ends no training
+                warnings.warn(f"mvc: the {what} is not kept: {error}", stacklevel=2)
+        root = Path(folder)
+        found = sorted(path for path in root.rglob("*") if path.is_file())
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
+
+
+def _save_configuration(model: PreTrainedModel, folder: str) -> None:
+    config: Any = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__.removeprefix("FSDP")]
+    config.dtype = str(model.dtype).removeprefix("torch.")
+    if model.is_remote_code():
+        custom_object_save(model, folder, config=config)
+    config.save_pretrained(folder)
 
 
 def _text(value: Any) -> str:
