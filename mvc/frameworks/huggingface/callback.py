@@ -131,7 +131,10 @@ class MVCCallback(TrainerCallback):
         self.close()
         commit, name = self._recording.find(rev), self._recording.options.name
         kept = _kept(self.repo, commit, name)
-        _check(trainer.model, training_weights(self.repo, commit, name, kept), kept)
+        weights, model = training_weights(self.repo, commit, name, kept), trainer.model
+        # A version has the names of the wrapper if it was recorded with them.
+        wrapped = set(weights) == set(model.state_dict())
+        check_model(model if wrapped else unwrap(model), weights, kept)
         self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
         self.repo.context.store.fs.make_dirs(output)
@@ -265,13 +268,6 @@ def _kept(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
             hint="record with MVCCallback, and with 'rng' in include",
         )
     return kept
-
-
-def _check(model: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
-    """Raises CannotResume if the model is another one. Call it before the Trainer loads weights."""
-    # A version has the names of the wrapper if it was recorded with them.
-    here = model if set(weights) == set(model.state_dict()) else unwrap(model)
-    check_model(here, weights, kept)
 
 
 def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
@@ -436,7 +432,8 @@ def _write_checkpoint(
 def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
     optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
     states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
-    files = {f"{name}.pt": _torch(state) for name, state in states.items() if state is not None}
+    there = {name: state for name, state in states.items() if state is not None}
+    files = {f"{name}.pt": data.saved_bytes(state) for name, state in there.items()}
     config = kept.get("config")  # of versions that hold no file of it
     return files if config is None else {"config.json": config.encode(), **files}
 
@@ -459,9 +456,9 @@ def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
         own = _rng(kept["rng"])
         if "cuda" in own:
             own["cuda"] = own["cuda"][torch.cuda.current_device()]
-        return {"rng_state.pth": _torch(own)}
+        return {"rng_state.pth": data.saved_bytes(own)}
     states = [kept["rng"], *kept["others"]]
-    return {f"rng_state_{i}.pth": _torch(_rng(state)) for i, state in enumerate(states)}
+    return {f"rng_state_{i}.pth": data.saved_bytes(_rng(state)) for i, state in enumerate(states)}
 
 
 def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -472,9 +469,3 @@ def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
         "cpu": kept["torch"],
     }
     return {**states, "cuda": kept["cuda"]} if kept["cuda"] else states
-
-
-def _torch(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()
