@@ -74,7 +74,8 @@ class ModelLayout(Struct, frozen=True, array_like=True):
         try:
             made = convert(value, cls)
             names = {name for name, *_ in (*made.vector, *made.carried)}
-            sizes = [size for _, shape, *_ in (*made.vector, *made.carried) for size in shape]
+            shapes = [shape for _, shape in made.vector] + [shape for _, shape, _ in made.carried]
+            sizes = [size for shape in shapes for size in shape]
             sound = made.measured > 0 and min(sizes) >= 0
             if not sound or not {name for _, name in made.keys} <= names:
                 raise ValueError
