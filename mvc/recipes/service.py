@@ -146,13 +146,14 @@ class Describer:
 
     def model(self, call: str, keywords: Mapping[str, Any]) -> Any:
         """The value that builds the model: by a class or function and its arguments."""
-        named = [[name, self.value(value, f"model.{name}")] for name, value in keywords.items()]
-        self._names[id(self._model)] = "model"
-        return {"partial": [{"code": call}, [], named]}
+        named = {name: self.value(value, f"model.{name}") for name, value in keywords.items()}
+        return self._built(call, [], named)
 
     def made_model(self) -> Any:
         """The value that builds the model as ``made`` remembers it."""
-        call, args, keywords = self._making(self._model, "model")
+        return self._built(*self._making(self._model, "model"))
+
+    def _built(self, call: str, args: list[Any], keywords: Mapping[str, Any]) -> Any:
         self._names[id(self._model)] = "model"
         return {"partial": [{"code": call}, args, [list(pair) for pair in keywords.items()]]}
 
