@@ -28,7 +28,7 @@ def state(value: float) -> dict[str, np.ndarray]:
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Team]:
     """A team with seven versions."""
-    made = Team(tmp_path, {f"v{i}": state(i) for i in range(7)})
+    made = Team(tmp_path, {f"v{i}": state(i) for i in range(7)}, bob=False)
     made.ada.deploy(made.ids[2], "prod")
     made.ada.push()
     yield made

@@ -36,7 +36,7 @@ def state(n: int) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Team]:
-    made = Team(tmp_path, {f"v{n}": state(n) for n in range(4)})
+    made = Team(tmp_path, {f"v{n}": state(n) for n in range(4)}, bob=False)
     yield made
     made.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,14 @@ from mvc.api.repository import Repository
 
 
 class Team:
-    """A bare repository ``server`` to which ada has pushed versions; bob works with a clone.
+    """A bare repository ``server`` to which ada has pushed versions, and that bob has cloned.
 
     ``versions``: their states by message. ``ids`` are theirs, the oldest first.
     """
 
-    def __init__(self, root: Path, versions: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self, root: Path, versions: Mapping[str, Mapping[str, Any]], *, bob: bool = True
+    ) -> None:
         self._open: list[Repository] = []
         self.root, self.url = root, str(root / "server")
         self.server = self._kept(Repository.init(self.url, bare=True))
@@ -27,10 +28,8 @@ class Team:
             self.ada.commit(state, message=message).id for message, state in versions.items()
         ]
         self.ada.push()
-
-    @cached_property
-    def bob(self) -> Repository:
-        return self.clone("bob")
+        if bob:
+            self.bob = self.clone("bob")
 
     def clone(
         self, name: str, states: str = "all", *, of: str = "server", **remote: str
