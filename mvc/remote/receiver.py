@@ -44,6 +44,7 @@ from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, head_refs
 from mvc.store.format import check_features
+from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
 from mvc.store.journal.frames import Recorded
@@ -471,5 +472,5 @@ class _Publication:
 
 
 def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:
-    if not all(graph.recovers(id_, size) for id_, size in used.items()):
+    if not all(recovers(graph, id_, size) for id_, size in used.items()):
         raise ConcurrentRewrite("what was received builds on objects that were collected")

@@ -338,8 +338,8 @@ class _Proof:
     ) -> bytes:
         """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
         if not done:
-            origin = self._origin(path, step.member.start)
-            self._recovery.walk(path, out, origin, parallel=parallel)
+            held = _At(self._held, self._made, step.member.start)
+            self._recovery.walk(path, out, held, parallel=parallel)
         return self._hashed(step.member, out, parallel=parallel)
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
@@ -453,6 +453,10 @@ class _At(Struct, frozen=True):
 
     def __contains__(self, id_: object) -> bool:
         return (id_, self.start) in self.held or id_ in self.made
+
+    def __getitem__(self, id_: bytes) -> memoryview:
+        held = self.held.get((id_, self.start))
+        return self.made[id_][self.start : self.start + PIECE] if held is None else held
 
 
 def _is_makeable(given: Given, manifest: Manifest) -> bool:

@@ -1,0 +1,93 @@
+"""Which rule a step followed, found on a sample of every member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mvc.codecs.floats import Numbers, flushes
+from mvc.codecs.optim.kinds import ORDER, Candidate, Input, candidates
+from mvc.codecs.optim.prediction import Prediction
+
+_DTYPES = ("float32", "float64")
+_MOST = 1 << 14  # elements on which a candidate is tried
+
+
+class Chosen(Struct, frozen=True):
+    """How a member is predicted; ``exact``: the share of the sample that is right to the bit.
+
+    ``base`` is the member as it was in the older version, or, where it was not there before the
+    optimizer's first step, another member of the new one.
+    """
+
+    prediction: Prediction
+    base: Input
+    inputs: tuple[Input, ...]
+    exact: float
+
+
+def choose_predictions(
+    kinds: Sequence[str],
+    hypers: Sequence[Mapping[str, object]],
+    old: Mapping[str, NDArray[Any]],
+    new: Mapping[str, NDArray[Any]],
+    *,
+    only: Mapping[str, str] | None = None,
+) -> dict[str, Chosen]:
+    """By member the rule that predicts it best; members that no rule predicts are absent.
+
+    ``old`` and ``new``: the same sample of every member, "param" and those that torch's state
+    names, all of one dtype. ``hypers``: values of the parameter group, with ``step``, of the new
+    state and then of the older one, because a scheduler may have changed them between. ``only``:
+    the rules that are tried for these members, as the step before was predicted by them.
+    """
+    dtype = next((str(array.dtype) for array in new.values()), "")
+    if dtype not in _DTYPES or flushes():
+        return {}
+    found: dict[str, tuple[float, Chosen]] = {}
+    for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):
+        member = candidate.member
+        if only and only.get(member, candidate.rule) != candidate.rule:
+            continue
+        if member in found and found[member][1].exact == 1:
+            continue
+        arrays = _arrays(candidate, old, new)
+        if arrays is not None:
+            cost, chosen = _tried(candidate, dtype, arrays)
+            if member not in found or cost < found[member][0]:
+                found[member] = cost, chosen
+    return {member: found[member][1] for member in ORDER if member in found}
+
+
+def _arrays(
+    candidate: Candidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
+) -> list[Numbers] | None:
+    """The member as it is now, its base and its inputs; None unless all are there and fit."""
+    places = [(False, candidate.member), candidate.base, *candidate.inputs]
+    arrays = [(old if older else new).get(name) for older, name in places]
+    whole = [a.reshape(-1) for a in arrays if a is not None]
+    fit = {(a.dtype, a.size) for a in whole}
+    if len(whole) < len(arrays) or len(fit) > 1:
+        return None
+    apart = -(-whole[0].size // _MOST)
+    return [np.ascontiguousarray(a[::apart]) for a in whole] if apart > 1 else whole
+
+
+def _tried(candidate: Candidate, dtype: str, arrays: list[Numbers]) -> tuple[float, Chosen]:
+    """What the residual costs, in bits of an element, and the choice."""
+    prediction = Prediction(candidate.rule, dtype, candidate.numbers)
+    wanted, base, *inputs = (np.ascontiguousarray(a).view(np.uint8).data for a in arrays)
+    signs = memoryview(prediction.signs(base, inputs, wanted)) if prediction.signed else None
+    out = bytearray(len(wanted))
+    prediction.fill(base, inputs, memoryview(out), signs)
+    word = f"<i{prediction.width}"
+    apart = np.frombuffer(wanted, word) - np.frombuffer(out, word)
+    wrong = np.count_nonzero(apart)
+    size = max(apart.size, 1)
+    cost = float(np.log2(1 + np.abs(apart.astype(np.float64))).sum() + wrong) / size
+    exact = 1 - int(wrong) / size
+    return cost, Chosen(prediction, candidate.base, candidate.inputs, exact)
