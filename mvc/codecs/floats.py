@@ -85,3 +85,12 @@ def words_of_values(values: Numbers, kind: Format) -> Words:
         single = values.astype("<f4", copy=False)
         return round_bfloat16(single.view("<u4")).astype("<u2")
     return values.astype(kind.table_type, copy=False).view(word_type(kind.width))
+
+
+def flushes() -> bool:
+    """Whether this thread's processor rounds subnormal numbers to zero.
+
+    ``torch.set_flush_denormal(True)`` makes it do so; new threads do as the one that begins them.
+    """
+    with np.errstate(all="ignore"):
+        return bool(np.float32(2.0**-126) * np.float32(0.5) == 0)

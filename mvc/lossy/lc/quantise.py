@@ -24,9 +24,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import FORMATS, Format, Numbers, values_of, words_of_values
+from mvc.codecs.floats import FORMATS, Format, Numbers, flushes, values_of, words_of_values
 from mvc.errors import WrongUsage
-from mvc.lossy.lc.step import BLOCK, Addition, Symbols, flushes
+from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
 if TYPE_CHECKING:
     from mvc.pipelines.pipeline import Pipeline

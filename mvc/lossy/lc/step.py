@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import FORMATS, Format, Numbers, values_of, words_of_values
+from mvc.codecs.floats import FORMATS, Format, Numbers, flushes, values_of, words_of_values
 from mvc.codecs.words import scratch_bytes
 from mvc.errors import MvcError, WrongUsage
 from mvc.lossy.lc.packing import check_below, index_of
@@ -72,15 +72,6 @@ class Addition(Struct, frozen=True):
             for at in range(0, len(words), BLOCK):
                 symbols = self.symbols[at : at + BLOCK]
                 _add(words[at : at + BLOCK], look_up.values(symbols), kind, root=self.root)
-
-
-def flushes() -> bool:
-    """Whether this thread's processor rounds subnormal numbers to zero.
-
-    ``torch.set_flush_denormal(True)`` makes it do so; new threads do as the one that begins them.
-    """
-    with np.errstate(all="ignore"):
-        return bool(np.float32(2.0**-126) * np.float32(0.5) == 0)
 
 
 def _add(words: NDArray[Any], values: Numbers, kind: Format, *, root: bool) -> None:

@@ -1,0 +1,14 @@
+"""Members of a training's state, predicted by the optimizer's own arithmetic.
+
+Weights and second moments follow from first moments by the formula of the optimizer's step.
+``rules`` are these formulas, operation by operation; a ``Prediction`` is one of them with its
+numbers, as a coding names it; ``choice`` finds on a sample which of them a step followed.
+
+What is predicted are words like any other: a delta to them is stored, so a wrong prediction costs
+bytes and nothing else.
+"""
+
+from mvc.codecs.optim.choice import Chosen, choose_predictions, kinds_of
+from mvc.codecs.optim.prediction import Prediction
+
+__all__ = ["Chosen", "Prediction", "choose_predictions", "kinds_of"]

@@ -1,0 +1,160 @@
+"""A prediction: the rule of a coding with its numbers, and the arrays that it makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mvc.codecs.floats import Numbers, flushes
+from mvc.codecs.optim.rules import RULES, Rule
+from mvc.errors import InvalidPipeline, MvcError, WrongUsage
+from mvc.limits import MAX_PIPELINE_TEXT
+
+PREFIX = "optim"
+_BLOCK = 1 << 16  # bytes of an array that are worked on at once, to stay in the processor's cache
+_TYPES: dict[str, tuple[np.dtype[Any], int]] = {
+    "float32": (np.dtype("<f4"), 0x7FC00000),
+    "float64": (np.dtype("<f8"), 0x7FF8000000000000),
+}
+"""By dtype its type in numpy, and the bits of the NaN that takes the place of all."""
+
+
+class Prediction(Struct, frozen=True):
+    """What a coding's text says: ``optim:RULE:DTYPE:NUMBERS``.
+
+    ``optim:adam.1:float32:1.0,0.001,0.5,1e-08`` predicts weights from the weights before, first and
+    second moments. Equal texts are equal predictions.
+    """
+
+    rule: str
+    dtype: str
+    numbers: tuple[float, ...]
+
+    @staticmethod
+    @lru_cache(maxsize=1024)
+    def parse(text: str) -> Prediction:
+        """The prediction of a text; InvalidPipeline unless it is known and written as here."""
+        prefix, rule, dtype, numbers = (*text.split(":"), "", "", "", "")[:4]
+        if prefix != PREFIX or len(text) > MAX_PIPELINE_TEXT:
+            raise InvalidPipeline(f"a prediction begins with {PREFIX}: and is a short text")
+        try:
+            made = Prediction(rule, dtype, tuple(map(float, filter(None, numbers.split(",")))))
+        except ValueError as error:
+            raise InvalidPipeline(f"{text!r} names a number that is none") from error
+        made.check()
+        if made.text != text:
+            raise InvalidPipeline(f"{text!r} is written {made.text!r}")
+        return made
+
+    def check(self) -> None:
+        """Raise InvalidPipeline unless rule and dtype are known and the numbers fit."""
+        if self.rule not in RULES:
+            raise InvalidPipeline(f"{self.rule!r} is no rule of {PREFIX}")
+        if self.dtype not in _TYPES:
+            raise InvalidPipeline(f"{PREFIX} predicts float32 and float64, not {self.dtype!r}")
+        if len(self.numbers) != RULES[self.rule].numbers:
+            count = RULES[self.rule].numbers
+            raise InvalidPipeline(f"{PREFIX}:{self.rule} has {count} numbers")
+        if not all(map(math.isfinite, self.numbers)):
+            raise InvalidPipeline(f"{PREFIX}:{self.rule} has finite numbers only")
+
+    @property
+    def text(self) -> str:
+        """As records name it."""
+        numbers = ",".join(map(repr, self.numbers))
+        return ":".join((PREFIX, self.rule, self.dtype, *([numbers] if numbers else [])))
+
+    @property
+    def inputs(self) -> int:
+        """How many arrays it takes beside the base."""
+        return self._rule.inputs
+
+    @property
+    def signed(self) -> bool:
+        """Whether it takes the signs of gradients from a bitmap."""
+        return self._rule.signed
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return _TYPES[self.dtype][0].itemsize
+
+    @property
+    def _rule(self) -> Rule:
+        return RULES[self.rule]
+
+    def fill(
+        self,
+        base: memoryview,
+        inputs: Sequence[memoryview],
+        out: memoryview,
+        signs: memoryview | None = None,
+    ) -> None:
+        """Write what is predicted into ``out``, which may be ``base``.
+
+        All have the same length, of any chunk of a piece; bytes at the end that fill no element are
+        the base's. ``signs``: a bitmap over the elements, marked where the gradient is negative.
+        MvcError where this thread ``flushes``, because it would predict other bits.
+        """
+        count = len(out) // self.width
+        if any(len(data) != len(out) for data in (base, *inputs)) or len(inputs) != self.inputs:
+            raise WrongUsage(f"{self.text} takes a base and {self.inputs} inputs of equal length")
+        if self.signed != (signs is not None) or (signs and len(signs) != -(-count // 8)):
+            raise WrongUsage(f"{self.text} takes {'' if self.signed else 'no '}signs")
+        if flushes():
+            raise MvcError(
+                "this thread rounds subnormal numbers to zero (torch.set_flush_denormal), and so "
+                "cannot read versions that follow an optimizer's steps: call "
+                "torch.set_flush_denormal(False) before mvc is used"
+            )
+        kind = _TYPES[self.dtype][0]
+        arrays = [np.frombuffer(data, kind, count) for data in (base, *inputs)]
+        target = np.frombuffer(out, kind, count)
+        step = _BLOCK // self.width
+        with np.errstate(all="ignore"):
+            for at in range(0, count, step):
+                block = [array[at : at + step] for array in arrays]
+                sign = [] if signs is None else [_signs(signs, at, len(block[0]), kind)]
+                target[at : at + step] = self._block(block, sign)
+        out[count * self.width :] = base[count * self.width :]
+
+    def signs(self, base: memoryview, inputs: Sequence[memoryview], new: memoryview) -> bytes:
+        """The bitmap with which ``new`` is predicted best."""
+        kind = _TYPES[self.dtype][0]
+        arrays = [np.frombuffer(data, kind) for data in (base, *inputs)]
+        wanted = np.frombuffer(new, kind)
+        step = _BLOCK // self.width
+        parts = []
+        with np.errstate(all="ignore"):
+            for at in range(0, len(wanted), step):
+                block = [array[at : at + step] for array in arrays]
+                middle = self._block(block, [kind.type(0)])
+                part = wanted[at : at + step]
+                below = part > middle if self._rule.falls else part < middle
+                parts.append(np.packbits(below).tobytes())
+        return b"".join(parts)
+
+    def _block(self, arrays: list[Numbers], sign: list[Any]) -> Numbers:
+        """What is predicted for one block, with a single NaN."""
+        kind, nan = _TYPES[self.dtype]
+        number = np.float64 if self._rule.wide else kind.type
+        first, *others = arrays
+        found: Numbers = self._rule.formula(first, *others, *sign, *map(number, self.numbers))
+        found = found.astype(kind, copy=False)
+        lacking: NDArray[np.bool_] = np.isnan(found)
+        if lacking.any():
+            found.view(f"<u{kind.itemsize}")[lacking] = nan
+        return found
+
+
+def _signs(bitmap: memoryview, at: int, count: int, kind: np.dtype[Any]) -> Numbers:
+    """1 or -1 for the elements from ``at``, a multiple of 8."""
+    part = np.frombuffer(bitmap[at // 8 : -(-(at + count) // 8)], np.uint8)
+    marked = np.unpackbits(part, count=count).view(np.int8)
+    return (1 - 2 * marked).astype(kind)
