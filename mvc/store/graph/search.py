@@ -92,8 +92,7 @@ class Link(Struct, frozen=True):
     """An object on the way to another one: a base that costs no more to recover.
 
     ``sequence``: the operation that published it. ``depth`` deltas of ``stored`` bytes, the
-    full record included, lead to it; its piece has ``nbytes``. ``predicted``: an optimizer's step
-    leads to it, or to one of those on the way since the last full record (a run).
+    full record included, lead to it; its piece has ``nbytes``.
     """
 
     id: bytes
@@ -101,7 +100,6 @@ class Link(Struct, frozen=True):
     depth: int
     stored: int
     nbytes: int
-    predicted: bool = False
 
 
 class _Way(Struct, frozen=True):
