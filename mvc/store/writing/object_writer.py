@@ -408,6 +408,7 @@ class ObjectWriter:
                 prediction,
                 new[part],
                 [source[part] for source in (base, *inputs)],
+                width=waiting.width,
                 room=self._single.arena.take(part.stop - part.start + _SLACK),
             )
             for part in parts

@@ -132,6 +132,7 @@ def encode_predicted(
     new: memoryview,
     sources: Sequence[memoryview],
     *,
+    width: int,
     room: memoryview | None = None,
 ) -> Bytes:
     """Encodes one chunk against its prediction, and decodes it; ``sources``: base, then inputs."""
@@ -142,12 +143,12 @@ def encode_predicted(
         parts += encode_stream(np.frombuffer(signs, np.uint8), SIGNS_METHOD)
     state = scratch_bytes("prediction", len(new)).data
     prediction.fill(base, inputs, state, signs)
-    parts.append(pipeline.encode_chunk(new, state, prediction.width))
+    parts.append(pipeline.encode_chunk(new, state, width))
     encoded: Bytes = b"".join(parts)
     if room is not None and len(encoded) <= len(room):
         room[: len(encoded)] = encoded
         encoded = room[: len(encoded)]
-    prove_predicted(pipeline, prediction, encoded, new, sources)
+    prove_predicted(pipeline, prediction, encoded, new, sources, width=width)
     return encoded
 
 

@@ -28,6 +28,7 @@ from mvc.pipelines.group import Member as GroupMember
 from mvc.pipelines.group import decode_group
 from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
+from mvc.store.recovery.decode import apply_predicted
 from mvc.store.proving import proof_of, prove_equal
 from mvc.types import Bytes
 
@@ -97,13 +98,16 @@ def prove_predicted(
     encoded: Bytes,
     new: memoryview,
     sources: Sequence[memoryview],
+    *,
+    width: int,
 ) -> None:
     """Proves that an optimizer's step and a chunk lead from base and inputs to ``new``."""
     state = scratch_bytes("proof", len(new)).data
     base, *inputs = sources
     with proof_of(f"a tensor coded by {prediction.text}"):
-        state[:] = base
-        apply_predicted(pipeline, prediction, memoryview(encoded), state, inputs)
+        apply_predicted(
+            pipeline, prediction, memoryview(encoded), (base, *inputs), out=state, width=width
+        )
         _prove_bytes(state, new)
 
 

@@ -184,7 +184,7 @@ class RuleChooser:
             if new.data == sample.old[name].data:
                 continue
             best = plain = self._plain(dtype, new.data, sample.old[name])
-            if name in chosen:
+            if name in chosen and chosen[name].base == (True, name):
                 share = self._share(Rules(chosen), name, sample)
                 share += (1 + BASE_BYTES * len(chosen[name].inputs)) / len(steps.new[name].data)
                 if share < plain:
