@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.optimizers.states import FileState
 from mvc.adapters.parsed import ParsedFile
+from mvc.codecs.optim.prediction import PREFIX
 from mvc.errors import (
     Busy,
     DamagedData,
@@ -46,7 +47,7 @@ from mvc.repo.times import local_zone_minutes
 from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
-from mvc.store.packs.records import MANIFEST, OPTIM
+from mvc.store.packs.records import MANIFEST
 from mvc.store.proving import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.base_cache import BaseCache
@@ -261,7 +262,7 @@ def _store_units(
     """Stores what is a step of an optimizer after ``parent``; returns what ``files`` hold of one."""
     found = units_of(context, {path: file.file for path, file in files.items()}, parent)
     if found.units and writer.objects.policy.predicts:
-        context.store.require(frozenset({OPTIM}))
+        context.store.require(frozenset({PREFIX}))
     if found.units:
         writer.put_units(found.units, files, parent)
     return found.states
