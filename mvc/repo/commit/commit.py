@@ -259,7 +259,7 @@ def _opened(
 def _store_units(
     context: Context, parent: Manifest, writer: ContentWriter, files: Mapping[str, Storing]
 ) -> Mapping[str, FileState]:
-    """Stores what is a step of an optimizer after ``parent``; returns what ``files`` hold of one."""
+    """Stores what an optimizer's step made of ``parent``; returns what ``files`` hold of one."""
     found = units_of(context, {path: file.file for path, file in files.items()}, parent)
     if found.units and writer.objects.policy.predicts:
         context.store.require(frozenset({PREFIX}))

@@ -93,6 +93,14 @@ class Choice(Struct, frozen=True):
         return " | ".join([*parts, self.pipeline.text] if self.pipeline else parts)
 
 
+def predicted_choice(pipeline: Pipeline, prediction: Prediction) -> Choice:
+    """The coding by an optimizer's step; its size is not estimated."""
+    return Choice(
+        prediction.text, pipeline, 0.0, width=prediction.width, against=True,
+        prediction=prediction,
+    )  # fmt: skip
+
+
 def choose(
     spec: TensorSpec,
     new: memoryview,

@@ -35,7 +35,14 @@ from mvc.store.packs.records import (
 )
 from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.bases import Base, StoredBase
-from mvc.store.writing.full_or_delta import BasePiece, Choice, Policy, choose, fitted
+from mvc.store.writing.full_or_delta import (
+    BasePiece,
+    Choice,
+    Policy,
+    choose,
+    fitted,
+    predicted_choice,
+)
 from mvc.store.writing.layout import ENDLESS, before_run
 from mvc.store.writing.pack_writer import RecordSink
 from mvc.store.writing.pieces import (
@@ -195,13 +202,9 @@ class ObjectWriter:
         As ``put``. Without a prediction it is a plain delta, or in full. What is put before it is
         copied to its own ``kept`` first: what is an input there may be overwritten here.
         """
-        pipeline, fits = self._policy.pipeline, [self._serves(base, piece)]
-        fits += [self._serves(each, piece) for each in inputs]
+        fits = [self._serves(source, piece) for source in (base, *inputs)]
         if prediction is not None and all(fits):
-            width = prediction.width
-            choices = [
-                Choice(prediction.text, pipeline, 0.0, width=width, against=True, prediction=prediction)
-            ]
+            choices = [predicted_choice(self._policy.pipeline, prediction)]
         else:
             inputs, known = (), base if fits[0] else None
             choices = choose(piece.spec, piece.data, piece.spec, known, policy=self._policy)[:1]
@@ -315,9 +318,7 @@ class ObjectWriter:
                         return choices, under
         return choices or choose(spec, data, None, None, policy=self._policy), None
 
-    def _candidates(
-        self, piece: Piece, base: Base | None, run: int | None
-    ) -> Iterator[BasePiece]:
+    def _candidates(self, piece: Piece, base: Base | None, run: int | None) -> Iterator[BasePiece]:
         """Pieces to code against, converted to the new blob's dtype, best first.
 
         The one that the layout names, then the version before, unless its chain is long or ends

@@ -28,8 +28,8 @@ from mvc.pipelines.group import Member as GroupMember
 from mvc.pipelines.group import decode_group
 from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
-from mvc.store.recovery.decode import apply_predicted
 from mvc.store.proving import proof_of, prove_equal
+from mvc.store.recovery.decode import apply_predicted
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB

@@ -145,9 +145,7 @@ def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
     return begin, max(sum(link.sequence >= begin for link in chain) for chain in chains)
 
 
-def goes_on(
-    policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nbytes: int
-) -> bool:
+def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nbytes: int) -> bool:
     """Whether a unit's next version may be predicted from the last, of chains ``chains``."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
@@ -211,7 +209,7 @@ def _fits(rules: Rules, steps: Steps) -> bool:
     """Whether rules predict a few elements of this unit as well as where they were chosen."""
     few = _cut(steps, lambda data: data[:_CHECKED])
     for name, chosen in rules.chosen.items():
-        if chosen.exact >= _AS_GOOD:
+        if chosen.inputs and chosen.exact >= _AS_GOOD:
             word = f"<i{chosen.prediction.width}"
             guess = np.frombuffer(_predicted(rules, name, few), word)
             same = np.count_nonzero(guess == np.frombuffer(few.new[name].data, word))
