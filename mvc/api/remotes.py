@@ -19,11 +19,10 @@ from mvc.remote import remotes
 from mvc.remote.doors import check_folder, door_module, open_door
 from mvc.remote.places import FETCHED, check_same, known_place
 from mvc.remote.remotes import Remote
-from mvc.repo import refs
 from mvc.repo.arguments import checked
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors, apart
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, remote_refs
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, head, remote_refs
 from mvc.store.journal.entries import RefValue
 from mvc.types import PathName
 
@@ -128,10 +127,10 @@ class Remotes(Namespace):
             with repository.open(folder, discover=False) as opened:
                 return act(opened)
         if remote.is_bucket:
-            module = door_module(remote)
-            run = module.maintain if changes else module.inspect
-            done: _T = run(remote, self.context, lambda inside: act(repository(inside)))
-            return done
+            with closing(door_module(remote).open_door(remote, self.context)) as door:
+                run = door.maintain if changes else door.inspect
+                done: _T = run(lambda inside: act(repository(inside)))
+                return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",
             hint="who runs it calls 'mvc gc', 'mvc forget --list' and the like in its folder; in a "
@@ -144,7 +143,7 @@ class Remotes(Namespace):
         None if the remote has no such branch, as far as is known.
         """
         context = self.context
-        name = branch or refs.head(context).branch
+        name = branch or head(context).branch
         known = remotes.remotes(context)
         if name is None or not known:
             return None
@@ -163,19 +162,24 @@ class Remotes(Namespace):
 def refs_of(remote: Remote | str, context: Context | None = None) -> RemoteRefs:
     """What ``Remotes.show`` returns, also without a repository here."""
     with closing(open_door(remote, context)) as door:
-        head = door.head()
+        answer = door.head()
     another = None
     if context is not None and isinstance(remote, Remote):
         try:
-            check_same(remote, known_place(context, remote, FETCHED), head)
+            check_same(remote, known_place(context, remote, FETCHED), answer)
         except HistoryMissing as error:
             another = str(error)
-    commits = {name: value for name, value in head.refs.items() if isinstance(value, CommitId)}
+    commits = {name: value for name, value in answer.refs.items() if isinstance(value, CommitId)}
 
     def under(prefix: str) -> dict[str, CommitId]:
         found = {n.removeprefix(prefix): c for n, c in commits.items() if n.startswith(prefix)}
         return dict(sorted(found.items()))
 
     return RemoteRefs(
-        door.url, head.refs.get(HEAD), under(BRANCH), under(TAG), bare=head.bare, another=another
+        door.url,
+        answer.refs.get(HEAD),
+        under(BRANCH),
+        under(TAG),
+        bare=answer.bare,
+        another=another,
     )

@@ -36,7 +36,7 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.io.clock import Clock
 from mvc.io.files import FileSystem
-from mvc.model.names import DEFAULT_STATE, printable
+from mvc.model.names import DEFAULT_STATE, check_ref, printable
 from mvc.repo import deployments, live, refs, times
 from mvc.repo.arguments import check_keywords, checked
 from mvc.repo.config import Config, load_config
@@ -45,6 +45,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.hook import announcing
 from mvc.repo.live import Live
 from mvc.repo.lookup import availability, commits, manifests, revisions
+from mvc.repo.lookup import refs as lookup_refs
 from mvc.repo.lookup.revisions import Rev
 from mvc.repo.opening import Configure, check_absent, open_context, remove_if_failed
 from mvc.repo.ownership import refuse_foreign
@@ -180,7 +181,7 @@ class Repository:
         root = files.realpath(Path(path))
         settings = config(None) if config else load_config(files, None, None, {}, flags={})
         name = branch or str(settings.get("init.branch"))
-        refs.check_branch(name)
+        check_ref("branch", name)
         check_absent(files, root)
         with remove_if_failed(files, root):
             files.make_dirs(root)
@@ -412,7 +413,7 @@ class Repository:
             raise WrongUsage("states names no state")
         if not chosen.allow_empty:
             refuse_empty(given)
-        if chosen.all and chosen.branch not in {None, refs.head(self.context).branch}:
+        if chosen.all and chosen.branch not in {None, lookup_refs.head(self.context).branch}:
             raise WrongUsage(
                 "all is for the current branch: it compares files with HEAD", hint="name the files"
             )
@@ -656,7 +657,7 @@ class Repository:
             raise WrongUsage(f"{min(into_folder)} is for another folder than the repository's")
         if list(paths) == ["."] and not manifests.of_commit(self.context, commit).entries:
             return checkout.Restored(
-                commit, (), (), (), branch=refs.head(self.context).branch, moved_head=False
+                commit, (), (), (), branch=lookup_refs.head(self.context).branch, moved_head=False
             )
         if paths:
             return checkout.restore_paths(
@@ -1285,7 +1286,7 @@ class Repository:
 
         Raises DamagedData if the entry that moved HEAD is lost; with ``if_known`` both are None.
         """
-        return (refs.head_if_known if if_known else refs.head)(self.context)
+        return (lookup_refs.head_if_known if if_known else lookup_refs.head)(self.context)
 
     def is_recording(self, branch: str | None) -> bool:
         """Whether a training records on this branch now, in any process of this machine.
@@ -1298,15 +1299,15 @@ class Repository:
 
     def branches(self) -> list[Ref]:
         """All branches with their newest commits."""
-        return refs.branches(self.context)
+        return lookup_refs.branches(self.context)
 
     def tags(self) -> list[Ref]:
         """All tags with their commits."""
-        return refs.tags(self.context)
+        return lookup_refs.tags(self.context)
 
     def remote_refs(self, remote: str = "") -> list[Ref]:
         """Where the branches and tags of a remote, or of all, were last: ``REMOTE/NAME``."""
-        return refs.remote_refs(self.context, remote)
+        return lookup_refs.remote_refs(self.context, remote)
 
     def branch(self, name: str, rev: Rev = "HEAD", *, force: bool = False) -> Ref:
         """Makes a branch at a version."""

@@ -1,4 +1,4 @@
-"""How the files and tensors of a version are listed, as text and as JSON."""
+"""How branches and tags, and the files and tensors of a version are listed, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from msgspec import Struct
 
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
-from mvc.cli.tables import columns, numbers, show
+from mvc.cli.session import Session
+from mvc.cli.tables import Column, columns, numbers, show
 from mvc.cli.text import count, shape, size
 from mvc.errors import UnknownPath
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest
 from mvc.model.names import is_training_key, printable, training_files
+from mvc.repo.lookup.refs import Ref
+from mvc.repo.times import format_time
 
 
 def chosen(manifest: Manifest, names: Sequence[str]) -> list[FileEntry]:
@@ -100,3 +103,28 @@ def entry_json(entry: FileEntry) -> dict[str, Any]:
         "root": entry.state.root if entry.tensors else None,
         "tensors": entry.tensors,
     }
+
+
+def print_refs(
+    session: Session, found: Sequence[Ref], style: str, *, current: str | None = None
+) -> None:
+    """``* main  1a2b3c4d5e  message``."""
+    marks = ("head", style, "id")
+    columns = [*(Column("", style=each) for each in marks), Column("", give="end")]
+    rows = []
+    for ref in found:
+        mark, title = "*" if ref.name == current else "", session.title(ref.commit)
+        rows.append((mark, printable(ref.name), ref.commit.short, title))
+    show(session.out, columns, rows)
+
+
+def refs_json(session: Session, found: Sequence[Ref]) -> list[dict[str, Any]]:
+    """Name, commit, time and message of each."""
+    rows = []
+    for ref in found:
+        commit = session.commit(ref.commit)
+        time = format_time(commit.time_ns, 0)
+        rows.append(
+            {"name": ref.name, "commit": ref.commit, "time": time, "message": commit.message}
+        )
+    return rows

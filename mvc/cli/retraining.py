@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from mvc.cli.options import CommandOptions, flag, timeout, trust
+from mvc.cli.payload import fields
 from mvc.cli.session import Session
 from mvc.errors import WeightsDropped
 
@@ -59,30 +60,20 @@ def retraining(session: Session, revs: Sequence[Rev | None], options: Retraining
 
     With ``--retrain`` they are trained first; without it nothing is done.
     """
+    repository, trained = session.repository, False
+    named = [repository.find(rev) for rev in revs] if options.asked else []
+    trusted = [*options.trust, *(named if options.trust_code else ())]
     with ExitStack() as held:
-        if options.asked and not _train(session, revs, options, held):
+        for commit in named:
+            with training_progress(session) as progress:
+                settings = fields(options, "anyway timeout")
+                block = repository.recipes.retraining(
+                    commit, trust=trusted, progress=progress, **settings
+                )
+                trained = held.enter_context(block) is not None or trained
+        if options.asked and not trained:
             session.out.note(_STORED)
         yield
-
-
-def _train(
-    session: Session, revs: Sequence[Rev | None], options: Retraining, held: ExitStack
-) -> bool:
-    """Trains what is not stored, readable until ``held`` ends. False if nothing was trained."""
-    repository, trained = session.repository, False
-    named = [repository.find(rev) for rev in revs]
-    trusted = [*options.trust, *(named if options.trust_code else ())]
-    for commit in named:
-        with training_progress(session) as progress:
-            block = repository.recipes.retraining(
-                commit,
-                trust=trusted,
-                anyway=options.anyway,
-                timeout=options.timeout,
-                progress=progress,
-            )
-            trained = held.enter_context(block) is not None or trained
-    return trained
 
 
 def with_weights(

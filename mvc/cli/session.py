@@ -69,16 +69,13 @@ class Session:
         """
         from mvc.api.clone import visit
 
-        with self.progress("receiving") as progress, ExitStack() as stack:
-            self.repository = stack.enter_context(
-                visit(url, nodes=nodes, config=load, progress=progress)
-            )
-            kept = stack.pop_all()
-        with kept:
-            try:
+        with ExitStack() as stack:
+            with self.progress("receiving") as progress:
+                visited = stack.enter_context(
+                    visit(url, nodes=nodes, config=load, progress=progress)
+                )
+            with self.working_on(visited):
                 yield
-            finally:
-                del self.repository
 
     def _warn_of_interrupted(self, opened: Context) -> None:
         """Says which checkouts of processes that were killed the opening has ended, and how."""

@@ -263,48 +263,6 @@ class TruthReader:
 # -- receiving ---------------------------------------------------------------------------------
 
 
-class Merged(Struct, frozen=True):
-    """What of an entry's truths is new here, as fields of an entry of this repository.
-
-    ``stamps``: those that deployments of this repository must have from now on. ``weights``: of
-    versions that have theirs again, because what they are trained from is forgotten. ``held``:
-    versions that were forgotten by name elsewhere and are kept here for now.
-    """
-
-    author: str
-    reason: str
-    origin_ns: int
-    deployments: tuple[Deployment, ...] = ()
-    retractions: tuple[Retraction, ...] = ()
-    forgotten: tuple[Forgotten, ...] = ()
-    weights: tuple[Weights, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    stamps: tuple[LateStamp, ...] = ()
-    held: tuple[CommitId, ...] = ()
-
-    @property
-    def is_news(self) -> bool:
-        """Whether an entry has to say it."""
-        return bool(self.deployments or self.retractions or self.forgotten or self.evidence)
-
-    def into(self, entry: Entry) -> Entry:
-        """The entry with these fields; unchanged if there is no news."""
-        if not self.is_news:
-            return entry
-        return replace(
-            entry,
-            author=self.author,
-            reason=self.reason,
-            origin_ns=self.origin_ns,
-            deployments=self.deployments,
-            retractions=self.retractions,
-            forgotten=(*self.forgotten, *entry.forgotten),
-            weights=(*self.weights, *entry.weights),
-            evidence=self.evidence,
-            stamps=self.stamps,
-        )
-
-
 class Merger:
     """Takes truths over into a repository: one for as many entries as come in together."""
 
@@ -322,34 +280,39 @@ class Merger:
             stamping.stamp_all(self._context.store)
         bury(self._context)
 
-    def merge(self, truths: Truths, own: Collection[CommitId] = ()) -> Merged:
-        """What is new here; call it under the journal's lock, after ``prepare``.
+    def merge(
+        self, truths: Truths, entry: Entry, own: Collection[CommitId] = ()
+    ) -> tuple[Entry, tuple[CommitId, ...]]:
+        """``entry`` with what is new here, itself if nothing is; and what is kept for now.
 
-        ``own``: the versions that the entry itself publishes. Raises RemoteRefused for what is
-        dated too far ahead, HistoryMissing for a deployment of a version that is not here,
-        InvalidName, InvalidTime, DamagedData.
+        Call it under the journal's lock, after ``prepare``. ``own``: the versions that the entry
+        itself publishes. Kept are versions that were forgotten by name elsewhere and that something
+        here stands on: ``hold`` remembers them. Raises RemoteRefused for what is dated too far
+        ahead, HistoryMissing for a deployment of a version that is not here, InvalidName,
+        InvalidTime, DamagedData.
         """
         context, now_ns = self._context, self._context.store.now_ns()
         check_clock(truths.time_ns, now_ns, "an operation")
         late = self._late() if truths.targets else ()
         forgotten, weights, held = _forgotten(context, truths)
-        return Merged(
-            decode_text(truths.author),
-            decode_text(truths.reason),
-            truths.time_ns,
-            deployments=tuple(_deployments(context, truths, own, now_ns)),
-            retractions=tuple(_retractions(context.store.snapshot, truths)),
-            forgotten=forgotten,
-            weights=weights,
-            evidence=tuple(_evidence(context, truths, own)),
+        deployments = tuple(_deployments(context, truths, own, now_ns))
+        retractions = tuple(_retractions(context.store.snapshot, truths))
+        evidence = tuple(_evidence(context, truths, own))
+        if not (deployments or retractions or forgotten or evidence):
+            return entry, held
+        merged = replace(
+            entry,
+            author=decode_text(truths.author),
+            reason=decode_text(truths.reason),
+            origin_ns=truths.time_ns,
+            deployments=deployments,
+            retractions=retractions,
+            forgotten=(*forgotten, *entry.forgotten),
+            weights=(*weights, *entry.weights),
+            evidence=evidence,
             stamps=late,
-            held=held,
         )
-
-    def hold(self, truths: Truths, merged: Merged) -> None:
-        """Remembers what was held back; call it under the same lock, if nothing is refused."""
-        if merged.held:
-            _hold(self._context, truths, merged.held)
+        return merged, held
 
     def _late(self) -> tuple[LateStamp, ...]:
         """The stamps of what was deployed since ``prepare``, while there was none yet."""
@@ -522,6 +485,23 @@ def held_back(context: Context) -> frozenset[CommitId]:
     return frozenset(CommitId(s.commit) for each in _held(context) for s in each.tombstones)
 
 
+class Buried(Container[CommitId]):
+    """Versions whose states are given to nobody, or not to one who refuses ``without``."""
+
+    def __init__(self, context: Context, without: Collection[CommitId]) -> None:
+        self._context, self._ids = context, {*without} | held_back(context)
+
+    def __contains__(self, id_: object) -> bool:
+        assert isinstance(id_, CommitId)
+        mark = availability.forgotten(self._context, id_)
+        return id_ in self._ids or (mark is not None and mark.named)
+
+    def hold(self, recorded: Recorded) -> bool:
+        """Whether all that an entry published is among them."""
+        published = recorded.entry.commits
+        return bool(published) and all(commit.id in self for commit in published)
+
+
 def bury(context: Context) -> tuple[CommitId, ...]:
     """Forgets what is held back, where nothing stands in the way any more; durable on return."""
     if not (waiting := _held(context)):
@@ -533,17 +513,18 @@ def bury(context: Context) -> tuple[CommitId, ...]:
             marks, weights, held = _forgotten(context, truths)
             if not marks:  # what was published before is durable by now
                 _write_held(context, [each for each in _held(context) if each != truths])
-                if held:
-                    _hold(context, truths, held)
+                hold(context, truths, held)
                 raise _NothingToBury
-            merged = Merged(
-                decode_text(truths.author),
-                decode_text(truths.reason),
-                truths.time_ns,
+            return Entry(
+                "forget",
+                store.now_ns(),
+                "by name",
+                author=decode_text(truths.author),
+                reason=decode_text(truths.reason),
+                origin_ns=truths.time_ns,
                 forgotten=marks,
                 weights=weights,
             )
-            return merged.into(Entry("forget", store.now_ns(), "by name"))
 
         with suppress(_NothingToBury):
             while True:
@@ -555,8 +536,10 @@ class _NothingToBury(Exception):
     """It is forgotten already, or still in use."""
 
 
-def _hold(context: Context, truths: Truths, held: Collection[CommitId]) -> None:
+def hold(context: Context, truths: Truths, held: Collection[CommitId]) -> None:
     """Remembers tombstones that are not in force yet; under the journal's lock."""
+    if not held:
+        return
     stones = tuple(each for each in truths.tombstones if each.commit in held)
     kept = Truths(truths.time_ns, truths.author, truths.reason, tombstones=stones)
     if kept not in (waiting := _held(context)):

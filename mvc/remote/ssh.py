@@ -202,7 +202,6 @@ def _no_ssh(program: str, error: BaseException) -> MvcError:
 
 
 def _explained(url: str, address: Address, code: int | None, said: Sequence[str]) -> MvcError:
-    """What an ssh that ended means."""
     all_said = "\n".join(said).lower()
     last = said[-1] if said else "the connection broke off"
     program = printable(address.program)

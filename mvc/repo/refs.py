@@ -20,7 +20,6 @@ from mvc.repo.lookup.refs import (
     Ref,
     branches,
     head,
-    head_if_known,
     remote_refs,
     tags,
 )
@@ -29,37 +28,13 @@ from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue
 from mvc.store.journal.frames import Recorded
 
-__all__ = [
-    "Head",
-    "Ref",
-    "advance_branch",
-    "branch_change",
-    "branches",
-    "check_branch",
-    "create_branch",
-    "create_tag",
-    "delete_branch",
-    "delete_tag",
-    "head",
-    "head_if_known",
-    "move_head",
-    "remote_refs",
-    "rename_branch",
-    "tags",
-]
-
-
-def check_branch(name: str) -> str:
-    """Returns ``name`` if it is valid for a branch; raises InvalidName otherwise."""
-    return check_ref("branch", name)
-
 
 def create_branch(context: Context, name: str, rev: Rev = HEAD, force: bool = False) -> Ref:
     """Makes a branch at a version. With ``force`` an existing one moves, but not the current one.
 
     Raises InvalidName, UnknownRevision, RefConflict.
     """
-    check_branch(name)
+    check_ref("branch", name)
     commit = resolve(context, rev)
     _publish(context, "branch", name, lambda: [branch_change(context, name, commit, force)])
     return Ref(name, commit)
@@ -70,7 +45,7 @@ def branch_change(context: Context, name: str, commit: CommitId, force: bool = F
 
     The change is valid only under the journal's lock. Raises InvalidName, RefConflict.
     """
-    check_branch(name)
+    check_ref("branch", name)
     old = context.store.ref(BRANCH + name)
     if context.store.ref(HEAD) == name:
         raise RefConflict(
@@ -140,7 +115,7 @@ def rename_branch(context: Context, old: str, new: str, force: bool = False) -> 
     With ``force``, an existing branch ``new`` is replaced. Raises InvalidName, UnknownRevision,
     RefConflict.
     """
-    check_branch(new)
+    check_ref("branch", new)
 
     def changes() -> list[RefChange]:
         at = head(context)

@@ -282,10 +282,6 @@ def _cut(text: str, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _whole(value: float) -> str:
-    return f"{round(value):,}"
-
-
 def _cell(text: str, kind: str = "") -> str:
     return f'<td class="{kind}">{_e(text)}</td>' if kind else f"<td>{_e(text)}</td>"
 

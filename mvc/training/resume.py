@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from mvc.errors import CannotResume, DoesNotFit
 from mvc.ids import CommitId
-from mvc.model.names import an
-from mvc.repo.checkout.checkout import DEFAULT_STATE
+from mvc.model.names import DEFAULT_STATE, an
 from mvc.training.checks import check_objects
 from mvc.training.state import parts
 from mvc.training.state.component_types import check_type

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from mvc.cli.commands.gc import command
-from mvc.cli.operations import ref_move
+from mvc.cli.commands.undo import ref_move
 from mvc.store.journal.entries import RefChange
 
 

@@ -102,7 +102,7 @@ def test_internal_errors_show_a_traceback_only_with_debug(mvc: Mvc, monkeypatch)
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr("mvc.repo.refs.branches", broken)
+    monkeypatch.setattr("mvc.repo.lookup.refs.branches", broken)
     plain = mvc("branch", code=3)
     assert plain.err.splitlines()[0] == "mvc: internal error: ZeroDivisionError: by nothing"
     assert "Traceback" not in plain.err
@@ -170,7 +170,7 @@ def test_full_disk_behind_stdout_is_one_line(mvc: Mvc, options: list[str]) -> No
 
 def test_interrupt(mvc: Mvc) -> None:
     script = (
-        "import time, mvc.repo.refs as refs\n"
+        "import time, mvc.repo.lookup.refs as refs\n"
         "def slow(*_): print('ready', flush=True); time.sleep(60)\n"
         "refs.branches = slow\n"
         "import sys; sys.argv = ['mvc', 'branch']\n"

@@ -11,7 +11,7 @@ import pytest
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.cli.operations import moves
+from mvc.cli.commands.undo import moves
 from mvc.errors import (
     DamagedData,
     RefConflict,

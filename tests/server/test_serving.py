@@ -426,30 +426,13 @@ def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository
         assert move(source, opened, "heads/main")
 
 
-def test_news_end_a_wait(folder: Path, source: Repository) -> None:
-    text = token(folder, *SCOPES)
-    with serving(folder) as server:
-        opened, waiting = (door(f"{server.url}/models", text) for _ in range(2))
-        place = opened.head().place
-        assert waiting.news(place, 0.2) is None
-        heard = []
-        thread = threading.Thread(target=lambda: heard.append(waiting.news(place, 30)))
-        thread.start()
-        time.sleep(0.3)
-        begun = time.monotonic()
-        move(source, opened, "heads/main")
-        thread.join()
-        assert time.monotonic() - begun < 20
-        assert heard[0] is not None and heard[0].place.sequence > place.sequence
-
-
 def test_the_end_of_a_server_is_in_order(folder: Path) -> None:
     text = token(folder, *SCOPES)
     with serving(folder) as server:
         opened = door(f"{server.url}/models", text)
-        place = opened.head().place
+        mark = opened.live("prod")
         heard = []
-        thread = threading.Thread(target=lambda: heard.append(opened.news(place, 30)))
+        thread = threading.Thread(target=lambda: heard.append(opened.live("prod", mark, 30)))
         thread.start()
         time.sleep(0.3)
         assert server.end() == 0
@@ -567,7 +550,7 @@ def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) 
         server = held.enter_context(serving(folder))
         opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
         move(large, opened, "heads/main")
-        body = wire.encode_wanted(Wanted())
+        body = wire.encode(Wanted())
         request = head_of(
             "POST /models/v1/send?skip=0 HTTP/1.1", slow, f"Content-Length: {len(body)}"
         )
@@ -634,19 +617,19 @@ def test_what_is_here_of_an_upload_is_said_once_nobody_brings_more(folder: Path)
 
 
 def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:
-    text = token(folder, *SCOPES)
+    text = token(folder, *SCOPES, "deploy:prod")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     waiting: list[socket.socket] = []
     try:
         with serving(folder) as server:
             opened = door(f"{server.url}/models", text)
-            chain = opened.head().place.chain.hex()
-            lines = [f"GET /models/v1/head?after={chain}&wait=60 HTTP/1.1", "Host: x"]
+            lines = ["GET /models/v1/live?target=prod&mark=-&wait=60 HTTP/1.1", "Host: x"]
             request = "\r\n".join([*lines, f"Authorization: Bearer {text}", "", ""]).encode()
             for _ in range(1000):
                 waiting.append(socket.create_connection(("127.0.0.1", server.port)))
                 waiting[-1].sendall(request)
+            source.deploy("HEAD", "prod")
             assert move(source, opened, "heads/main") == ("heads/main",)
             for each in waiting:
                 assert each.recv(12) == b"HTTP/1.1 200"
@@ -691,7 +674,7 @@ def test_a_connection_on_which_no_request_begins_is_ended(
 
 def test_an_answer_goes_on_only_as_it_was(folder: Path, source: Repository) -> None:
     text = token(folder, "admin")
-    body = wire.encode_wanted(Wanted())
+    body = wire.encode(Wanted())
     length = f"Content-Length: {len(body)}"
     with serving(folder) as server:
         move(source, door(f"{server.url}/models", text), "heads/main")

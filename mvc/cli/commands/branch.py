@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from mvc.cli.completing import COMPLETIONS
+from mvc.cli.listing import print_refs, refs_json
 from mvc.cli.options import CommandOptions, argument, flag
 from mvc.cli.program import verb
-from mvc.cli.refnames import print_refs, refs_json
 from mvc.cli.session import Session
 from mvc.model.names import printable
 

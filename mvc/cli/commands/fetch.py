@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from mvc.cli.completing import COMPLETIONS
 from mvc.cli.options import CommandOptions, argument, flag, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.text import count
@@ -33,10 +34,8 @@ def command(session: Session, args: _FetchOptions) -> int:
         done = repository.fetch(
             args.remote,
             args.versions,
-            states=args.states,
-            prune=args.prune,
-            nodes=args.nodes,
             progress=progress,
+            **fields(args, "states prune nodes"),
         )
     if session.as_json:
         session.out.json("mvc.fetch/1", done)

@@ -20,6 +20,7 @@ from msgspec import Struct
 from mvc.cli.commits import as_json, details, heading, live_now, one_liner, related
 from mvc.cli.completing import complete_orders
 from mvc.cli.options import LIMIT, CommandOptions, argument, check_alone, flag, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
 from mvc.cli.tables import Column, columns, show
@@ -65,28 +66,19 @@ def command(session: Session, args: _LogOptions) -> None:
         check_alone("tree", takes="rev output force")
         _print_tree(session, args)
         return
-    paths = args.paths
-    rev = args.rev
     if args.best is not None and (args.sort is not None or args.limit is not None):
         raise click.UsageError("--best shows one version: for several take --sort NAME -n N")
     if args.graph and (args.as_table or args.sort is not None or args.best is not None):
         raise click.UsageError("--graph goes with neither --metrics nor --sort nor --best")
-    rev, paths = _rev_and_paths(session, rev, paths)
+    rev, paths = _rev_and_paths(session, args.rev, args.paths)
     incomplete: list[DamagedData] = []
     entries = session.repository.log(
         rev,
         limit=1 if args.best is not None else args.limit,
-        target=args.target,
-        since=args.since,
-        until=args.until,
         incomplete=incomplete,
-        every=args.every,
         paths=session.names(paths),
         sort=args.sort if args.best is None else args.best,
-        relations=args.relations,
-        prices=args.prices,
-        where=args.where,
-        grep=args.grep,
+        **fields(args, "target since until every relations prices where grep"),
     )
     if session.as_json:
         more = "relations" if args.relations else ""

@@ -9,6 +9,7 @@ says how a REV is named.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import StringIO
 
 import click
 from msgspec import Struct, field
@@ -19,6 +20,7 @@ from mvc.cli.completing import complete_show
 from mvc.cli.listing import Folding, entry_json, file_line, tensor_table
 from mvc.cli.moments import AT, TARGET, moment_or_rev
 from mvc.cli.options import UNFOLD, CommandOptions, argument, check_alone, flag, option
+from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.receipts import print_receipt
 from mvc.cli.session import Session
@@ -31,6 +33,7 @@ from mvc.repo.content.compare import renames
 from mvc.repo.history.log import LogEntry
 
 _FIRST = 20
+_CALL = 2000  # characters
 _EMPTY = Manifest(())
 
 
@@ -69,9 +72,7 @@ def command(session: Session, args: _ShowOptions) -> None:
     elif args.path is not None or args.output is not None:
         raise click.UsageError("--path and -o go with a TENSOR")
     elif args.code:
-        from mvc.cli.code import show_code
-
-        show_code(session, rev)
+        _show_code(session, rev)
     elif args.environment:
         from mvc.cli.environments import show_environment
 
@@ -239,3 +240,33 @@ def _print_file(session: Session, file: _Shown, folding: Folding) -> None:
     most = None if verbose else _FIRST
     tensor_table(out, tensors, marks, full=session.verbosity > 1, most=most)
     folding.tell(out, len(changed) - len(tensors))
+
+
+def _show_code(session: Session, rev: CommitId) -> None:
+    """Prints what ``load_model`` and ``retrain`` would run; nothing is run here."""
+    repository, out = session.repository, session.out
+    files = {
+        name: data.decode("utf-8", "replace") for name, data in repository.recipes.code(rev).items()
+    }
+    carries_model = "model.json" in repository.version(rev).attached
+    call = repository.recipes.model(rev).call if carries_model else None
+    calls = repository.recipes.calls(rev)
+    if session.as_json:
+        shown = [fields(each, "text stored") for each in calls]
+        out.json("mvc.show.code/1", {"call": call, "calls": shown, "code": files})
+        return
+    if call is not None:
+        out.line(out.paint(f"# builds the model: {call}", "heading"))
+    if calls:
+        out.line(out.paint("# trains it again (*: of installed code)", "heading"))
+    for each in calls:
+        more = len(each.text) - _CALL
+        cut = f"... ({more:,} more characters: --json)" if more > 0 else ""
+        out.line(f"{' ' if each.stored else '*'} {each.text[:_CALL]}{cut}")
+    for name, text in files.items():
+        out.line()
+        out.line(out.paint(f"# {printable(name)}", "heading"))
+        for line in StringIO(text, newline=None):  # its lines end where Python's do
+            out.line("\t".join(map(printable, line.removesuffix("\n").split("\t"))))
+    if not files:
+        out.note("the version carries no source files")

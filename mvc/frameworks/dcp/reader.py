@@ -25,8 +25,7 @@ from mvc.frameworks.dcp.objects import objects_path, saved_bytes
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.manifest import FileEntry
-from mvc.model.names import check_path
-from mvc.repo.checkout.checkout import DEFAULT_STATE
+from mvc.model.names import DEFAULT_STATE, check_path
 from mvc.repo.content.contents import in_memory, skeleton_of
 from mvc.repo.context import Context
 from mvc.repo.lookup.availability import check_available

@@ -25,7 +25,7 @@ from mvc.frameworks.keras.internals import begin_at, data_of_fit
 from mvc.frameworks.keras.state import RestoredFit, TrainingSource
 from mvc.frameworks.keras.variables import Filling, weights
 from mvc.ids import CommitId
-from mvc.repo.checkout.checkout import DEFAULT_STATE
+from mvc.model.names import DEFAULT_STATE
 from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report
 from mvc.training.resume import Resumed

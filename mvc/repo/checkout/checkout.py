@@ -7,8 +7,7 @@ States in memory: ``mvc.repo.checkout.states``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -31,7 +30,7 @@ from mvc.io.files import WriteFile
 from mvc.io.replacement import replacing
 from mvc.limits import CHUNK
 from mvc.model.manifest import FileEntry, Manifest
-from mvc.model.names import DEFAULT_STATE, check_place, printable
+from mvc.model.names import check_place, check_ref, printable
 from mvc.repo.content.contents import write_from
 from mvc.repo.context import PLANS, Context
 from mvc.repo.history.log import Orphans, orphans
@@ -41,25 +40,12 @@ from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import HEAD, branches, head, remote_refs, staged_removals
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
-from mvc.repo.refs import advance_branch, branch_change, check_branch, move_head
+from mvc.repo.refs import advance_branch, branch_change, move_head
 from mvc.repo.worktree.identify import is_held
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.journal.entries import Entry, RefValue
 from mvc.store.recovery.recover import Recovery
 from mvc.types import Bytes, Progress
-
-__all__ = [
-    "DEFAULT_STATE",
-    "Restored",
-    "fast_forward",
-    "fill_file",
-    "remove",
-    "restore_all",
-    "restore_paths",
-    "select",
-    "switch",
-    "write_files",
-]
 
 _PROBE = 64  # leading bytes; most chunks of weights are told from zeros by these
 
@@ -193,12 +179,10 @@ def _restore(
     writes, same = _to_write(context, old, new.entries, force)
     deletes = _to_delete(context, old, gone, force)
     named = {e.path: e for e in writes}
-    with _writing(
-        context, commit, context.root, named,
-        progress=progress, deletes=_paths(deletes), then=then,
-    ) as deleted:  # fmt: skip
-        if then is not None:
-            move()
+    deleted = write_files(
+        context, commit, context.root, named, progress=progress,
+        deletes=_paths(deletes), then=then, move=move,
+    )  # fmt: skip
     return Restored(commit, _paths(writes), deleted, _paths(same), branch=None, moved_head=False)
 
 
@@ -245,7 +229,7 @@ def switch(
     """
     context.check_worktree()
     if create and head(context).commit is None and start is None:
-        check_branch(branch)
+        check_ref("branch", branch)
         move_head(context, branch, None, operation="switch")
         return None
     if create:
@@ -447,10 +431,12 @@ def write_files(
     commit: CommitId | None,
     folder: Path,
     entries: Mapping[str, FileEntry],
-    progress: Progress | None,
-    deletes: Sequence[str] = (),
     *,
+    progress: Progress | None = None,
+    deletes: Sequence[str] = (),
     planned: bool = True,
+    then: Mapping[str, str] | None = None,
+    move: Callable[[], object] | None = None,
 ) -> tuple[str, ...]:
     """Writes entries by their names in ``folder``, together; then deletes the files ``deletes``.
 
@@ -458,27 +444,8 @@ def write_files(
     has the entries, if it can have given them up: then WeightsDropped is raised once the first
     file could be made, so that nobody trains for a place that takes no file.
     ``planned``: the next command completes what a killed process leaves, if the repository can be
-    written (``mvc.io.replacement``).
+    written (``mvc.io.replacement``). ``then`` says what ``move`` does, which is part of it.
     """
-    with _writing(
-        context, commit, folder, entries, progress=progress, deletes=deletes, planned=planned
-    ) as deleted:
-        return deleted
-
-
-@contextmanager
-def _writing(
-    context: Context,
-    commit: CommitId | None,
-    folder: Path,
-    entries: Mapping[str, FileEntry],
-    progress: Progress | None,
-    *,
-    deletes: Sequence[str] = (),
-    planned: bool = True,
-    then: Mapping[str, str] | None = None,
-) -> Iterator[tuple[str, ...]]:
-    """As ``write_files``; ``then`` says what the block does, which is part of the checkout."""
     for name in entries:
         check_place(name)
     total = sum(entry.size for entry in entries.values())
@@ -509,7 +476,9 @@ def _writing(
         then=then,
         version="" if commit is None else commit.hex(),
     ) as deleted:
-        yield tuple(deleted)
+        if then is not None and move is not None:
+            move()
+        return tuple(deleted)
 
 
 def fill_file(

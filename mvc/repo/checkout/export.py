@@ -58,15 +58,8 @@ def export(
         entries, left_out = chosen(context, commit, paths, everything)
         if delete and paths:
             raise WrongUsage("delete is for a whole version: name no paths with it")
-        done = Restored(
-            commit,
-            (),
-            (),
-            (),
-            branch=head_if_known(context).branch,
-            moved_head=False,
-            left_out=left_out,
-        )
+        branch = head_if_known(context).branch
+        done = Restored(commit, (), (), (), branch=branch, moved_head=False, left_out=left_out)
         if atomic_dir:
             _swap(context, commit, entries, output, force=force, progress=progress)
             return replace(done, written=tuple(str(output / e.path) for e in entries))
@@ -90,14 +83,8 @@ def export(
         with remove_if_failed(fs, output):
             make_folder(fs, output)
             real = fs.realpath(output)
-            deleted = write_files(
-                context,
-                commit,
-                real,
-                {e.path: e for e in entries},
-                progress=progress,
-                deletes=extra,
-            )
+            named = {entry.path: entry for entry in entries}
+            deleted = write_files(context, commit, real, named, progress=progress, deletes=extra)
         _remove_emptied(fs, real, deleted)
         return replace(
             done,

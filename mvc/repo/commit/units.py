@@ -9,8 +9,9 @@ from msgspec import Struct, field
 
 from mvc.adapters.optimizers.matching import (
     SAMPLE_BYTES,
+    Expected,
     Numbers,
-    direction,
+    expected,
     matches,
     sample,
 )
@@ -98,10 +99,9 @@ def _weights(
             if len(unsure.weights) <= _MOST:
                 seen = compare.matched(step, unsure)
                 taken = {weight.key for weight in seen.values()}
-                for each in unsure.parameters:
-                    if each not in seen and weights[each].key in taken:
-                        del weights[each]
-                weights |= seen
+                free = [weight for weight in unsure.weights if weight.key not in taken]
+                rest = [each for each in unsure.parameters if each not in seen]
+                weights |= seen | dict(zip(rest, free, strict=False))
         known = {each: weight.key for each, weight in weights.items()}
         context.trainings.remember_matched(step.key, known)
     return {each: step.newer[key] for each, key in known.items() if key in step.newer}
@@ -131,18 +131,18 @@ class _Comparison:
             if (old := self._old(Place(before.path, before.ref.content))) is not None:
                 went.append(new - old)
                 weights.append(weight)
-        expected, parameters, signs = list[Numbers](), list[ParameterId](), True
+        values = {each: g.values for g in step.new.groups for each in g.parameters}
+        expectations, parameters = list[Expected](), list[ParameterId]()
         for each in unsure.parameters:
             after = self._members(step.path, step.new.parameters[each].members, self._new)
             earlier = step.old.parameters.get(each)
-            if after is None or earlier is None:
+            if after is None or earlier is None or after.keys() != earlier.members.keys():
                 continue
-            if (then := self._members(step.path, earlier.members, self._old)) is not None:
-                towards, signed = direction(after, then)
-                expected.append(towards)
+            then = self._members(step.path, earlier.members, self._old)
+            if then is not None and (one := expected(after, then, values[each])) is not None:
+                expectations.append(one)
                 parameters.append(each)
-                signs = signs and signed
-        found = matches(went, expected, signed=signs)
+        found = matches(went, expectations)
         return {parameters[i]: weights[j] for i, j in found.items()}
 
     def _members(

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.model.manifest import FileEntry, LogicalTensor
 from mvc.model.merkle import compare as compare_trees
@@ -142,32 +143,11 @@ def _row(new: LogicalTensor, old: LogicalTensor | None, differs: bool) -> Tensor
     if old is None:
         return _alone(new, "added")
     renamed = old.key if old.key != new.key else None
-    if renamed is None and not differs:
-        return TensorDiff(
-            new.key,
-            "unchanged",
-            old.spec,
-            new.spec,
-            renamed_from=None,
-            changed_share=0.0,
-            l2=0.0,
-            max_abs=0.0,
-        )
-    if renamed is not None and _equal(old, new):
-        return TensorDiff(
-            new.key,
-            "renamed",
-            old.spec,
-            new.spec,
-            renamed_from=renamed,
-            changed_share=0.0,
-            l2=0.0,
-            max_abs=0.0,
-        )
+    same = _equal(old, new) if renamed is not None else not differs
     kind = "changed" if old.spec.shape == new.spec.shape else "resized"
-    return TensorDiff(
-        new.key, "renamed" if renamed else kind, old.spec, new.spec, renamed_from=renamed
-    )
+    kind = "renamed" if renamed is not None else "unchanged" if same else kind
+    row = TensorDiff(new.key, kind, old.spec, new.spec, renamed_from=renamed)
+    return replace(row, changed_share=0.0, l2=0.0, max_abs=0.0) if same else row
 
 
 def _alone(tensor: LogicalTensor, kind: str) -> TensorDiff:

@@ -73,14 +73,9 @@ class StoredBytes:
         return len(data)
 
 
-def write_file(
-    context: Context,
-    entry: FileEntry,
-    write_at: Callable[[int, Bytes], None],
-    progress: Callable[[int], None] | None = None,
-) -> None:
+def write_file(context: Context, entry: FileEntry, write_at: Callable[[int, Bytes], None]) -> None:
     """Writes every byte of the file. Takes the memory of two pieces, whatever the file's size."""
-    write_from(context.store.recovery, entry, write_at, progress)
+    write_from(context.store.recovery, entry, write_at)
 
 
 def write_from(

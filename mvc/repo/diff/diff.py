@@ -42,8 +42,6 @@ from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
 from mvc.repo.worktree import worktree
 from mvc.types import Progress
 
-__all__ = ["Diff", "FileDiff", "TensorDiff", "diff"]
-
 Read = Callable[[int, int, memoryview], None]
 """Fills a buffer from byte ``start`` of content ``i``: (i, start, buffer)."""
 
@@ -111,24 +109,21 @@ def diff(
     found = _renamed(pairs, [compare_files(x, y, path) for path, x, y in pairs])
     unmeasured: dict[str, str] = {}
     files = tuple(_with_distances(old, new, pairs, found, unmeasured=unmeasured, progress=progress))
-    compared, x, y = sum(f.comparisons for f in files), old.commit, new.commit
     metrics, params = {}, {}
-    if x is not None and y is not None:
-        annotations = Annotations(context.store.snapshot)
-        (old_metrics, old_params), (new_metrics, new_params) = map(annotations.values, (x, y))
+    if old.commit is not None and new.commit is not None:
+        annotations, sides = Annotations(context.store.snapshot), (old.commit, new.commit)
+        (old_metrics, old_params), (new_metrics, new_params) = map(annotations.values, sides)
         metrics = _differing(old_metrics, new_metrics)
         params = _differing(old_params, new_params)
-    related = _relations(pairs)
-    from_head = new.from_head
     return Diff(
         old.label,
         new.label,
         files,
-        compared,
-        from_head=from_head,
+        sum(file.comparisons for file in files),
+        from_head=new.from_head,
         metrics=metrics,
         params=params,
-        relations=related,
+        relations=_relations(pairs),
         unmeasured=unmeasured,
     )
 

@@ -18,9 +18,10 @@ from mvc.model.manifest import FileEntry
 from mvc.model.names import DATA
 from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
-from mvc.repo.history.log import ancestry, names_by_commit
+from mvc.repo.history.log import names_by_commit
 from mvc.repo.live import live_now
 from mvc.repo.lookup import availability
+from mvc.repo.lookup.commits import ancestry
 from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.types import Progress

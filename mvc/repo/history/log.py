@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec import Struct
@@ -26,9 +25,8 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.history.where import Condition, as_number
 from mvc.repo.lookup import availability, commits, manifests, refs
 from mvc.repo.lookup.availability import Dropped, dropped
-from mvc.repo.lookup.commits import Ancestors, newest_first
+from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.revisions import Rev, id_or_text, resolve
-from mvc.repo.times import within
 from mvc.repo.version_stats import VersionStats
 from mvc.store.snapshot import Snapshot
 
@@ -104,7 +102,7 @@ def log(
     else:
         starts, hidden = _range(context, rev)
     if target is None:
-        found = ancestry(
+        found = commits.ancestry(
             snapshot, starts, since, until, incomplete=incomplete, hidden=hidden, published=every
         )
     else:
@@ -171,7 +169,7 @@ def _kept_before(context: Context, commit: Commit) -> Manifest | None:
 def in_range(context: Context, rev: Rev) -> Iterator[Commit]:
     """A version and its ancestors, newest first; of ``A..B`` without A and its ancestors."""
     starts, hidden = _range(context, rev)
-    return ancestry(context.store.snapshot, starts, hidden=hidden)
+    return commits.ancestry(context.store.snapshot, starts, hidden=hidden)
 
 
 def _range(context: Context, rev: Rev) -> tuple[list[CommitId], Ancestors | None]:
@@ -278,42 +276,6 @@ def is_reset_point(context: Context, commit: CommitId) -> bool:
         for entry in manifests.of_commit(context, commit).entries
         for content in entry.contents
     )
-
-
-def ancestry(
-    snapshot: Snapshot,
-    starts: Iterable[CommitId],
-    since: int | None = None,
-    until: int | None = None,
-    incomplete: list[DamagedData] | None = None,
-    hidden: Ancestors | None = None,
-    *,
-    published: bool = False,
-) -> Iterator[Commit]:
-    """These versions and their ancestors, newest first, by commit time or as ``published``.
-
-    Continues below ``since``, because an imported checkpoint may be older than its parent.
-
-    Only the order of publication always puts children before parents, because clocks and imports
-    set commit times back.
-    """
-    heap: list[tuple[int, tuple[int, int], Commit]] = []
-    known: set[CommitId] = set()
-    waiting = tuple(starts)
-    while True:
-        for id_ in waiting:
-            if id_ not in known and (hidden is None or id_ not in hidden):
-                known.add(id_)
-                with noting(incomplete):
-                    recorded, commit = commits.placed(snapshot, id_)
-                    time = 0 if published else -commit.time_ns
-                    heappush(heap, (time, newest_first(recorded, commit), commit))
-        if not heap:
-            return
-        commit = heappop(heap)[2]
-        waiting = commit.parents
-        if within(commit.time_ns, since, until):
-            yield commit
 
 
 def _by_deployment(

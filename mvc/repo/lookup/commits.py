@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-from mvc.errors import UnknownMetric, UnknownRevision
+from mvc.errors import DamagedData, UnknownMetric, UnknownRevision
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.names import printable
-from mvc.repo.context import Context
+from mvc.repo.context import Context, noting
+from mvc.repo.times import within
 from mvc.store.journal.frames import Recorded
 from mvc.store.snapshot import Snapshot
 
@@ -104,13 +105,15 @@ class Ancestors:
     def __contains__(self, id_: CommitId) -> bool:
         """Looks up each commit published after ``id_`` that was not seen before."""
         found = find(self._snapshot, id_)
-        if found is None:
-            return False
-        searched = newest_first(*found)
+        return found is not None and self.holds(*found)
+
+    def holds(self, recorded: Recorded, commit: Commit) -> bool:
+        """As ``in``, of a commit that was looked up already."""
+        searched = newest_first(recorded, commit)
         while self._heap and self._heap[0][0] < searched:
             for parent in heappop(self._heap)[1].parents:
                 self._push(parent)
-        return id_ in self._known
+        return commit.id in self._known
 
     def _push(self, id_: CommitId) -> None:
         if id_ in self._known:
@@ -118,6 +121,43 @@ class Ancestors:
         recorded, commit = placed(self._snapshot, id_)
         self._known.add(id_)
         heappush(self._heap, (newest_first(recorded, commit), commit))
+
+
+def ancestry(
+    snapshot: Snapshot,
+    starts: Iterable[CommitId],
+    since: int | None = None,
+    until: int | None = None,
+    incomplete: list[DamagedData] | None = None,
+    hidden: Ancestors | None = None,
+    *,
+    published: bool = False,
+) -> Iterator[Commit]:
+    """These versions and their ancestors, newest first, by commit time or as ``published``.
+
+    Continues below ``since``, because an imported checkpoint may be older than its parent.
+
+    Only the order of publication always puts children before parents, because clocks and imports
+    set commit times back.
+    """
+    heap: list[tuple[int, tuple[int, int], Commit]] = []
+    known: set[CommitId] = set()
+    waiting = tuple(starts)
+    while True:
+        for id_ in waiting:
+            if id_ not in known:
+                known.add(id_)
+                with noting(incomplete):
+                    recorded, commit = placed(snapshot, id_)
+                    if hidden is None or not hidden.holds(recorded, commit):
+                        time = 0 if published else -commit.time_ns
+                        heappush(heap, (time, newest_first(recorded, commit), commit))
+        if not heap:
+            return
+        commit = heappop(heap)[2]
+        waiting = commit.parents
+        if within(commit.time_ns, since, until):
+            yield commit
 
 
 def apart(snapshot: Snapshot, a: CommitId, b: CommitId) -> tuple[int, int]:
@@ -128,38 +168,6 @@ def apart(snapshot: Snapshot, a: CommitId, b: CommitId) -> tuple[int, int]:
 def leading_to(
     snapshot: Snapshot, tips: Iterable[CommitId], without: Iterable[CommitId]
 ) -> list[CommitId]:
-    """The versions that lead to ``tips``, and to none of ``without``; newest first.
-
-    Parents are published before their children, so a walk back from the newest on has seen all
-    that leads from a version when it comes to it.
-    """
-    heap: list[tuple[tuple[int, int], CommitId, Commit]] = []
-    is_wanted: dict[CommitId, bool] = {}
-    open_ = 0
-
-    def reach(id_: CommitId, wanted: bool) -> int:
-        """By how many more of those that wait are wanted."""
-        if id_ not in is_wanted:
-            recorded, commit = placed(snapshot, id_)
-            heappush(heap, (newest_first(recorded, commit), id_, commit))
-            is_wanted[id_] = wanted
-            return int(wanted)
-        if is_wanted[id_] and not wanted:
-            is_wanted[id_] = False
-            return -1
-        return 0
-
-    for id_ in without:
-        reach(id_, wanted=False)
-    for id_ in tips:
-        open_ += reach(id_, wanted=True)
-    found = []
-    while open_:
-        _, id_, commit = heappop(heap)
-        wanted = is_wanted[id_]
-        if wanted:
-            open_ -= 1
-            found.append(id_)
-        for parent in commit.parents:
-            open_ += reach(parent, wanted)
-    return found
+    """The versions that lead to ``tips``, and to none of ``without``; newest first."""
+    hidden = Ancestors(snapshot, without)
+    return [commit.id for commit in ancestry(snapshot, tips, hidden=hidden, published=True)]

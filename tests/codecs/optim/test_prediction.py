@@ -13,7 +13,7 @@ NUMBERS = (0.9, 0.1, 0.25, 1e-08, 0.5, 0.75, 0.001, 0.125, 2.0, 0.3, 0.7, 1.5)
 
 
 def prediction(rule: str, dtype: str = "float32") -> Prediction:
-    return Prediction(rule, dtype, NUMBERS[: RULES[rule].numbers])
+    return Prediction(rule, dtype, NUMBERS[: RULES[rule].count])
 
 
 def bits(seed: int, count: int, width: int) -> np.ndarray:
