@@ -22,6 +22,7 @@ from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.plan import Pieces, Plan, is_predicted, plan, related
 from mvc.store.graph.search import Graph, Path, PathStep, Place
+from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.recovery.walk import Walker, drain, room_for
@@ -64,13 +65,16 @@ class Recovery:
         graph: Graph,
         pool: Executor,
         made: Mapping[bytes, Held] | None = None,
+        *,
+        packs: PackReader | None = None,
     ) -> None:
         """``made``: objects by id that are taken from there, whether they are stored or not.
 
-        Paths begin there as well, where no cheaper one does.
+        Paths begin there as well, where no cheaper one does. ``packs``: what reads payloads in
+        place of the snapshot's.
         """
-        self.packs = snapshot.packs
-        self._walker = Walker(snapshot.packs, pool)
+        self.packs = packs or snapshot.packs
+        self._walker = Walker(self.packs, pool)
         self.graph = graph
         self.pool = pool
         self._made: Mapping[bytes, Held] = {} if made is None else made
