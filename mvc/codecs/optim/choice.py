@@ -35,19 +35,24 @@ def choose_predictions(
     hypers: Sequence[Mapping[str, object]],
     old: Mapping[str, NDArray[Any]],
     new: Mapping[str, NDArray[Any]],
+    *,
+    only: Mapping[str, str] | None = None,
 ) -> dict[str, Chosen]:
     """By member the rule that predicts it best; members that no rule predicts are absent.
 
     ``old`` and ``new``: the same sample of every member, "param" and those that torch's state
     names. ``hypers``: values of the parameter group, with ``step``, of the new state and then of
-    the older one, because a scheduler may have changed them between.
+    the older one, because a scheduler may have changed them between. ``only``: by member the one
+    rule that is tried; none for members that it lacks.
     """
-    dtype = str(new["param"].dtype) if "param" in new else ""
+    dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in _DTYPES or flushes():
         return {}
     found: dict[str, tuple[float, Chosen]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):
         member = candidate.member
+        if only is not None and only.get(member) != candidate.rule:
+            continue
         if member in found and found[member][1].exact == 1:
             continue
         arrays = _arrays(candidate, old, new)

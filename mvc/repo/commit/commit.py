@@ -108,7 +108,8 @@ def _attempt(
     store.require(lossy | policy.pipeline.features)
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
         try:
-            files = _store_files(context, request, parent, ContentWriter(objects, progress))
+            writer = ContentWriter(objects, progress, known=context.rules)
+            files = _store_files(context, request, parent, writer)
             draft = _draft(context, request, files, at, objects=objects)
             if not request.options.allow_empty and draft.manifest.id == parent.id:
                 raise NothingToCommit(

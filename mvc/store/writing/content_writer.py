@@ -26,6 +26,7 @@ from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.bases import Base, StoredBase
 from mvc.store.writing.full_or_delta import BasePiece
+from mvc.store.writing.known_rules import KnownRules
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pieces import Piece
 from mvc.store.writing.precision_copies import Master, PrecisionCopies
@@ -55,8 +56,16 @@ _SMALL = 512  # bytes of a tensor: copied before it is hashed, which is quicker 
 class ContentWriter:
     """Stores files through ``objects``, whose ``flush`` ends it. Not thread-safe."""
 
-    def __init__(self, objects: ObjectWriter, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        objects: ObjectWriter,
+        progress: Progress | None = None,
+        *,
+        known: KnownRules | None = None,
+    ) -> None:
+        """``known``: the rules of optimizers' steps that earlier versions followed."""
         self.objects = objects
+        self._rules = RuleChooser(objects.policy, known or KnownRules())
         self.raw_bytes = 0
         self._progress = progress
         self._copies = PrecisionCopies()
@@ -98,13 +107,12 @@ class ContentWriter:
         ``parent`` is the version one step before. The rest is left to ``put``, which comes next.
         """
         self._joined = tuple(files.values())
-        rules = RuleChooser(self.objects.policy)
         members = [self._members(unit, files, parent) for unit in units]
         order = sorted(range(len(units)), key=lambda i: -bytes_of(members[i]))
         try:
             for i in order:
                 if members[i]:
-                    self._unit(units[i], members[i], rules)
+                    self._unit(units[i], members[i])
         except EncodingFailed:
             for each in self._joined:
                 each.prove(each.borrowed)
@@ -137,7 +145,7 @@ class ContentWriter:
             return held
         return self.objects.stored(old.id, old.spec)
 
-    def _unit(self, unit: Unit, members: Mapping[str, UnitMember], rules: RuleChooser) -> None:
+    def _unit(self, unit: Unit, members: Mapping[str, UnitMember]) -> None:
         """Stores a unit's contents, unless no run has them."""
         objects, spec = self.objects, next(iter(members.values())).spec
         self._make_unit_room(members, min(spec.nbytes, PIECE))
@@ -148,7 +156,7 @@ class ContentWriter:
             chains = [member.base.chain(0) for member in members.values()]
             run, length = run_of(chains)
             if goes_on(objects.policy, chains, objects.sequence, spec.nbytes):
-                chosen = rules.choose(unit, spec.dtype, self._steps(members, 0))
+                chosen = self._rules.choose(unit, spec.dtype, self._steps(members, 0))
         except DamagedData:
             return  # a version after a damaged one can still be stored
         if chosen is not None or run is not None:

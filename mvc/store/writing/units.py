@@ -30,6 +30,7 @@ from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.bases import Base
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
+from mvc.store.writing.known_rules import KnownRules
 from mvc.store.writing.pieces import NextBase
 from mvc.store.writing.storing import Storing
 
@@ -44,6 +45,7 @@ would not pay for the version after it, whose base is far away."""
 _CHECKED = 4096  # bytes of a tensor on which a rule is checked that another unit has chosen
 _TRIES = 4  # choices for units that share their numbers
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
+_LOST = 0.02  # of the elements that a rule predicted the last time
 _AS_GOOD = 0.5  # of the elements that the rule predicted there
 PREDICTED = {"float32": "<f4", "float64": "<f8"}
 """The dtypes of tensors that rules predict, and how numpy calls them."""
@@ -157,8 +159,9 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
 class RuleChooser:
     """Finds the rules of units; those that share their numbers are asked for the largest first."""
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, known: KnownRules) -> None:
         self._policy = policy
+        self._before = known
         self._known: dict[object, list[Rules | None]] = {}
 
     def choose(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
@@ -170,19 +173,33 @@ class RuleChooser:
                 return rules
         if len(known) == _TRIES:
             return None
-        known.append(self._found(unit, dtype, steps))
+        chosen = self._as_before(unit, dtype, steps)
+        if chosen is None:
+            chosen = _chosen(unit, dtype, steps)
+            self._before.remember(unit, chosen)
+        known.append(self._compared(chosen, dtype, steps))
         return known[-1]
 
-    def _found(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
-        before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
-        chosen = choose_predictions(unit.kinds, unit.hypers, before, after)
-        sample = _cut(steps, sample_of)
-        kept, today, total = dict[str, Chosen](), 0.0, 0.0
+    def _as_before(self, unit: Unit, dtype: str, steps: Steps) -> dict[str, Chosen] | None:
+        """The same rules as the last time, with this step's numbers, where they are as good."""
+        last = self._before.likely(unit)
+        if not last:
+            return None
+        rules = {name: chosen.prediction.rule for name, chosen in last.items()}
+        chosen = _chosen(unit, dtype, steps, rules)
+        as_good = chosen.keys() >= rules.keys() and all(
+            chosen[name].exact >= one.exact - _LOST for name, one in last.items()
+        )
+        return chosen if as_good else None
+
+    def _compared(self, chosen: dict[str, Chosen], dtype: str, steps: Steps) -> Rules | None:
+        """Those of the rules that take less than a delta; None if they save too little."""
+        sample, kept, today, total = _cut(steps, sample_of), dict[str, Chosen](), 0.0, 0.0
         for name, new in sample.new.items():
             if new.data == sample.old[name].data:
                 continue
             best = plain = self._plain(dtype, new.data, sample.old[name])
-            if name in chosen and chosen[name].base == (True, name):
+            if name in chosen:
                 share = self._share(Rules(chosen), name, sample)
                 share += (1 + BASE_BYTES * len(chosen[name].inputs)) / len(steps.new[name].data)
                 if share < plain:
@@ -236,6 +253,15 @@ def _cut(steps: Steps, cut: Callable[[memoryview], memoryview]) -> Steps:
         for side in (steps.new, steps.old)
     )
     return Steps(new, old)
+
+
+def _chosen(
+    unit: Unit, dtype: str, steps: Steps, only: Mapping[str, str] | None = None
+) -> dict[str, Chosen]:
+    """The predictions of tensors from what they were before."""
+    before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
+    found = choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
+    return {name: chosen for name, chosen in found.items() if chosen.base == (True, name)}
 
 
 def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:
