@@ -41,9 +41,9 @@ def choose_predictions(
     """By member the rule that predicts it best; members that no rule predicts are absent.
 
     ``old`` and ``new``: the same sample of every member, "param" and those that torch's state
-    names. ``hypers``: values of the parameter group, with ``step``, of the new state and then of
-    the older one, because a scheduler may have changed them between. ``only``: by member the one
-    rule that is tried; none for members that it lacks.
+    names, all of one dtype. ``hypers``: values of the parameter group, with ``step``, of the new
+    state and then of the older one, because a scheduler may have changed them between. ``only``:
+    the rules that are tried for these members, as the step before was predicted by them.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in _DTYPES or flushes():
@@ -51,7 +51,7 @@ def choose_predictions(
     found: dict[str, tuple[float, Chosen]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):
         member = candidate.member
-        if only is not None and only.get(member) != candidate.rule:
+        if only and only.get(member, candidate.rule) != candidate.rule:
             continue
         if member in found and found[member][1].exact == 1:
             continue
