@@ -214,7 +214,7 @@ def _groups(listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool)
             return
         if not all(type(each) in {int, str} for each in ids):
             return
-        names = ids if named else group.get("param_names")
+        names = group.get("param_names", ids)  # DTensor's helpers number by name, too
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             names = []
         known = tuple(names) if len(names) == len(ids) else ()
