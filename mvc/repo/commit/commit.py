@@ -227,7 +227,8 @@ def _store_files(
     kept, attached, finder = dict[str, FileEntry](), {}, BaseFinder(parent)
     changes = [change for change in request.changes if change.open is not None]
     with ExitStack() as held:
-        files, states = dict[str, Storing](), dict[str, FileState]()
+        files: Mapping[str, Storing] = {}
+        states: Mapping[str, FileState] = {}
         if len(request.changes) <= _HELD_OPEN:
             files = {c.path: _opened(c, writer, finder, until=held) for c in changes}
             states = _store_units(context, parent, writer, files)

@@ -49,7 +49,7 @@ the bytes, and its last version takes 32 payloads a tensor to recover.
 """
 
 
-def before_run(chain: Sequence[Link], run: int | None = None) -> Sequence[Link]:
+def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, ...]:
     """The links of a chain before the run with which it ends: what later versions go on from.
 
     ``run``: the operation that published its first version, for a tensor that is itself coded
