@@ -19,7 +19,7 @@ OPERATORS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.D
 @cache
 def rules():
     """By name: arrays, numbers, formula, and what else is said of it."""
-    text = DOCUMENT.read_text().partition("\n### Predictions of")[2].partition("\n###")[0]
+    text = DOCUMENT.read_text().partition("\n### Steps of optimizers")[2].partition("\n###")[0]
     found = {}
     for name, arrays, numbers, formula, said in re.findall(ROW, text, re.M):
         found[name] = arrays.split(), numbers.split(), formula, said[2:]
@@ -108,7 +108,7 @@ def width(text):
 
 
 def predict(text, base, inputs, signs=None):
-    """The bytes of a piece or chunk; ``signs``: its bitmap."""
+    """The bytes of a piece or chunk; ``signs``: whether each element is marked."""
     rule, dtype, numbers = parse(text)
     (arrays, names, formula, said), decay = lookup(rule)
     if (len(arrays), len(names)) != (1 + len(inputs), len(numbers)):
@@ -119,8 +119,7 @@ def predict(text, base, inputs, signs=None):
     wide.narrowed = dtype
     values = {}
     if said == "signed":
-        bits = np.unpackbits(np.frombuffer(signs, "u1"), count=count)
-        values["g"] = np.where(bits == 1, -1.0, 1.0)
+        values["g"] = np.where(signs, -1.0, 1.0)
     exact = dict(zip(names, map(np.float64, numbers), strict=True))
     with np.errstate(all="ignore"):
         values |= zip(arrays, (piece.astype("f8") for piece in pieces), strict=True)

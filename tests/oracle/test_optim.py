@@ -35,8 +35,9 @@ def test_the_document_predicts_the_same(rule: str, dtype: str) -> None:
     assert (optim.signed(made.text), optim.width(made.text)) == (made.signed, made.width)
     out = bytearray(len(arrays[0]))
     views = [memoryview(a) for a in arrays]
-    made.fill(views[0], views[1:], memoryview(out), signs and memoryview(signs))
-    assert out == optim.predict(made.text, arrays[0], arrays[1:], signs)
+    made.fill(views[0], views[1:], memoryview(out), None if signs is None else memoryview(signs))
+    marked = None if signs is None else np.unpackbits(np.frombuffer(signs, "u1"))[:3_001] == 1
+    assert out == optim.predict(made.text, arrays[0], arrays[1:], marked)
 
 
 def test_the_example_of_the_document() -> None:
