@@ -179,7 +179,7 @@ WAYS: dict[str, type[Kept]] = {"recorder": Recorded, "files": Filed, "state": Ke
 
 
 def table(model: str, names: list[str], at: list[int], way: str) -> None:
-    head(f"{model}, {way}: bits", "step", "deltas", "with rules", "factor", "weights alone", "s")
+    head(f"{model}, {way}: bits", "step", "deltas", "with rules", "factor", "weights alone", "s with / without")
     for name in names:
         for step, grown, seconds in measured(Training(model, name), at, WAYS[way]):
             deltas, rules, alone = grown
