@@ -35,19 +35,24 @@ def choose_predictions(
     hypers: Sequence[Mapping[str, object]],
     old: Mapping[str, NDArray[Any]],
     new: Mapping[str, NDArray[Any]],
+    *,
+    only: Mapping[str, str] | None = None,
 ) -> dict[str, Chosen]:
     """By member the rule that predicts it best; members that no rule predicts are absent.
 
     ``old`` and ``new``: the same sample of every member, "param" and those that torch's state
-    names. ``hypers``: values of the parameter group, with ``step``, of the new state and then of
-    the older one, because a scheduler may have changed them between.
+    names, all of one dtype. ``hypers``: values of the parameter group, with ``step``, of the new
+    state and then of the older one, because a scheduler may have changed them between. ``only``:
+    the rules that are tried for these members, as the step before was predicted by them.
     """
-    dtype = str(new["param"].dtype) if "param" in new else ""
+    dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in _DTYPES or flushes():
         return {}
     found: dict[str, tuple[float, Chosen]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):
         member = candidate.member
+        if only and only.get(member, candidate.rule) != candidate.rule:
+            continue
         if member in found and found[member][1].exact == 1:
             continue
         arrays = _arrays(candidate, old, new)

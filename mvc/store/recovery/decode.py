@@ -26,7 +26,8 @@ LOADED = 32 << 20
 Each: TypeAlias = Callable[[Callable[[int], None], range], None]
 _Work: TypeAlias = Callable[[int, memoryview], None]
 _Step: TypeAlias = Callable[[int, memoryview, Sequence[memoryview], memoryview], None]
-_SIGNS = "1"  # how a bitmap of signs is compressed
+SIGNS_METHOD = "1"
+"""How a bitmap of signs is compressed."""
 
 
 class _Scratch(threading.local):
@@ -189,15 +190,32 @@ def _prepare_predicted(
     payload = _read(packs, step, room, size, check)
 
     def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:
-        cursor, signs = Cursor(payload.chunk(start // CHUNK)), None
-        if prediction.signed:
-            marks, _ = decode_bitmap(cursor, len(out) // prediction.width, _SIGNS, "signs")
-            signs = marks.data
-        prediction.fill(base, inputs, out, signs)
-        encoded = cursor.data[cursor.position :]
-        pipeline.apply_chunk(encoded, out, payload.width, reverse=False)
+        encoded = payload.chunk(start // CHUNK)
+        sources, width = (base, *inputs), payload.width
+        apply_predicted(pipeline, prediction, encoded, sources, out=out, width=width)
 
     return work
+
+
+def apply_predicted(
+    pipeline: Pipeline,
+    prediction: Prediction,
+    encoded: memoryview,
+    sources: Sequence[memoryview],
+    *,
+    out: memoryview,
+    width: int,
+) -> None:
+    """Fills ``out`` by a chunk of an optimizer's step; ``sources``: of the base, then of inputs.
+
+    ``out`` may be the base's.
+    """
+    (base, *inputs), cursor, signs = sources, Cursor(encoded), None
+    if prediction.signed:
+        marks, _ = decode_bitmap(cursor, len(out) // prediction.width, SIGNS_METHOD, "signs")
+        signs = marks.data
+    prediction.fill(base, inputs, out, signs)
+    pipeline.apply_chunk(cursor.data[cursor.position :], out, width, reverse=False)
 
 
 def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:
