@@ -41,6 +41,7 @@ from mvc.store.packs.records import (
     encode_header,
     payload_check,
 )
+from mvc.store.recovery.recover import Recovery
 from mvc.types import Bytes
 
 _RESOLVED = 1 << 16
@@ -190,21 +191,12 @@ class Closure:
 
     def _is_spec(self, id_: bytes, spec: TensorSpec) -> bool:
         try:
-            for _ in verify_pieces(id_, spec, self._reader(id_, spec), DamagedData("another one")):
+            read = piece_reader(self._context.store.recovery, id_, spec)
+            for _ in verify_pieces(id_, spec, read, DamagedData("another one")):
                 pass
         except DamagedData:
             return False
         return True
-
-    def _reader(self, id_: bytes, spec: TensorSpec) -> Callable[[int, int], memoryview]:
-        recovery = self._context.store.recovery
-        room = memoryview(bytearray(min(PIECE, spec.nbytes)))
-
-        def read(start: int, length: int) -> memoryview:
-            recovery.piece(id_, start, room[:length])
-            return room[:length]
-
-        return read
 
     # -- what _Choice asks -----------------------------------------------------------------
 
@@ -297,6 +289,19 @@ class Closure:
 def _home(graph: Graph, id_: bytes) -> int | None:
     """Where the entry stands that published an object first."""
     return next(iter(graph.entries_holding(id_)), None)
+
+
+def piece_reader(
+    recovery: Recovery, id_: bytes, spec: TensorSpec
+) -> Callable[[int, int], memoryview]:
+    """Reads pieces of an object one after the other into the same memory."""
+    room = memoryview(bytearray(min(PIECE, spec.nbytes)))
+
+    def read(start: int, length: int) -> memoryview:
+        recovery.piece(id_, start, room[:length])
+        return room[:length]
+
+    return read
 
 
 class RecordSpool:
