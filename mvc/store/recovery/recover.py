@@ -327,6 +327,11 @@ class Recovery:
             way = plan(self.graph, list(outs), start, held)
             self._walker.run(way, outs, _pieces(held, way), parallel=parallel, check=False)
 
+    def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
+        """As ``piece`` of each object in ``outs``, whose codings build on each other."""
+        way = plan(self.graph, list(outs), start, self._made)
+        self._walker.run(way, outs, _pieces(self._made, way), parallel=True)
+
     def walk(
         self,
         path: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -40,6 +41,7 @@ class Recovers(Protocol):
     """Recovers a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> None: ...
+    def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None: ...
 
 
 class StoredBase(Struct):
@@ -73,8 +75,16 @@ class StoredBase(Struct):
         to the right bytes here, and nowhere else. Raises DamagedData, and EncodingFailed if
         earlier pieces were used already.
         """
-        out = self.arena.take(min(PIECE, self.spec.nbytes - start))
+        out = self.room(start)
         self.recovery.piece(self.id, start, out)
+        return self.proven(start, out)
+
+    def room(self, start: int) -> memoryview:
+        """Memory for its piece at ``start``."""
+        return self.arena.take(min(PIECE, self.spec.nbytes - start))
+
+    def proven(self, start: int, out: memoryview) -> memoryview:
+        """``out``, recovered as its piece at ``start``; errors as of ``piece``."""
         if start == 0:
             self._hasher, self._hashed = BlobHasher(self.spec, parallel=True), 0
         elif start != self._hashed:
@@ -107,3 +117,13 @@ class StoredBase(Struct):
             "decoding",
             hint="run 'mvc fsck --full'; 'mvc commit --reset-point' stores a version without bases",
         )
+
+
+def pieces_together(bases: Sequence[StoredBase], start: int) -> list[memoryview]:
+    """As ``piece`` of each, of bases that are predicted from each other: each payload once."""
+    outs = {bytes(base.id): base.room(start) for base in bases}
+    try:
+        bases[0].recovery.pieces(outs, start)
+    except DamagedData:
+        return [base.piece(start) for base in bases]
+    return [base.proven(start, outs[bytes(base.id)]) for base in bases]
