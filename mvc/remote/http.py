@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from functools import partial
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import urllib3
@@ -367,7 +366,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
     headers = {}
     if remote.url.startswith("unix:"):
         path, prefix = _socket(fs, remote.url.removeprefix("unix:"))
-        pool: HTTPConnectionPool = LinePool(partial(_UnixLine, path))
+        pool: HTTPConnectionPool = LinePool(partial(_unix_line, path))
         secure = True
     else:
         parts = urlsplit(remote.url)
@@ -450,60 +449,50 @@ def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
     )
 
 
-class Dialled(Protocol):
-    """A way to the other end that is no call of a host and a port."""
-
-    socket: socket.socket
-
-    def end(self) -> None: ...
+Dial = Callable[[], tuple[socket.socket, Callable[[], None]]]
+"""A way to the other end that is no call of a host and a port, and what ends it."""
 
 
 class _LineConnection(HTTPConnection):
-    dial: Callable[[], Dialled]
-    line: Dialled | None = None
+    dial: Dial
+    end: Callable[[], None] | None = None
 
     def _new_conn(self) -> socket.socket:
         try:
-            self.line = self.dial()
+            line, self.end = self.dial()
         except OSError as error:
             raise urllib3.exceptions.NewConnectionError(self, str(error)) from error
-        return self.line.socket
+        return line
 
     def close(self) -> None:
         super().close()
-        if self.line is not None:
-            self.line.end()
-            self.line = None
+        if self.end is not None:
+            self.end()
+            self.end = None
 
 
 class LinePool(HTTPConnectionPool):
     """Connections that are dialled; ``closing`` is called when it is closed."""
 
-    def __init__(
-        self, dial: Callable[[], Dialled], closing: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, dial: Dial, closing: Callable[[], None] = lambda: None) -> None:
         self.ConnectionCls = type("_Dialled", (_LineConnection,), {"dial": staticmethod(dial)})
         self._closing = closing
         super().__init__("localhost", maxsize=2)
 
     def close(self) -> None:
         super().close()
-        if self._closing is not None:
-            self._closing()
+        self._closing()
 
 
-class _UnixLine:
-    def __init__(self, path: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self.socket.settimeout(_CONNECT)
-            self.socket.connect(path)
-        except OSError:
-            self.socket.close()
-            raise
-
-    def end(self) -> None:
-        self.socket.close()
+def _unix_line(path: str) -> tuple[socket.socket, Callable[[], None]]:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        line.settimeout(_CONNECT)
+        line.connect(path)
+    except OSError:
+        line.close()
+        raise
+    return line, line.close
 
 
 def _unreachable(url: str, error: BaseException) -> MvcError:
@@ -567,7 +556,6 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
 
 
 def _cause(error: BaseException) -> str:
-    """In a few words, without what urllib3 puts around."""
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ConnectionRefusedError):

@@ -8,7 +8,7 @@ is said of versions that are not here is passed over as well; who sends these la
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -133,6 +133,9 @@ class Truths(Struct, frozen=True, array_like=True):
 # -- sending -----------------------------------------------------------------------------------
 
 
+Among = Callable[[CommitId], bool]
+
+
 class TruthReader:
     """Says what entries say, as it travels. Computes the stamps that deployments lack.
 
@@ -143,14 +146,14 @@ class TruthReader:
         self._snapshot, self._reports = snapshot, reports
         self._stamps: dict[str, dict[int, Stamp]] = {}  # of targets without stamps, by entry
 
-    def of(self, recorded: Recorded, among: Container[CommitId] | None = None) -> Truths | None:
+    def of(self, recorded: Recorded, among: Among | None = None) -> Truths | None:
         """Of an entry, what it says of versions ``among`` these (None: of all); None if nothing.
 
         Tombstones are always told. An undo that gives an annotation back tells it again.
         """
-        entry = recorded.entry
+        entry, among = recorded.entry, among or (lambda _: True)
         origin = self._given_back(recorded)
-        evidence = [e for e in origin.evidence if among is None or e.commit in among]
+        evidence = [e for e in origin.evidence if among(e.commit)]
         found = Truths(
             origin.done_ns,
             encode_text(origin.done_by),
@@ -158,7 +161,7 @@ class TruthReader:
             deployments=tuple(
                 self._deployment(recorded, each)
                 for each in entry.deployments
-                if self._tells(each.target) and (among is None or each.commit in among)
+                if self._tells(each.target) and among(each.commit)
             ),
             retractions=tuple(
                 sent
@@ -200,7 +203,7 @@ class TruthReader:
         snapshot = self._snapshot
         every = snapshot.forgetting() if start == GENESIS else snapshot.entries(start)
         for recorded in every:
-            if (found := self.of(recorded, ())) is not None and found.tombstones:
+            if (found := self.of(recorded, lambda _: False)) is not None and found.tombstones:
                 yield replace(found, deployments=(), retractions=(), annotations=b"")
 
     def _given_back(self, recorded: Recorded) -> Entry:
@@ -236,12 +239,10 @@ class TruthReader:
             ahead_ms=made.ahead_ms,
         )
 
-    def _retraction(
-        self, taken: Retraction, among: Container[CommitId] | None
-    ) -> SentRetraction | None:
+    def _retraction(self, taken: Retraction, among: Among) -> SentRetraction | None:
         there = self._snapshot.by_sequence(taken.sequence)
         made = None if there is None else stamping.on(there, taken.target)
-        if there is None or made is None or (among is not None and made.commit not in among):
+        if there is None or made is None or not among(made.commit):
             return None
         stamp = self._stamp(there, made)
         return SentRetraction(taken.target, bytes(made.id(stamp)), stamp.hybrid_ns)

@@ -309,21 +309,15 @@ class Sending:
             for commit in recorded.entry.commits
             if self._new.get(commit.id) == recorded.offset
         ]
-        among = None if not self._wanted.versions else _Known(self._new, self._held)
-        truths = self._truths.of(recorded, among)
+        truths = self._truths.of(recorded, self._is_there if self._wanted.versions else None)
         if not versions and truths is None:
             return None, NOTHING
-        chosen = self._records(recorded, versions)
-        return (
-            Sent(
-                tuple(version.commit.encoded for version in versions),
-                chosen.size,
-                tuple(version.lack for version in versions if version.lack is not None),
-                shapes=chosen.shapes,
-                truths=truths,
-            ),
-            chosen,
-        )
+        encoded = tuple(version.commit.encoded for version in versions)
+        return self._with_records(recorded, versions, Sent(encoded, truths=truths))
+
+    def _is_there(self, id_: CommitId) -> bool:
+        """Whether the receiver has a version, or gets it."""
+        return id_ in self._new or id_ in self._held
 
     def _wanted_again(self) -> list[tuple[Recorded, Commit]]:
         """The versions whose states go later, oldest first, with what they are made from."""
@@ -337,16 +331,14 @@ class Sending:
     def _again(self, recorded: Recorded, commit: Commit) -> tuple[Sent, ChosenRecords]:
         """The state of a version that the receiver has without it."""
         version = _Version(commit, self._given_up(commit.id))
-        chosen = self._records(recorded, [version])
-        return (
-            Sent(
-                size=chosen.size,
-                again=(bytes(commit.id),),
-                absent=() if version.lack is None else (version.lack,),
-                shapes=chosen.shapes,
-            ),
-            chosen,
-        )
+        return self._with_records(recorded, [version], Sent(again=(bytes(commit.id),)))
+
+    def _with_records(
+        self, recorded: Recorded, versions: Sequence[_Version], sent: Sent
+    ) -> tuple[Sent, ChosenRecords]:
+        chosen = self._records(recorded, versions)
+        lacks = tuple(version.lack for version in versions if version.lack is not None)
+        return replace(sent, size=chosen.size, absent=lacks, shapes=chosen.shapes), chosen
 
     def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> ChosenRecords:
         found: set[ManifestId] = set()
@@ -361,14 +353,6 @@ class Sending:
         if not found:
             return NOTHING
         return self._closure.choose(recorded, Needed(frozenset(found), blobs))
-
-
-class _Known(Container[CommitId]):
-    def __init__(self, new: Container[CommitId], held: Ancestors) -> None:
-        self._new, self._held = new, held
-
-    def __contains__(self, id_: object) -> bool:
-        return id_ in self._new or (isinstance(id_, CommitId) and id_ in self._held)
 
 
 class _Gathered:

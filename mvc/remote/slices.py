@@ -163,11 +163,11 @@ def read(source: Callable[[int], Bytes]) -> Slice | None:
     ``source(n)`` returns up to n bytes, none at the end. The slice's records must be read to their
     end before the next slice is; the last part raises DamagedData if a byte was another.
     """
-    start = _exactly(source, _PREFIX.size, ends=True)
+    start = exactly(source, _PREFIX.size, _cut, ends=True)
     if not start:
         return None
     head_size, tail_size, size = _sizes(start)
-    head, tail = _exactly(source, head_size), _exactly(source, tail_size)
+    head, tail = exactly(source, head_size, _cut), exactly(source, tail_size, _cut)
     try:
         said = _wire.decode(tail)
         place = None if said.place is None else Place(*said.place)
@@ -189,19 +189,24 @@ def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Itera
         hasher.update(part)
         left -= len(part)
         yield part
-    if _exactly(source, DIGEST_SIZE) != hasher.digest():
+    if exactly(source, DIGEST_SIZE, _cut) != hasher.digest():
         raise DamagedData("a slice does not match its checksum", hint="send it again")
 
 
-def _exactly(source: Callable[[int], Bytes], size: int, *, ends: bool = False) -> bytes:
-    """``size`` bytes; with ``ends`` also none, where the stream ends before the first."""
+def exactly(
+    source: Callable[[int], Bytes], size: int, cut: Callable[[], Exception], *, ends: bool = False
+) -> bytes:
+    """``size`` bytes; with ``ends`` also none, where the stream ends before the first.
+
+    Raises what ``cut`` makes where it ends before the last.
+    """
     parts, left = list[Bytes](), size
     while left:
         part = source(min(left, _PART))
         if not len(part):
             if ends and left == size:
                 return b""
-            raise _cut()
+            raise cut()
         parts.append(part)
         left -= len(part)
     return b"".join(parts)

@@ -197,17 +197,15 @@ class _Proof:
         return True
 
     def _look_for_bases(self, records: Sequence[Placed]) -> None:
-        """Notes the bases to which nothing leads."""
-        asked: set[tuple[bytes, int]] = set()
-        for _, _, header in records:
-            for member in header.members:
-                if member.base and (member.base, member.start) not in asked:
-                    asked.add((member.base, member.start))
-                    id_ = self._graph.resolve_prefix(member.base)
-                    if id_ is None:
-                        self._miss(member.base)
-                    elif id_ not in self._received:
-                        self._is_there(id_, member.start)
+        """Notes the bases and inputs to which nothing leads."""
+        members = (member for _, _, header in records for member in header.members)
+        asked = dict.fromkeys((name, member.start) for member in members for name in member.needs)
+        for name, start in asked:
+            id_ = self._graph.resolve_prefix(name)
+            if id_ is None:
+                self._miss(name)
+            elif id_ not in self._received:
+                self._is_there(id_, start)
 
     def _look_for_version(self, given: Given) -> None:
         """Notes what a version holds and nothing leads to; its parents' states are whole."""

@@ -133,17 +133,17 @@ def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
     the error that a frame holds.
     """
     while True:
-        kind, left = _FRAME.unpack(_exactly(read, _FRAME.size))
+        kind, left = _FRAME.unpack(slices.exactly(read, _FRAME.size, _broken))
         if kind == END:
             return
         if kind == DATA:
             while left:
                 if not (part := read(min(left, MIB))):
-                    raise Broken("the connection broke off")
+                    raise _broken()
                 left -= len(part)
                 yield kind, part
         elif kind in (ANSWER, ERROR) and left <= MAX_MESSAGE:
-            payload = _exactly(read, left)
+            payload = slices.exactly(read, left, _broken)
             if kind == ERROR:
                 raise decode_error(payload)
             yield kind, payload
@@ -151,11 +151,5 @@ def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
             raise RemoteRefused("the other end says what is no frame of this protocol")
 
 
-def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    parts = []
-    while size:
-        if not (part := read(size)):
-            raise Broken("the connection broke off")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+def _broken() -> Broken:
+    return Broken("the connection broke off")

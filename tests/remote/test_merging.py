@@ -311,7 +311,9 @@ def test_of_versions_that_are_not_here_nothing_is_said(tmp_path: Path) -> None:
     annotate(there, other, metrics={}, params={}, note="theirs")
     reader_ = TruthReader(there.fresh())
     entries = {r.entry.operation: r for r in there.fresh().entries()}
-    assert all(reader_.of(entries[kind], {known}) is None for kind in ("deploy", "annotate"))
+    assert all(
+        reader_.of(entries[kind], {known}.__contains__) is None for kind in ("deploy", "annotate")
+    )
     for kind in ("retract", "annotate"):
         truths = reader_.of(entries[kind])
         assert truths is not None

@@ -38,14 +38,11 @@ from mvc.remote.door import Move, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
 from mvc.server import app, listening
-from mvc.server.app import SENDS, UPLOADS, WATCHES, Application
-from mvc.server.authority import Holders
-from mvc.server.repositories import Repositories
-from mvc.server.tokens import Tokens
+from mvc.server.app import SENDS, UPLOADS, WATCHES
 from mvc.testing.files import FailingFS
 from tests.fleet.test_reports import deployed
 from tests.remote.kit.serving import Serving, door, serving, token
-from tests.server.moving import content, move, record, served_folder
+from tests.server.moving import answering, content, move, record, served_folder
 from tests.waiting import until
 
 SCOPES = ("read", "push:heads/*")
@@ -73,40 +70,6 @@ class Authority:
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder to serve, with an empty bare repository ``models``."""
-    return served_folder(tmp_path / "served")
-
-
-def holders(folder: Path) -> Holders:
-    return Holders(Tokens(FileSystem(), folder))
-
-
-@contextlib.contextmanager
-def in_this_process(application: Application) -> Iterator[str]:
-    """The URL at which an application answers in a thread."""
-    server = listening.server_of(application.asgi)
-    with socket.create_server(("127.0.0.1", 0)) as listens:
-        thread = threading.Thread(target=server.run, args=([listens],))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listens.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-            application.close()
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[Repository]:
-    """A repository with three versions."""
-    with Repository.init(tmp_path / "source") as repo:
-        for value in range(3):
-            record(repo, value)
-        yield repo
 
 
 def test_what_is_pushed_over_tls_comes_back(
@@ -414,7 +377,7 @@ def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository
     uploads = folder / "models/.mvc/uploads"
     full = FailingFS(fail_at=0, error=errno.ENOSPC, persistent=True, within=uploads)
     record(source, 9, size=200_000)
-    with in_this_process(Application(Repositories(full, folder), holders(folder))) as url:
+    with answering(folder, full) as url:
         opened = door(f"{url}/models", text)
         opened.head()
         full.fail_at = full.calls + 3  # the folder and the file are made
@@ -509,8 +472,7 @@ def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
 ) -> None:
     monkeypatch.setattr(FileSystem, "free_bytes", lambda *_: 40 << 20)
     text, uploads = token(folder, *SCOPES), folder / "models/.mvc/uploads"
-    application = Application(Repositories(FileSystem(), folder), holders(folder))
-    with in_this_process(application) as url:
+    with answering(folder) as url:
         with contextlib.closing(door(f"{url}/models", text)) as opened:
             large = Slice(b"\x90", 40 << 20, map(bytes, repeat(MIB, 40)))
             with pytest.raises(StorageFull, match="nearly full"):
@@ -583,8 +545,7 @@ def test_a_body_that_hardly_goes_on_is_ended(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(app, "SILENCE", 0.5)
     text = token(folder, *SCOPES)
     line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
-    application = Application(Repositories(FileSystem(), folder), holders(folder))
-    with in_this_process(application) as url:
+    with answering(folder) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         with socket.create_connection(address) as slow:
             slow.sendall(head_of(line, text, "Content-Length: 1000000"))
@@ -663,8 +624,7 @@ def test_a_connection_on_which_no_request_begins_is_ended(
 ) -> None:
     monkeypatch.setattr(listening, "BEGINS", 0.1)
     text = token(folder, *SCOPES)
-    application = Application(Repositories(FileSystem(), folder), holders(folder))
-    with in_this_process(application) as url:
+    with answering(folder) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         with socket.create_connection(address) as silent, socket.create_connection(address) as slow:
             slow.sendall(b"GET /models/v1/head HTTP/1.1\r\nX: ")

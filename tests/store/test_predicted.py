@@ -11,10 +11,11 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import DamagedData
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.plan import recovers
+from mvc.store.graph.plan import plan, recovers
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_where_sound
+from tests.oracle import reader
 from tests.store.predicted import Run
 from tests.store.sizes import shrink
 
@@ -149,3 +150,38 @@ def test_what_is_predicted_from_itself_is_damage_with_a_way_around(tmp_path: Pat
         wanted = requests(other, 1)
         repo.context.store.recovery.fill(wanted)
         assert [bytes(each.out) for each in wanted] == [other.versions[1][m] for m in "wmv"]
+
+
+def test_a_version_costs_its_payloads_once_and_weights_alone_what_they_need(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path / "repo", count=100_000)
+    with Repository.open(run.write()) as repo:
+        timing, graph = repo.context.store.timing, repo.context.store.graph
+        spec = TensorSpec("raw", (400_000,))
+
+        def seconds(members: str, version: int = 6) -> float:
+            walks = [
+                (400_000, spec, plan(graph, [run.id(version, member)]).steps) for member in members
+            ]
+            return sum(each for _, each in timing.works(walks))
+
+        assert seconds("wmv") == pytest.approx(seconds("w"))
+        assert 0 < seconds("m") < seconds("v") < seconds("w")
+        assert seconds("w", 3) < seconds("w", 6)
+
+
+@pytest.mark.parametrize("count", [1, 9, 1000, 300_001])
+def test_signs_of_gradients_lie_before_each_chunk(tmp_path: Path, count: int) -> None:
+    run = Run(tmp_path / "repo", count=count, steps=1)
+    old, new = run.versions
+    text = "optim:root.1:float32:0.001,1e-08,0.999,0.001"
+    third = run.piece(text, new["w"], old["w"], [new["v"], old["v"]])
+    run.forger.publish(run.forger.record(run.full(0)))
+    run.forger.publish(run.forger.record([*run.step(1)[:2], third]))
+    with Repository.open(run.finish()) as repo:
+        wanted = requests(run, 1)
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [new[m] for m in "wmv"]
+    oracle = reader.Repository(run.root / ".mvc")
+    assert oracle.pieces[run.id(1, "w"), 0] == new["w"]

@@ -17,7 +17,7 @@ from mvc.errors import DamagedData
 from mvc.limits import PIECE
 from mvc.store.graph.search import Graph, Path, PathStep, Place
 
-_TRIES = 64  # steps that lead nowhere, around which a way is searched
+_TRIES = 16  # steps that lead nowhere, around which a way is searched
 
 
 class Pieces(Protocol):

@@ -16,7 +16,7 @@ from mvc.store.packs.records import patch_extra
 from mvc.store.recovery.decode import LOADED, apply_actions, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
 
-_MOST_PIECES = 16 * PIECE
+_MOST_PIECES = 12 * PIECE
 """Bytes of the pieces that are in memory together while a plan is carried out."""
 
 

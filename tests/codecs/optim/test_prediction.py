@@ -20,7 +20,7 @@ def bits(seed: int, count: int, width: int) -> np.ndarray:
     """Numbers of all sizes, zeros, infinities, NaNs and subnormals."""
     rng = np.random.default_rng(seed)
     kind = f"<f{width}"
-    values = (rng.normal(size=count) * 10.0 ** rng.integers(-9, 3, count)).astype(kind)
+    values = np.ldexp(rng.normal(size=count), rng.integers(-30, 10, count)).astype(kind)
     wild = np.frombuffer(rng.bytes(count * width), kind)
     return np.where(rng.random(count) < 0.7, values, wild).astype(kind)
 
