@@ -156,9 +156,9 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
     """Whether a unit's next version may be predicted from the last, of chains ``chains``."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
-    most = policy.max_chain * nbytes
-    ended = (policy.layout.ends(chain, sequence) or chain[-1].stored > most for chain in chains)
-    return not any(ended)
+    stored = sum(chain[-1].stored for chain in chains)
+    ends = any(policy.layout.ends(chain, sequence) for chain in chains)
+    return not ends and stored <= policy.max_chain * nbytes * len(chains)
 
 
 class RuleChooser:
