@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
@@ -13,8 +14,10 @@ from mvc.errors import DamagedData
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.plan import plan, recovers
 from mvc.store.packs.reader import PackReader
+from mvc.store.recovery import planned
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_where_sound
+from tests.hostile.forged import Piece, delta, raw_id
 from tests.oracle import reader
 from tests.store.predicted import Run
 from tests.store.sizes import shrink
@@ -95,6 +98,38 @@ def test_version_after_version_costs_one_payload_an_object(
         missed = fill_where_sound(repo.context.store.recovery, again, held)
         repo.context.store.recovery.fill(missed)
         assert [bytes(each.out) for each in again] == [run.versions[5][m] for m in "wmv"]
+
+
+def test_moments_made_for_the_weights_are_given_out_to_who_wants_the_version_part_by_part(
+    tmp_path: Path, reads: Counter[tuple[int, int]]
+) -> None:
+    run = Run(tmp_path / "repo")
+    with Repository.open(run.write()) as repo:
+        recovery = repo.context.store.recovery
+        parts = [requests(run, 6, members) for members in ("w", "v", "m")]
+        with recovery.by_products.keeping():
+            for part in parts:
+                recovery.fill(part)
+            assert [bytes(each.out) for (each,) in parts] == [run.versions[6][m] for m in "wvm"]
+            assert set(reads.values()) == {1}
+            recovery.fill(requests(run, 5, "w"))
+        reads.clear()
+        recovery.fill(requests(run, 5, "m"))
+        assert reads
+
+
+def test_a_moment_that_was_made_of_damaged_bytes_is_found_elsewhere(tmp_path: Path) -> None:
+    run = Run(tmp_path / "repo")
+    for piece in (run.full(0), *map(run.step, range(1, 7)), run.full(6)[1:2]):
+        run.forger.publish(run.forger.record(piece))
+    run.finish()
+    with Repository.open(run.root) as repo:
+        recovery = repo.context.store.recovery
+        with recovery.by_products.keeping():
+            recovery.by_products.add(0, {run.id(6, "m"): memoryview(bytes(20000))}, checked=False)
+            wanted = requests(run, 6, "m")
+            recovery.fill(wanted)
+            assert bytes(wanted[0].out) == run.versions[6]["m"]
 
 
 def ruin(run: Run, version: int, member: str, *, delta: bool) -> None:
@@ -185,3 +220,44 @@ def test_signs_of_gradients_lie_before_each_chunk(tmp_path: Path, count: int) ->
         assert [bytes(each.out) for each in wanted] == [new[m] for m in "wmv"]
     oracle = reader.Repository(run.root / ".mvc")
     assert oracle.pieces[run.id(1, "w"), 0] == new["w"]
+
+
+def test_moments_that_are_stored_backwards_take_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then all of them wait for the weights: some chunks are recovered after the other."""
+    shrink(monkeypatch, PIECE=16384, CHUNK=1024)
+    monkeypatch.setattr(planned, "_MOST", 20 * 1024)
+    run = Run(tmp_path / "repo", count=3001, steps=9)
+    run.forger.publish(run.forger.record([run.full(0)[0], run.full(0)[2], run.full(9)[1]]))
+    for version in range(1, 10):
+        run.forger.publish(run.forger.record(run.step(version)[1:]))
+    for version in range(8, -1, -1):
+        new, base = run.versions[version]["m"], run.versions[version + 1]["m"]
+        run.forger.publish(run.forger.record([run.delta(new, base)]))
+    with Repository.open(run.finish()) as repo:
+        for members in ("wmv", "w"):
+            wanted = requests(run, 9, members)
+            repo.context.store.recovery.fill(wanted)
+            assert [bytes(each.out) for each in wanted] == [run.versions[9][m] for m in members]
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_what_is_converted_from_predicted_weights(tmp_path: Path, cast: bool) -> None:
+    run = Run(tmp_path / "repo", steps=3)
+    weights = np.frombuffer(run.versions[3]["w"], np.float32)
+    new = weights.astype(np.float16).tobytes() if cast else weights[:4000].tobytes()
+    text = f"{'cast:float32>float16' if cast else 'resize'} | xor | planes | zstd:huff"
+    payload = delta(new, new, 2 if cast else 4, text.partition(" | ")[2])
+    run.forger.publish(run.forger.record(run.full(0)))
+    for version in range(1, 4):
+        run.forger.publish(run.forger.record(run.step(version)))
+    other = Piece(raw_id(new), len(new), payload, text, run.id(3, "w"))
+    run.forger.publish(run.forger.record([other]))
+    with Repository.open(run.finish()) as repo:
+        wanted = [request(new, raw_id(new)), *requests(run, 3)]
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [new, *(run.versions[3][m] for m in "wmv")]
+        alone = request(new, raw_id(new))
+        repo.context.store.recovery.fill([alone])
+        assert bytes(alone.out) == new
