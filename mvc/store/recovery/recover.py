@@ -364,7 +364,7 @@ class Recovery:
     def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
         """As ``piece`` of each object in ``outs``, whose codings build on each other."""
         way = plan(self.graph, list(outs), start, self._made)
-        self._walker.run(way, outs, _pieces(self._made, way), parallel=True)
+        self._carry_out(way, outs, self._made, parallel=True, check=True)
 
     def walk(
         self,

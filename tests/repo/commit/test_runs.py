@@ -230,7 +230,7 @@ def test_a_tensor_that_changes_during_the_commit_is_noticed(repo):
     training.step()
     moment = training.optimizer.state[training.model[0].weight]["exp_avg"]
 
-    def disturb(done: int, total: int, path: str) -> None:  # noqa: ARG001
+    def disturb(done: int, total: int, path: str) -> None:
         moment.add_(1)
 
     with pytest.raises(SourceChanged):
