@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -41,7 +40,6 @@ class Recovers(Protocol):
     """Recovers a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
 
     def piece(self, id_: bytes, start: int, out: memoryview) -> None: ...
-    def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None: ...
 
 
 class StoredBase(Struct):
@@ -117,13 +115,3 @@ class StoredBase(Struct):
             "decoding",
             hint="run 'mvc fsck --full'; 'mvc commit --reset-point' stores a version without bases",
         )
-
-
-def pieces_together(bases: Sequence[StoredBase], start: int) -> list[memoryview]:
-    """As ``piece`` of each, of bases that are predicted from each other: each payload once."""
-    outs = {bytes(base.id): base.room(start) for base in bases}
-    try:
-        bases[0].recovery.pieces(outs, start)
-    except DamagedData:
-        return [base.piece(start) for base in bases]
-    return [base.proven(start, outs[bytes(base.id)]) for base in bases]

@@ -39,7 +39,6 @@ from mvc.store.writing.units import (
     UnitMember,
     bytes_of,
     goes_on,
-    older_pieces,
     put_order,
     run_of,
 )
@@ -174,7 +173,7 @@ class ContentWriter:
         """The pieces of a unit at ``start``, of both versions. Raises DamagedData."""
         return Steps(
             {n: BasePiece(bytes(m.id), m.piece(start, self._new)) for n, m in members.items()},
-            older_pieces(members, start),
+            self._older_pieces(members, start),
         )
 
     def _load(self, member: UnitMember) -> None:
@@ -193,6 +192,19 @@ class ContentWriter:
             member.data = self._new.take(spec.nbytes)
             file.read(i, 0, member.data)
         member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
+
+    def _older_pieces(self, members: Mapping[str, UnitMember], start: int) -> dict[str, BasePiece]:
+        """The pieces of the version before, by name. Raises DamagedData."""
+        bases = {name: member.base for name, member in members.items()}
+        stored = {name: base for name, base in bases.items() if isinstance(base, StoredBase)}
+        data = {name: base.piece(start) for name, base in bases.items() if name not in stored}
+        if stored:
+            found = self.objects.stored_pieces([*stored.values()], start)
+            data |= zip(stored, found, strict=True)
+        return {
+            name: BasePiece(bytes(base.id), data[name], base.chain(start))
+            for name, base in bases.items()
+        }
 
     def _announce(
         self, members: Mapping[str, UnitMember], rules: Rules | None, *, aside: bool

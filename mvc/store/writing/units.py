@@ -28,7 +28,7 @@ from mvc.pipelines.pipeline import sample_of
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BASE_BYTES
-from mvc.store.writing.bases import Base, StoredBase, pieces_together
+from mvc.store.writing.bases import Base
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
 from mvc.store.writing.known_rules import KnownRules
 from mvc.store.writing.pieces import NextBase
@@ -111,22 +111,6 @@ class Rules(Struct, frozen=True):
         if max(depths.values(), default=0) > len(self.chosen):
             return None
         return sorted(depths, key=lambda name: -depths[name])
-
-
-def older_pieces(members: Mapping[str, UnitMember], start: int) -> dict[str, BasePiece]:
-    """The pieces of the version before, by name. Raises DamagedData."""
-    data = {
-        name: member.base.piece(start)
-        for name, member in members.items()
-        if not isinstance(member.base, StoredBase)
-    }
-    stored = {n: m.base for n, m in members.items() if isinstance(m.base, StoredBase)}
-    if stored:
-        data |= zip(stored, pieces_together([*stored.values()], start), strict=True)
-    return {
-        name: BasePiece(bytes(member.base.id), data[name], member.base.chain(start))
-        for name, member in members.items()
-    }
 
 
 def put_order(members: Mapping[str, UnitMember], rules: Rules | None) -> list[str]:
