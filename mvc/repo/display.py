@@ -154,7 +154,6 @@ def _deployed_row(deployed: Deployed) -> Sequence[str]:
 
 
 def _deployed_to(entry: LogEntry) -> list[str]:
-    """The targets of deployments that count."""
     return list(dict.fromkeys(d.target for d in entry.deployments if not d.retracted))
 
 

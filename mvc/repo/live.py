@@ -184,7 +184,6 @@ def _stretch(context: Context, deployed: Deployed, until: int | None) -> Live:
 
 
 def _next_time(snapshot: Snapshot, target: str, after: int) -> int | None:
-    """When the first deployment that is later than a moment begins."""
     later = upwards(snapshot, target, after)
     return next((d.time_ns for d in later if not d.retracted and d.time_ns > after), None)
 

@@ -123,7 +123,6 @@ class _Past:
         return (each for each in islice(there, 1, None) if each.commit not in besides)
 
     def _left_before(self) -> Iterator[CommitId]:
-        """The versions that the rollbacks up to now have left on their way back."""
         for deployed, before in pairwise(self._succession()):
             origin = self._origin(deployed)
             if origin is deployed or self._is_later(origin, self._origin(before)):

@@ -119,7 +119,6 @@ def _print_repaired(
 
 
 def _unhealed(report: FsckReport, other: Path | None) -> str:
-    """Why nothing was healed, and what could."""
     lost = f"; {count(len(report.lost), 'version')} cannot be recovered" if report.lost else ""
     more = "another BACKUP" if other is not None else "--from BACKUP"
     return f"nothing could be healed{lost} (try {more})"
@@ -202,7 +201,6 @@ def _ids(session: Session, versions: Sequence[CommitId]) -> str:
 
 
 def _short(name: str) -> str:
-    """A name, or the first ten digits of an id."""
     return printable(name[:10] if len(name) == 64 else name)
 
 

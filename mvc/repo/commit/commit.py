@@ -326,7 +326,6 @@ def _displaced(context: Context, paths: Set[str], committed: Set[str]) -> set[st
 
 
 def _nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
-    """Each path that is also a folder of another one, with that one."""
     for path in sorted(paths):
         for folder in map(str, PurePosixPath(path).parents):
             if folder in paths:
@@ -428,7 +427,6 @@ def _marks(draft: _Draft, kept: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
 
 
 def _paths(draft: _Draft, kept: Mapping[str, FileEntry]) -> tuple[PathChange, ...]:
-    """What the version did to each path."""
     old, found = draft.parent.by_path, []
     gone = sorted(set(old) - set(draft.manifest.by_path))
     added = [entry for path, entry in kept.items() if path not in old]

@@ -273,7 +273,6 @@ class _Revert:
         return self._values[name] if name in self._values else self._context.store.ref(name)
 
     def _before(self, name: str) -> RefValue:
-        """A ref's value when the operation began."""
         if name in self._values:
             return self._values[name]
         before = self._snapshot.ref_change_before(name, self._recorded.offset)
