@@ -77,9 +77,9 @@ class Deployed(Struct, frozen=True):
         return datetime_of(self.time_ns)
 
     def _repr_html_(self) -> str:
-        from mvc.repo.display import deployed_html
+        from mvc.repo.display import Deployments
 
-        return deployed_html(self)
+        return Deployments([self])._repr_html_()
 
     @property
     def order(self) -> tuple[int, bytes]:

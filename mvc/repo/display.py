@@ -137,11 +137,6 @@ def _metrics(metrics: Mapping[str, float]) -> str:
     return "  ".join(f"{name}={number(value)}" for name, value in sorted(metrics.items()))
 
 
-def deployed_html(deployed: Deployed) -> str:
-    """One deployment as a table."""
-    return Deployments([deployed])._repr_html_()
-
-
 def _deployed_row(deployed: Deployed) -> Sequence[str]:
     return (
         deployed.commit.short,

@@ -35,12 +35,7 @@ class RolledBack(Deployed, frozen=True, kw_only=True):
 def rollback(
     context: Context, target: str, *, steps: int = 1, to: Rev | None = None, reason: str = ""
 ) -> RolledBack:
-    """Records that a version that was live before went live again; durable on return.
-
-    It is as many ``steps`` back as given, or the version ``to``, which was live on the target
-    before. Raises UnknownTarget, UnknownRevision, StateForgotten, WrongUsage, and NoDeployment if
-    nothing else was live.
-    """
+    """``Repository.rollback``; durable on return."""
     if steps < 1:
         raise WrongUsage(f"a rollback of {steps} steps makes no sense")
     if steps > 1 and to is not None:

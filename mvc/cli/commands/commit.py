@@ -22,16 +22,7 @@ import click
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
 from mvc.cli.completing import complete_files
-from mvc.cli.options import (
-    CommandOptions,
-    argument,
-    flag,
-    given,
-    numbers,
-    option,
-    pairs,
-    timeout,
-)
+from mvc.cli.options import CommandOptions, argument, flag, given, numbers, option, pairs, timeout
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.program import verb

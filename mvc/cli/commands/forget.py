@@ -15,13 +15,13 @@ from mvc.cli.commits import forgotten_on
 from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
     DRY_RUN,
+    REMOTE,
     CommandOptions,
     argument,
     check_alone,
     flag,
     option,
     reason,
-    remote,
 )
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
@@ -70,7 +70,7 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
     force: bool = flag("Do not ask; needed without a terminal.", "-f")
-    remote: str | None = remote()
+    remote: str | None = REMOTE
 
 
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mvc.cli.commits import tell_absent
 from mvc.cli.elsewhere import at_remote
-from mvc.cli.options import CommandOptions, flag, option, remote
+from mvc.cli.options import REMOTE, CommandOptions, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -42,7 +42,7 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
         needs="repair",
     )
     rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
-    remote: str | None = remote()
+    remote: str | None = REMOTE
 
 
 @verb("mvc fsck --full", _FsckOptions)

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
     FORCE_FILE,
+    REMOTE,
     CommandOptions,
     argument,
     flag,
     given,
     option,
     reason,
-    remote,
     timeout,
     trust,
 )
@@ -80,7 +80,7 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
         "FILE", "With --curve: draw it as .svg or .png.", "-o", needs="as_curve"
     )
     force: bool = FORCE_FILE
-    remote: str | None = remote()
+    remote: str | None = REMOTE
 
 
 @verb("mvc repack -n --max-recovery 2", _RepackOptions)

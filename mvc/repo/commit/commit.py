@@ -17,14 +17,7 @@ from msgspec.structs import replace
 
 from mvc.adapters.hashing import entry_from
 from mvc.adapters.parsed import ParsedFile
-from mvc.errors import (
-    Busy,
-    DamagedData,
-    MvcWarning,
-    NothingToCommit,
-    StateForgotten,
-    WrongUsage,
-)
+from mvc.errors import Busy, DamagedData, MvcWarning, NothingToCommit, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
@@ -62,9 +55,7 @@ def commit(
 ) -> CommitResult:
     """Stores the changes as a new version on the current branch; durable when it returns.
 
-    Raises NothingToCommit if the version equals its parent, unless ``allow_empty``. Raises
-    WrongUsage and the errors of names for a bad request, UnknownRevision for an unknown branch,
-    SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
+    Raises as ``Repository.commit``; NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
     context.store.now_ns()
