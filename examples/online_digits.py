@@ -3,7 +3,9 @@
 Afterwards somebody asks what the model said at a moment in between: that version is checked
 out by time alone and must give the very predictions that the live model gave then.
 
-    python examples/online_digits.py [FOLDER] [--batches 30]
+    python examples/online_digits.py [FOLDER] [--batches 30] [--full]
+
+With ``--full`` a version holds the optimizer's state as well, so that training can go on from any.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Served:
     seconds: float
 
 
-def run(folder: Path, batches: int) -> list[Served]:
+def run(folder: Path, batches: int, *, full: bool = False) -> list[Served]:
     """Train, commit, deploy and serve, batch after batch. Returns what was served."""
     torch.manual_seed(SEED)
     stream = drift_stream(LABEL, batches=batches, seed=SEED)
@@ -55,7 +57,10 @@ def run(folder: Path, batches: int) -> list[Served]:
             if number:
                 train_batch(model, optimizer, stream.online[number - 1])
             begun = time.perf_counter()
-            version = repo.commit(model.state_dict(), message=f"batch {number}", deploy=TARGET)
+            state = model.state_dict()
+            if full:
+                state = {"model": state, "optimizer": optimizer.state_dict()}
+            version = repo.commit(state, message=f"batch {number}", deploy=TARGET)
             seconds = time.perf_counter() - begun
             model.eval()
             with torch.no_grad():
@@ -75,7 +80,7 @@ def inquire(folder: Path, served: list[Served], position: int) -> bool:
     with mvc.Repository.open(folder) as repo:
         state = repo.checkout(at=moment, target=TARGET)
     model = conv_net()
-    model.load_state_dict(state)
+    model.load_state_dict(state.get("model", state))
     model.eval()
     with torch.no_grad():
         answers = model(probe)
@@ -101,19 +106,20 @@ def report(console: Console, folder: Path, served: list[Served]) -> None:
     console.print(table)
     disk = sum(f.stat().st_size for f in (folder / ".mvc").rglob("*") if f.is_file())
     raw = sum(one.version.raw_bytes for one in served)
-    console.print(f"on disk: {disk / 1e6:.1f} MB for {raw / 1e6:.1f} MB of weights")
+    console.print(f"on disk: {disk / 1e6:.1f} MB for {raw / 1e6:.1f} MB of state")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path, help="a new folder (default: temporary)")
     parser.add_argument("--batches", type=int, default=30)
+    parser.add_argument("--full", action="store_true", help="keep the optimizer's state, too")
     options = parser.parse_args()
     if options.batches < 2:
         parser.error("--batches must be at least 2")
     folder = options.folder or Path(tempfile.mkdtemp(prefix="mvc-digits-"))
     console = Console()
-    served = run(folder, options.batches)
+    served = run(folder, options.batches, full=options.full)
     report(console, folder, served)
     position = options.batches // 2
     same = inquire(folder, served, position)

@@ -78,6 +78,37 @@ class ParsedTensor(Struct, frozen=True):
     view: View | None = None
 
 
+class _PlacedContent(Protocol):
+    @property
+    def offset(self) -> int: ...
+    @property
+    def spec(self) -> TensorSpec: ...
+
+
+class _PlacedTensor(Protocol):
+    @property
+    def key(self) -> str: ...
+    @property
+    def spec(self) -> TensorSpec: ...
+    @property
+    def content(self) -> int: ...
+    @property
+    def view(self) -> View | None: ...
+
+
+class PlacedFile(Protocol):
+    """What a parsed file and the entry of a stored one have in common: where everything lies."""
+
+    @property
+    def format(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def contents(self) -> Sequence[_PlacedContent]: ...
+    @property
+    def tensors(self) -> Sequence[_PlacedTensor]: ...
+
+
 class FileParts(NamedTuple):
     """The result of a format's parser."""
 

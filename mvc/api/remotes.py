@@ -127,10 +127,10 @@ class Remotes(Namespace):
             with repository.open(folder, discover=False) as opened:
                 return act(opened)
         if remote.is_bucket:
-            module = door_module(remote)
-            run = module.maintain if changes else module.inspect
-            done: _T = run(remote, self.context, lambda inside: act(repository(inside)))
-            return done
+            with closing(door_module(remote).open_door(remote, self.context)) as door:
+                run = door.maintain if changes else door.inspect
+                done: _T = run(lambda inside: act(repository(inside)))
+                return done
         raise RemoteRefused(
             f"{remote.url} is maintained by its owner",
             hint="who runs it calls 'mvc gc', 'mvc forget --list' and the like in its folder; in a "

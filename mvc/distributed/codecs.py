@@ -11,13 +11,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.floats import flushes
+from mvc.distributed.safe import Vector
 from mvc.errors import BadMessage, DamagedData, InvalidPipeline, WrongUsage
 from mvc.lossy.lc.payload import decode_steps, encode_steps
 from mvc.lossy.lc.quantise import quantise
 from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
-
-Vector = NDArray[np.float64]
 
 
 class DriftCodec(ABC):

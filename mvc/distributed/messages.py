@@ -37,7 +37,6 @@ class Message(Struct, frozen=True):
         return _HEADER.size + self.numbers.size + len(getattr(self, "data", b""))
 
     def to_bytes(self) -> bytes:
-        """The message as it travels."""
         values = list(astuple(self))
         data = values.pop() if self.has_data else b""
         header = _HEADER.pack(self.kind, *values[:3])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, convert
 from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
@@ -29,7 +29,7 @@ Train = Callable[[Model, Sequence[int]], Sequence[int]]
 that had nothing left to train on."""
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, omit_defaults=True):
     """A line of a log. ``process``: the worker's number, or HUB. ``did``: of a worker ``join``,
     ``update``, ``message`` or ``end``; of the coordinator ``batch`` with the senders in the order
     in which it took one message of each, ``remove`` with the worker, or ``lost`` where a process
@@ -42,30 +42,25 @@ class Event(Struct, frozen=True):
     did: str
     of: tuple[int, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values of the line."""
-        return {"process": self.process, "did": self.did} | ({"of": [*self.of]} if self.of else {})
-
 
 _WORKER_EVENTS = frozenset({"join", "update", "message", "end"})
 
 
 def parse_event(line: Any) -> Event:
     """The event of parsed JSON. Raises BadMessage, also if the run cannot be replayed."""
+    unknown = BadMessage(f"no event of a run: {str(line)[:100]}")
     try:
-        event = Event(int(line["process"]), str(line["did"]), tuple(map(int, line.get("of", ()))))
-        known = event.did in ({"batch", "remove"} if event.process == HUB else _WORKER_EVENTS)
-    except (TypeError, KeyError, ValueError, AttributeError):
-        known = False
-    else:
-        if event.process == HUB and event.did == "lost":
-            who = f"worker {event.of[0]}" if event.of else "the coordinator"
-            raise BadMessage(
-                f"{who} died or was removed in this run: the log lacks what it did, so the run "
-                "cannot be replayed"
-            )
-    if not known:
-        raise BadMessage(f"no event of a run: {str(line)[:100]}")
+        event = convert(line, Event)
+    except ValueError:
+        raise unknown from None
+    if event.process == HUB and event.did == "lost":
+        who = f"worker {event.of[0]}" if event.of else "the coordinator"
+        raise BadMessage(
+            f"{who} died or was removed in this run: the log lacks what it did, so the run "
+            "cannot be replayed"
+        )
+    if event.did not in ({"batch", "remove"} if event.process == HUB else _WORKER_EVENTS):
+        raise unknown
     return event
 
 

@@ -10,7 +10,7 @@ import os
 import random
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from os import fspath
 from pathlib import Path
 from threading import Event
@@ -180,7 +180,6 @@ class Following:
         return done
 
     def run(self, on_change: OnChange | None = None) -> None:
-        """Goes on until it is stopped."""
         while not self._stop.is_set():
             answered = False
             try:
@@ -295,13 +294,11 @@ class Following:
         return self._taken(Wanted())
 
     def _taken(self, wanted: Wanted) -> tuple[FollowedVersion, int]:
-        slices = self._at_door().send(replace(wanted, live=self._target, path=self._asked))
-        try:
+        wanted = replace(wanted, live=self._target, path=self._asked)
+        with closing(self._at_door().send(wanted)) as slices:
             for given in slices:
                 answer = LiveAnswer.of(given, self._target)
                 return self._file.take(answer, self._asked, wanted.have), given.size
-        finally:
-            slices.close()  # type: ignore[attr-defined]  # a generator, of every door
         raise DamagedData(f"{self._remote.url} does not say what is live")
 
     def _run_command(self, done: Followed) -> None:

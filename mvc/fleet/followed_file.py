@@ -174,7 +174,6 @@ class FollowedFile:
     # -- what the file holds ---------------------------------------------------------------
 
     def is_there(self) -> bool:
-        """Whether there is a file at all."""
         return self._fs.stat(self._place, follow=False) is not None
 
     def current(self) -> FollowedVersion | None:
@@ -386,8 +385,6 @@ class FollowedFile:
 
 
 class _InFile(Struct, frozen=True):
-    """Bytes of a content of an open file."""
-
     file: ReadFile
     offset: int
     nbytes: int

@@ -55,7 +55,6 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def is_behind(self) -> bool:
-        """Whether another version is live than the one that it serves."""
         return self.live is not None and self.commit != self.live
 
     @property

@@ -73,7 +73,6 @@ class Reports:
 
     @property
     def waiting(self) -> int:
-        """How many reports no remote has yet."""
         return sum(not each.delivered for each in self._read())
 
     def served(self, deployment: SentDeployment, when_ns: int) -> None:
@@ -103,18 +102,28 @@ class Reports:
         the next call; the others go on. Raises what it was refused for, and RemoteUnreachable.
         """
         waiting = [each for each in self._read() if not each.delivered]
-        if not waiting:
-            return
-        delivery = _Delivery(door, self._clock)
+        due = [waiting[at : at + _AT_ONCE] for at in range(0, len(waiting), _AT_ONCE)][::-1]
+        done, refusals = set[_Report](), list[MvcError]()
         try:
-            for at in range(0, len(waiting), _AT_ONCE):
-                delivery.give(waiting[at : at + _AT_ONCE])
+            while due and len(refusals) <= _REFUSALS:
+                rows = due.pop()
+                try:
+                    self._offer(door, rows)
+                    done.update(rows)
+                except _REFUSED as error:
+                    refusals.append(error)
+                    half = len(rows) // 2
+                    due += [rows[:half], rows[half:]] if half else ()
         finally:
-            if delivery.done:
-                rows = self._read()
-                self._write(replace(r, delivered=True) if r in delivery.done else r for r in rows)
-        if delivery.refusal is not None:
-            raise delivery.refusal
+            if done:
+                self._write(replace(r, delivered=True) if r in done else r for r in self._read())
+        if refusals:
+            raise refusals[-1]
+
+    def _offer(self, door: Door, rows: Sequence[_Report]) -> None:
+        now = self._clock.now_ns()
+        entries = [Sent(truths=Truths(now, deployments=(each.sent,))) for each in rows]
+        door.receive(Slice(encode_entries(entries), 0, ()))
 
     # -- the file ------------------------------------------------------------------------
 
@@ -132,37 +141,6 @@ class Reports:
         lines = map(msgspec.json.encode, kept[-MOST:])
         data = b"".join(b"%s %s\n" % (_check(text), text) for text in lines)
         self._fs.write_atomic(self._file, data)
-
-
-class _Delivery:
-    """One call's way through a door. ``done``: what the remote has."""
-
-    def __init__(self, door: Door, clock: Clock) -> None:
-        self._door, self._clock = door, clock
-        self.done = set[_Report]()
-        self.refusal: MvcError | None = None
-        self._refusals = 0
-
-    def give(self, rows: Sequence[_Report]) -> None:
-        """Has the remote take reports, all at once or, if it refuses one, in parts."""
-        if not rows or self._refusals > _REFUSALS:
-            return
-        try:
-            self._offer(rows)
-        except _REFUSED as error:
-            self.refusal = error
-            self._refusals += 1
-            if len(rows) == 1:
-                return
-            half = len(rows) // 2
-            self.give(rows[half:])
-            self.give(rows[:half])
-
-    def _offer(self, rows: Sequence[_Report]) -> None:
-        now = self._clock.now_ns()
-        entries = [Sent(truths=Truths(now, deployments=(each.sent,))) for each in rows]
-        self._door.receive(Slice(encode_entries(entries), 0, ()))
-        self.done.update(rows)
 
 
 def _rows(data: bytes) -> Iterator[_Report]:

@@ -305,7 +305,6 @@ def _number(value: Any) -> float | None:
 
 
 def _wrong_result(function: str, value: Any, wanted: str) -> WrongUsage:
-    """The error for a return value of ``function`` of a wrong type."""
     kind = type(value).__name__
     if isinstance(value, tuple):
         kind += f" ({', '.join(type(part).__name__ for part in value[:4])})"

@@ -319,7 +319,6 @@ def _all_code(code: CodeType) -> Iterator[CodeType]:
 
 
 def _functions(names: Mapping[str, Any], module: str, seen: set[int]) -> Iterator[FunctionType]:
-    """Functions and methods that were defined in a module."""
     for value in list(names.values()):
         if isinstance(value, type):
             if value.__module__ == module and id(value) not in seen:

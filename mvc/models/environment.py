@@ -111,7 +111,6 @@ class Environment(Struct, frozen=True):
 
     @classmethod
     def current(cls) -> Environment:
-        """The environment of this process."""
         return capture()
 
     @property
@@ -146,7 +145,6 @@ class Environment(Struct, frozen=True):
         }
 
     def compare(self, other: Environment) -> Comparison:
-        """What of this environment is not the same in ``other``."""
         mine, theirs = self.fields(), other.fields()
         used = {distribution_name(name) for name in (*self.used, *other.used)}
         found = [

@@ -67,7 +67,6 @@ class Architecture(Struct, frozen=True):
     sources: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a value of a wrong type."""
         given = self.arguments
         if given is not None and not (
             isinstance(given, Mapping) and all(isinstance(name, str) for name in given)

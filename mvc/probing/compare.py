@@ -186,8 +186,11 @@ def _differences(a: Summary, b: Summary) -> Iterator[FirstDifference]:
     yield from _weights(a, b)
 
 
-def _made(part: str, text: str, at: int = 0, **more: object) -> FirstDifference:
-    return FirstDifference(part, text, (_PHASES.index(part), at), **more)  # type: ignore[arg-type]
+def _made(
+    part: str, text: str, at: int = 0, phase: str | None = None, **more: object
+) -> FirstDifference:
+    order = _PHASES.index(phase or part), at
+    return FirstDifference(part, text, order, **more)  # type: ignore[arg-type]
 
 
 def _events(run: Summary) -> list[tuple[int, str, LayerCall]]:
@@ -202,7 +205,7 @@ def _forward(a: Summary, b: Summary) -> Iterator[FirstDifference]:
         if left is None or right is None or (left[1], left[2].key) != (right[1], right[2].key):
             names = [str(each[2]) if each else "no further layer" for each in (left, right)]
             text = f"forward pass: one run goes on with {names[0]}, the other with {names[1]}"
-            yield FirstDifference("calls", text, (_PHASES.index("input"), at))
+            yield _made("calls", text, at, "input")
             return
         (_, part, x), (_, _, y) = left, right
         pair = _unequal(getattr(x, part), getattr(y, part))
@@ -215,15 +218,8 @@ def _forward(a: Summary, b: Summary) -> Iterator[FirstDifference]:
             text += f", which arose between layers, in the forward of {inside}"
         elif a.only is None and any(x.began < call.began < x.ended for call in a.calls):
             text += ", which arose in its own forward: the layers inside agree"
-        yield FirstDifference(
-            part,
-            text,
-            order=(_PHASES.index("input"), at),
-            call=x,
-            place=place,
-            inside=inside,
-            distance=_distance(a, b, *pair),
-        )
+        found = {"call": x, "place": place, "inside": inside, "distance": _distance(a, b, *pair)}
+        yield _made(part, text, at, "input", **found)
         return
 
 
@@ -255,14 +251,8 @@ def _backward(a: Summary, b: Summary) -> Iterator[FirstDifference]:
     text = f"backward pass: the gradient of the {part[5:]} of {call}{_of(place)}"
     if part == "grad_output" and a.only is None:
         text += ", which arose behind the layer: in the loss or between layers"
-    yield FirstDifference(
-        part,
-        text,
-        order=(_PHASES.index("grad_output"), at),
-        call=call,
-        place=place,
-        distance=_distance(a, b, *pair),
-    )
+    distance = _distance(a, b, *pair)
+    yield _made(part, text, at, "grad_output", call=call, place=place, distance=distance)
 
 
 def _weights(a: Summary, b: Summary) -> Iterator[FirstDifference]:

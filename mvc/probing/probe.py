@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
-from mvc.errors import WrongUsage
+from mvc.errors import DamagedData, WrongUsage
+from mvc.ids import BlobId
+from mvc.io.files import FileSystem, WriteFile
+from mvc.limits import MAX_PROBE, MAX_PROBE_TENSORS
+from mvc.model.documents import decoded, fields_of
+from mvc.model.names import printable
 from mvc.probing.cause import Cause, causes
 from mvc.probing.compare import COLUMNS, FirstDifference, LayerRow, compare
-from mvc.probing.json_file import load_summary, save_summary
+from mvc.probing.prints import print_of
 from mvc.probing.run import Loss, MakeOptimizer, NoDeterministicKernel, Subject, seed_all
 from mvc.probing.summary import Conditions, LayerSelection, Summary
 from mvc.repo.display import html_table, text_table
 from mvc.training.state.rng import same_rng
 
+_SCHEMA = "mvc.probe-summary/1"
 _SHOWN = 20  # rows
 _BEFORE = 5  # rows before the first that differs
 
@@ -65,7 +76,7 @@ class Probe(Struct, frozen=True):
 
         If layers were selected, their tensors are written to ``path`` + ``.safetensors``.
         """
-        save_summary(self.second, Path(path))
+        _save(self.second, Path(path))
 
     def __repr__(self) -> str:
         lines = [self.verdict, *(f"likely cause: {cause}" for cause in self.causes)]
@@ -169,7 +180,7 @@ def probe(
 
 def _stored(against: str | PathLike[str] | Summary | Probe | None) -> Summary | None:
     if isinstance(against, str | PathLike):
-        return load_summary(Path(against))
+        return _load(Path(against))
     if isinstance(against, Probe):
         return against.second
     if isinstance(against, Summary | None):
@@ -191,7 +202,6 @@ def _selection(only: Iterable[str] | None, stored: Summary | None) -> LayerSelec
 
 
 def _made(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
-    """The module and its inputs, of a module or a function."""
     if not isinstance(model, torch.nn.Module) and callable(model):
         model = model()
         if isinstance(model, tuple) and len(model) == 2:
@@ -209,3 +219,69 @@ def _made(model: Any, inputs: Any) -> tuple[torch.nn.Module, Any]:
             "or give a shape: --input 1x3x224x224",
         )
     return model, inputs
+
+
+# -- summaries as JSON files: what is read is checked completely, nothing of it is executed --------
+
+
+def _save(run: Summary, path: Path) -> None:
+    """Writes the summary as JSON, in place of a file of that name.
+
+    If tensors were kept, they are written beside it, to the name with ``.safetensors`` appended.
+    Raises WrongUsage if the file would be too large to be read again.
+    """
+    fs = FileSystem()
+    fields = fields_of(replace(run, kept={}), _SCHEMA)
+    del fields["kept"]
+    files = {path: json.dumps(fields, separators=(",", ":")).encode()}
+    if len(files[path]) > MAX_PROBE:
+        raise WrongUsage(
+            f"the run has {len(run.calls):,} calls of layers, too many for one file",
+            hint="select layers with 'only'",
+        )
+    if run.kept:
+        files[_beside(path)] = save({id_.hex(): tensor for id_, tensor in run.kept.items()})
+    for place, data in files.items():
+        fs.replace_file(place, partial(_write, data), mode=None, durable=False)
+
+
+def _write(data: bytes, out: WriteFile) -> None:
+    out.write([data])
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(path.name + ".safetensors")
+
+
+def _load(path: Path) -> Summary:
+    """Reads what ``_save`` wrote. Raises WrongUsage for anything else, IoFailed."""
+    fs = FileSystem()
+    data = fs.read_bytes(path, MAX_PROBE)
+    try:
+        found = _ordered(decoded(data, Summary, _SCHEMA))
+        if found.only is not None and fs.stat(_beside(path)) is not None:
+            found = replace(found, kept=_kept(fs.read_bytes(_beside(path), MAX_PROBE_TENSORS)))
+    except (ValueError, DamagedData, WrongUsage) as error:
+        raise WrongUsage(
+            f"{path} is no summary that 'mvc probe --save' wrote: {printable(str(error))[:200]}",
+            hint="write it again on the machine that it is from",
+        ) from error
+    return found
+
+
+def _ordered(found: Summary) -> Summary:
+    if len(found.by_key) < len(found.calls):
+        raise ValueError("a call of a layer occurs twice")
+    calls = sorted(found.calls, key=lambda call: call.forward)
+    return replace(found, calls=tuple(calls), kept={})
+
+
+def _kept(data: bytes) -> dict[BlobId, torch.Tensor]:
+    """The tensors of the file beside a summary, each compared with its id."""
+    try:
+        tensors = load(data)
+    except SafetensorError as error:
+        raise ValueError(f"the file of tensors beside it is damaged: {error}") from error
+    if any(print_of(tensor, name).id.hex() != name for name, tensor in tensors.items()):
+        raise ValueError("a tensor in the file beside it does not match its hash")
+    return {BlobId.parse(name): tensor for name, tensor in tensors.items()}

@@ -181,6 +181,5 @@ class Summary(Struct, frozen=True, dict=True):
         return f"<Summary of a run in {mode} mode: {len(self.calls):,} calls of layers>"
 
     def selected(self, selection: LayerSelection) -> Summary:
-        """The same run with the calls that are selected."""
         calls = tuple(c for c in self.calls if selection.has(c.layer, c.forward))
         return replace(self, calls=calls, only=selection.patterns)

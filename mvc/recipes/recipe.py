@@ -184,7 +184,6 @@ class Recipe(Struct, frozen=True, forbid_unknown_fields=True):
         return Call(printable(before + _called(*value)), stored)
 
     def encoded(self) -> bytes:
-        """The bytes of ``recipe.json``."""
         return encoded(self, _SCHEMA)
 
     @classmethod

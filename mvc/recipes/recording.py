@@ -78,7 +78,6 @@ class RunOptions(Struct, frozen=True):
     timeout: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a time that is none."""
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
 

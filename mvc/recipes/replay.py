@@ -80,7 +80,6 @@ class ReplayOptions(Struct, frozen=True):
     start: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Raises WrongUsage for a time that is none."""
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
 

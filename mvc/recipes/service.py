@@ -146,13 +146,14 @@ class Describer:
 
     def model(self, call: str, keywords: Mapping[str, Any]) -> Any:
         """The value that builds the model: by a class or function and its arguments."""
-        named = [[name, self.value(value, f"model.{name}")] for name, value in keywords.items()]
-        self._names[id(self._model)] = "model"
-        return {"partial": [{"code": call}, [], named]}
+        named = {name: self.value(value, f"model.{name}") for name, value in keywords.items()}
+        return self._built(call, [], named)
 
     def made_model(self) -> Any:
         """The value that builds the model as ``made`` remembers it."""
-        call, args, keywords = self._making(self._model, "model")
+        return self._built(*self._making(self._model, "model"))
+
+    def _built(self, call: str, args: list[Any], keywords: Mapping[str, Any]) -> Any:
         self._names[id(self._model)] = "model"
         return {"partial": [{"code": call}, args, [list(pair) for pair in keywords.items()]]}
 
@@ -173,23 +174,19 @@ class Describer:
         return held if kind.tag == "data" else {kind.tag: held}
 
     def items(self, obj: Sequence[Any], place: str) -> list[Any]:
-        """The items of a list or tuple."""
         return [self.value(each, f"{place}[{i}]") for i, each in enumerate(obj)]
 
     def pairs(self, obj: Mapping[Any, Any], place: str) -> list[list[Any]]:
-        """The keys and values of a dictionary."""
         return [
             [self.value(key, f"a key of {place}"), self.value(each, f"{place}[{key!r}]")]
             for key, each in obj.items()
         ]
 
     def partial(self, obj: functools.partial[Any], place: str) -> list[Any]:
-        """A function with its first and its named arguments."""
         named = [[key, self.value(each, f"{place}.{key}")] for key, each in obj.keywords.items()]
         return [self.value(obj.func, place), self.items(obj.args, place), named]
 
     def method(self, obj: Any, place: str) -> list[Any]:
-        """The object of a method, and its name."""
         return [self.value(obj.__self__, place), obj.__name__]
 
     def finish(self) -> None:
@@ -225,7 +222,6 @@ class Describer:
         return text
 
     def path(self, path: Path, place: str) -> dict[str, str]:
-        """A path inside of a data set."""
         found = self._inside(path)
         if found is None:
             raise self._outside(path, place)
@@ -438,7 +434,6 @@ class Rebuilt:
         self._objects: dict[str, Any] = {}
 
     def state(self, name: str) -> Mapping[str, Any]:
-        """The state that the version carries under ``name``."""
         found: Mapping[str, Any] = attached.state(self._context, self._commit, name)
         return found
 
@@ -459,7 +454,6 @@ class Rebuilt:
                 self._set(each)
 
     def value(self, value: Any) -> Any:
-        """What a value of the recipe stands for."""
         if isinstance(value, list):
             return list(map(self.value, value))
         if not isinstance(value, dict):
@@ -469,31 +463,25 @@ class Rebuilt:
         return kind.rebuild(self, held)
 
     def items(self, held: Sequence[Any]) -> tuple[Any, ...]:
-        """What the values of a tuple stand for."""
         return tuple(map(self.value, held))
 
     def pairs(self, held: Iterable[Sequence[Any]]) -> dict[Any, Any]:
-        """What the keys and values of a dictionary stand for."""
         return {self.value(key): self.value(each) for key, each in held}
 
     def partial(self, held: Sequence[Any]) -> Any:
-        """A function with arguments."""
         function, args, keywords = held
         return functools.partial(self.value(function), *self.value(args), **self.pairs(keywords))
 
     def method(self, held: Sequence[Any]) -> Any:
-        """A method of an object."""
         return getattr(self.value(held[0]), held[1])
 
     def dtype(self, name: str) -> torch.dtype:
-        """A dtype of torch."""
         found = getattr(torch, name, None)
         if not isinstance(found, torch.dtype):
             raise CannotRetrain(f"torch has no dtype {name}")
         return found
 
     def device(self, name: str) -> torch.device:
-        """A device of torch."""
         try:
             return torch.device(name)
         except RuntimeError:
@@ -512,12 +500,10 @@ class Rebuilt:
         return self._code.take(module, path)
 
     def path(self, value: Mapping[str, str]) -> Path:
-        """The path of a data set, or of a file or folder in it."""
         path = self._data[value["data"]]
         return path / value["path"] if value["path"] else path
 
     def array(self, key: str) -> Any:
-        """The tensor or array that was kept under ``key``."""
         if self._arrays is None:
             self._arrays = self.state(VALUES)
         return self._arrays[key]

@@ -36,6 +36,7 @@ from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.report.stats import recipe_base
+from mvc.store.graph.plan import plan
 from mvc.store.journal.entries import Entry, Weights
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.writing.content_writer import ContentWriter
@@ -131,7 +132,7 @@ def _recovery(context: Context, entries: Iterable[FileEntry]) -> float:
     files = list(entries)
     for content in {content.id: content for entry in files for content in entry.contents}.values():
         for start in range(0, max(content.spec.nbytes, 1), PIECE):
-            steps = graph.path(content.id, start).steps
+            steps = plan(graph, [content.id], start).steps
             walks.append((min(PIECE, content.spec.nbytes - start), content.spec, steps))
     return timing.version(timing.works(walks), len(files), sum(entry.size for entry in files))
 

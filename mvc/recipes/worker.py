@@ -53,7 +53,6 @@ class Job(Struct, frozen=True):
     result: str
 
     def write(self, path: Path) -> None:
-        """Writes the file that names the job."""
         path.write_text(json.dumps(to_builtins(self)), encoding="utf-8")
 
 

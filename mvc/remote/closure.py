@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
+from functools import lru_cache, partial
 
 from msgspec import Struct, field
 
@@ -102,16 +102,17 @@ class Closure:
         self._against = manifest
         self._snapshot = context.store.snapshot
         # Of its own: what it has opened can be read although maintenance deletes it.
-        self._packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
+        self.packs = PackReader(self._snapshot.fs, self._snapshot.folder / PACKS)
         self._graph = Graph(self._snapshot, _Bytes(), undo=0 if file is None else None)
         self._stream = ManifestStream(context.store)
-        self._is_held, self._is_banned = held, banned
+        # Neither refers to this, so that files of packs are closed as soon as it is gone.
+        self._home = lru_cache(_RESOLVED)(partial(_home, self._graph))
+        self._is_held = lru_cache(_RESOLVED)(lambda at, of=self._snapshot.entry: held(of(at)))
+        self._is_banned = banned
         self._lacking = {self._meant(id_) for id_ in whole}
         self._done: set[int] = set()  # entries whose objects were sent
         self._left: set[bytes] = set()  # objects of these that were not
         self._extra: set[bytes] = set()  # objects that were sent with others' entries
-        self._homes: dict[int, bool] = {}
-        self._first: dict[bytes, int | None] = {}
         # Who lacks an object mostly lacks what is older, too, which the next answer would say.
         self._doubted = max((self._home(id_) or 0 for id_ in self._lacking), default=-1)
         self._found: dict[bytes, TensorSpec | None] = {}
@@ -144,27 +145,11 @@ class Closure:
             return id_ not in self._left
         if home is None or home <= self._doubted or id_ in self._lacking:
             return False
-        return self._held_at(home)
-
-    def _home(self, id_: bytes) -> int | None:
-        """Where the entry stands that published an object first."""
-        if id_ not in self._first:
-            if len(self._first) > _RESOLVED:
-                self._first.clear()
-            homes = self._graph.entries_holding(id_)
-            self._first[id_] = homes[0] if homes else None
-        return self._first[id_]
+        return self._is_held(home)
 
     def lacks(self, id_: bytes) -> bool:
         """Whether the receiver said that nothing leads to an object there."""
         return id_ in self._lacking
-
-    def _held_at(self, offset: int) -> bool:
-        if offset not in self._homes:
-            if len(self._homes) > _RESOLVED:
-                self._homes.clear()
-            self._homes[offset] = self._is_held(self._snapshot.entry(offset))
-        return self._homes[offset]
 
     def __contains__(self, id_: object) -> bool:
         return isinstance(id_, bytes) and self.has(id_)
@@ -231,7 +216,8 @@ class Closure:
         return self._home(id_) == offset
 
     def base_of(self, member: Member) -> bytes | None:
-        return self._graph.resolve_prefix(member.base)
+        """What a coding builds on; None if it is nothing, or here no more."""
+        return self._graph.resolve_prefix(member.base) if member.base else None
 
     def path(self, id_: bytes, start: int) -> Sequence[PathStep]:
         """The payloads of the cheapest path to a piece from what the receiver has.
@@ -284,7 +270,6 @@ class Closure:
         return spool
 
     def _patch(self, id_: ManifestId, base: ManifestId) -> tuple[bytes, list[Bytes]]:
-        """A record of a manifest as a patch against another one."""
         from mvc.store.writing.pieces import encode_proven_patch
 
         data, old = self._stream.read(id_), self._stream.read(base)
@@ -295,20 +280,15 @@ class Closure:
         )  # fmt: skip
         return encode_header([member], group=False, body_size=len(payload)), [payload]
 
-    def pin(self, places: Iterable[_Place]) -> None:
-        """Opens the packs of records."""
-        for place in places:
-            self._packs.header(*place)
-
-    def raw(self, place: _Place, header: RecordHeader) -> Iterator[Bytes]:
-        """A record as it is stored."""
-        yield from self._packs.raw(*place, header)
-
     def part(self, place: _Place, header: RecordHeader, members: Sequence[int]) -> Iterator[Bytes]:
-        """A record of some members of another one."""
         yield _cut(header, members)
         for i in members:
-            yield self._packs.payload(*place, header, header.members[i])
+            yield self.packs.payload(*place, header, header.members[i])
+
+
+def _home(graph: Graph, id_: bytes) -> int | None:
+    """Where the entry stands that published an object first."""
+    return next(iter(graph.entries_holding(id_)), None)
 
 
 class RecordSpool:
@@ -390,12 +370,10 @@ class _Choice:
 
     def _is_free(self, step: PathStep) -> bool:
         """Whether a coding needs nothing more than what goes anyway."""
-        base = self._closure.base_of(step.member) if step.member.base else None
-        if step.member.base and base is None:
-            return False
-        return (
-            base is None or base in self._taken or base in self._needed or self._closure.has(base)
-        )
+        base = self._closure.base_of(step.member)
+        if base is None:
+            return not step.member.base
+        return base in self._taken or base in self._needed or self._closure.has(base)
 
     def _may_go(self, step: PathStep) -> bool:
         """Whether the receiver can prove what comes with a coding."""
@@ -428,8 +406,7 @@ class _Choice:
                 continue
             members.add(i)
             member = header.members[i]
-            base = self._closure.base_of(member) if member.base else None
-            for id_ in (member.id, base):
+            for id_ in (member.id, self._closure.base_of(member)):
                 if id_ is not None and id_ not in self._taken and not self._closure.has(id_):
                     self._waiting.append(id_)
 
@@ -443,7 +420,7 @@ class _Choice:
             place = step.pack, step.offset
             blobs = {i for i, each in enumerate(header.members) if each.kind == BLOB}
             chosen = self._records.get(place, (header, set()))[1]
-            base = self._closure.base_of(member) if member.base else None
+            base = self._closure.base_of(member)
             sound = not member.base or (base is not None and self._closure.has(base))
             if sound and blobs <= chosen and not header.group:
                 _, members = self._records.setdefault(place, (header, set()))
@@ -458,11 +435,12 @@ class _Choice:
 
     def chosen(self) -> ChosenRecords:
         closure = self._closure
-        parts: list[Callable[[], Iterator[Bytes]]] = []
+        parts: list[Callable[[], Iterable[Bytes]]] = []
         size = 0
         own = {(step.pack, step.offset) for steps in self._own.values() for step in steps}
         order = sorted(self._records, key=lambda place: (place in own, place))
-        closure.pin(order)
+        for place in order:
+            closure.packs.header(*place)  # opens them
         if self._anew or self._anew_manifests:
             spool = closure.encoded(self._anew_manifests, self._anew)
             parts.append(spool.read)
@@ -470,7 +448,7 @@ class _Choice:
         for place in order:
             header, members = self._records[place]
             if len(members) == len(header.members):
-                parts.append(partial(closure.raw, place, header))
+                parts.append(partial(closure.packs.raw, *place, header))
                 size += header.size
             else:
                 some = sorted(members)
@@ -485,7 +463,7 @@ class _Choice:
         return ChosenRecords(size, shapes, partial(_one_after_another, parts))
 
 
-def _one_after_another(parts: Sequence[Callable[[], Iterator[Bytes]]]) -> Iterator[Bytes]:
+def _one_after_another(parts: Sequence[Callable[[], Iterable[Bytes]]]) -> Iterator[Bytes]:
     for part in parts:
         yield from part()
 

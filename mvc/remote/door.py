@@ -7,7 +7,7 @@ decoded and hashed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -82,7 +82,7 @@ class Wanted(Struct, frozen=True):
     path: str = ""
 
 
-class Move(Struct, frozen=True):
+class Move(Struct, frozen=True, array_like=True):
     """A ref's value that the sender expects at the receiver, and the one that it asks for."""
 
     name: str
@@ -136,7 +136,7 @@ class Door(Protocol):
         """What the remote is now; one round trip."""
         ...
 
-    def send(self, wanted: Wanted) -> Iterator[Slice]:
+    def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, oldest first; one round trip for all slices."""
         ...
 
@@ -151,6 +151,4 @@ class Door(Protocol):
         """Has the remote take a slice. A lost answer is settled by giving it again."""
         ...
 
-    def close(self) -> None:
-        """Lets go of it."""
-        ...
+    def close(self) -> None: ...

@@ -20,7 +20,7 @@ _DOORS: dict[str, str] = {
     "file": "mvc.remote.folder",
     "ssh": "mvc.remote.ssh",
     **dict.fromkeys(("https", "http", "unix"), "mvc.remote.http"),
-    **dict.fromkeys(BUCKETS, "mvc.remote.bucket"),
+    **dict.fromkeys(BUCKETS, "mvc.remote.bucket.door"),
 }
 """By scheme the module whose ``open_door(remote, context)`` opens it."""
 

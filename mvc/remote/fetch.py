@@ -7,7 +7,7 @@ that file is lost, more is read again.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 
@@ -233,7 +233,6 @@ def _waits(update: RefUpdate) -> bool:
 
 
 def _gone(context: Context, remote: Remote, head: RemoteHead) -> Iterator[RefUpdate]:
-    """Refs of what is not there any more."""
     for each in remote_refs(context, remote.name):
         short = each.name.partition("/")[2]
         if not {BRANCH + short, TAG + short} & head.refs.keys():
@@ -303,7 +302,7 @@ class _Fetch:
     def _take_all(self, wanted: Wanted, updates: Sequence[RefUpdate]) -> Wanted | None:
         """What to want next if something is missing here; None if all came."""
         waiting = list(updates)
-        with closing(_closable(self._door.send(wanted))) as slices:
+        with closing(self._door.send(wanted)) as slices:
             for each in slices:
                 entries = decode_entries(each.head)
                 if self._remote.disbelieved:
@@ -312,7 +311,7 @@ class _Fetch:
                 lacks = {
                     id_ for id_ in versions_in(entries) if not self._context.store.has_commit(id_)
                 }
-                ready = [u for u in waiting if self._is_here(u.new, lacks)]
+                ready = [u for u in waiting if u.new in lacks or _all_here(self._context, [u])]
                 records = self.tally.records(each.records)
                 given = replace(each, records=records, moves=_moves(ready))
                 try:
@@ -332,7 +331,6 @@ class _Fetch:
         return None if is_whole else replace(wanted, after=None)
 
     def move(self, updates: Sequence[RefUpdate]) -> None:
-        """Moves the refs that have not moved yet."""
         left = [u for u in updates if self._context.store.ref(u.local) != u.new]
         if left:
             self._receive(Slice(NOTHING, 0, (), _moves(left)))
@@ -351,9 +349,6 @@ class _Fetch:
         passed = dict.fromkeys(self._remote.disbelieved, ())
         return replace(sent, truths=replace(sent.truths, **passed))
 
-    def _is_here(self, id_: CommitId | None, coming: set[CommitId]) -> bool:
-        return id_ is None or id_ in coming or self._context.store.has_commit(id_)
-
     def _keep(self, place: Place | None) -> None:
         if place is not None:
             self.place = place
@@ -362,8 +357,3 @@ class _Fetch:
 
 def _moves(updates: Iterable[RefUpdate]) -> tuple[Move, ...]:
     return tuple(Move(each.local, each.old, each.new) for each in updates)
-
-
-def _closable(slices: Iterator[Slice]) -> Generator[Slice]:
-    """A generator over them, which ends the answer of the remote when it is closed early."""
-    yield from slices

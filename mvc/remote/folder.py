@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,18 +22,15 @@ if TYPE_CHECKING:
 
 
 class FolderDoor:
-    """``fresh``: what is received goes to packs of its own. ``scopes``: what a caller may do."""
+    """``scopes``: what a caller may do."""
 
-    def __init__(
-        self, url: str, context: Context, *, fresh: bool = False, scopes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, url: str, context: Context, *, scopes: tuple[str, ...] = ()) -> None:
         self.url = url
         self.context = context
-        self._fresh, self._scopes = fresh, scopes
+        self._scopes = scopes
         self._marks: dict[str, LiveMark] = {}
 
     def head(self) -> RemoteHead:
-        """What the repository is now."""
         store, snapshot = self.context.store, self.context.fresh()
         refs: dict[str, RefValue] = {HEAD: store.ref(HEAD), **head_refs(snapshot)}
         return RemoteHead(
@@ -47,14 +44,12 @@ class FolderDoor:
             unnamed=_unnamed(snapshot),
         )
 
-    def send(self, wanted: Wanted) -> Iterator[Slice]:
-        """As ``sender.send``."""
+    def send(self, wanted: Wanted) -> Generator[Slice]:
         from mvc.remote.sender import send  # more than a question needs
 
         return send(self.context, wanted)
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Looks at the journal until then."""
         from mvc.remote.live import LiveMark  # as above
 
         if target not in self._marks:
@@ -65,10 +60,9 @@ class FolderDoor:
         """As ``receiver.receive``: the rules of a push apply."""
         from mvc.remote.receiver import receive  # more than a question needs
 
-        return receive(self.context, given, fresh=self._fresh, scopes=self._scopes)
+        return receive(self.context, given, scopes=self._scopes)
 
     def close(self) -> None:
-        """Closes the repository."""
         self.context.store.close()
 
 

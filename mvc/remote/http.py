@@ -12,16 +12,16 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit
 
 import urllib3
 from blake3 import blake3
+from msgspec.structs import replace
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.response import BaseHTTPResponse
@@ -105,11 +105,12 @@ class Client:
                 raise self._explain(error) from error
             raise Broken(str(error)) from error
 
-    def read(self, method: str, path: str, body: Bytes | None = None) -> bytes:
-        """The whole answer to a request that may be given twice."""
+    def read(self, path: str, most: int = wire.MAX_MESSAGE, seconds: float = 0) -> bytes | None:
+        """The whole answer to a question, within so many seconds; None if there is nothing new."""
         for tries in self.tries():
-            with tries, self.ask(method, path, body) as answer:
-                return _bounded(answer, wire.MAX_MESSAGE)
+            with tries, self.ask("GET", path, silence=seconds + _SILENCE) as answer:
+                data = _bounded(answer, most)
+                return None if answer.status == 304 else data
         raise AssertionError("tries end with an error")
 
     def tries(self) -> Iterator[Try]:
@@ -119,7 +120,6 @@ class Client:
             yield tries
 
     def close(self) -> None:
-        """Ends its connections."""
         self._pool.close()
 
 
@@ -158,8 +158,6 @@ class Try:
 
 
 class _Later(Exception):
-    """The server is busy."""
-
     def __init__(self, text: str, seconds: float) -> None:
         super().__init__(text)
         self.text, self.seconds = text, seconds
@@ -241,39 +239,22 @@ class HttpDoor:
         self._client = client
 
     def head(self) -> RemoteHead:
-        """What the remote is now."""
-        return wire.decode_head(self._client.read("GET", "head"))
-
-    def news(self, place: Place, seconds: float = wire.WAIT) -> RemoteHead | None:
-        """What the remote is once its journal goes beyond ``place``; None if it did not in time."""
-        data = self._waited(f"head?after={place.chain.hex()}", seconds)
-        return None if data is None else wire.decode_head(data)
+        return wire.decode_head(self._client.read("head") or b"")
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Waits at the server."""
-        asked = f"live?target={quote(target, safe='')}&mark={quote(mark)}"
-        data = self._waited(asked, seconds, wire.MAX_MARK)
+        path = f"live?target={quote(target, safe='')}&mark={quote(mark)}&wait={seconds:g}"
+        data = self._client.read(path, wire.MAX_MARK, seconds)
         return None if data is None else wire.decode_mark(data)
 
-    def _waited(self, path: str, seconds: float, most: int = wire.MAX_MESSAGE) -> bytes | None:
-        """What the server answers within so many seconds; None if there is nothing new."""
-        path = f"{path}&wait={seconds:g}"
-        for tries in self._client.tries():
-            with tries, self._client.ask("GET", path, silence=seconds + _SILENCE) as answer:
-                data = _bounded(answer, most)
-                return None if answer.status == 304 else data
-        raise AssertionError("tries end with an error")
-
-    def send(self, wanted: Wanted) -> Iterator[Slice]:
+    def send(self, wanted: Wanted) -> Generator[Slice]:
         """The remote's entries, in one answer, that goes on at the byte at which it broke off."""
         stream = _Incoming(self._client, wanted)
         try:
             while (received := slices.read(stream.read)) is not None:
-                stream.begins(received.place)
                 yield received
                 for _ in received.records:  # the next one begins behind them
                     pass
-                stream.whole()
+                stream.passed(received.place)
         finally:
             stream.close()
 
@@ -293,23 +274,19 @@ class HttpDoor:
         return received
 
     def close(self) -> None:
-        """Ends its connections."""
         self._client.close()
 
 
 class _Incoming:
     """The bytes of the slices that a server sends.
 
-    ``place``: up to where the remote's journal was read with the slices that are whole; ``_taken``
-    bytes of the next one are here, and ``_hasher`` knows those at its beginning.
+    ``_taken`` bytes of the next slice are here, and ``_hasher`` knows those at its beginning.
     """
 
     def __init__(self, client: Client, wanted: Wanted) -> None:
         self._client, self._wanted = client, wanted
-        self._next: Place | None = None
         self._taken, self._hasher = 0, blake3()
-        self._tries: Iterator[Try] = client.tries()
-        self._pieces: Iterator[bytes] = self._all()
+        self._pieces = self._all()
         self._left = memoryview(b"")
 
     def read(self, size: int) -> Bytes:
@@ -325,40 +302,27 @@ class _Incoming:
         self._taken += len(part)
         return part
 
-    def begins(self, place: Place | None) -> None:
-        """A slice was begun, behind which the remote's journal was read up to ``place``."""
-        self._next = place
-
-    def whole(self) -> None:
-        """The slice is here to its last byte."""
-        if self._next is not None:
-            self._wanted = _after(self._wanted, self._next)
+    def passed(self, place: Place | None) -> None:
+        """A slice is here whole, behind which the remote's journal was read up to ``place``."""
+        if place is not None:
+            self._wanted = replace(self._wanted, after=place)
             self._taken, self._hasher = 0, blake3()
 
     def close(self) -> None:
-        """Ends the answer where it is."""
-        self._pieces.close()  # type: ignore[attr-defined]
+        self._pieces.close()
 
-    def _all(self) -> Iterator[bytes]:
+    def _all(self) -> Generator[bytes]:
         for tries in self._client.tries():
             # Bytes that were not handed on yet are thrown away: they are asked for again.
             path = f"send?skip={self._taken}&check={self._hasher.hexdigest()}"
-            body = wire.encode_wanted(self._wanted)
+            body = wire.encode(self._wanted)
             with tries, self._client.ask("POST", path, body) as answer:
                 for _, piece in wire.read_frames(_reader(answer)):
                     tries.progress()
                     yield piece
 
 
-def _after(wanted: Wanted, place: Place) -> Wanted:
-    from msgspec.structs import replace
-
-    return replace(wanted, after=place)
-
-
 class _PartedSlice:
-    """A slice on its way to a server, part by part."""
-
     def __init__(self, client: Client) -> None:
         self._client = client
         self._id = os.urandom(16).hex()
@@ -383,7 +347,6 @@ class _PartedSlice:
         return received
 
     def _held(self) -> int:
-        """How many bytes of it the server has."""
         with self._client.ask("GET", f"receive?upload={self._id}") as answer:
             text = _bounded(answer, 20)
         return int(text) if text.isdigit() else 0
@@ -392,7 +355,7 @@ class _PartedSlice:
         with self._client.ask("POST", f"receive?{query}", body) as answer:
             for kind, payload in wire.read_frames(_reader(answer)):
                 if kind == wire.ANSWER:
-                    return wire.decode_received(payload)
+                    return wire.decode(Received, payload)
         return None
 
 
@@ -403,7 +366,7 @@ def open_door(remote: Remote, context: Context | None) -> HttpDoor:
     headers = {}
     if remote.url.startswith("unix:"):
         path, prefix = _socket(fs, remote.url.removeprefix("unix:"))
-        pool: HTTPConnectionPool = LinePool(partial(_UnixLine, path))
+        pool: HTTPConnectionPool = LinePool(partial(_unix_line, path))
         secure = True
     else:
         parts = urlsplit(remote.url)
@@ -486,70 +449,53 @@ def _socket(fs: FileSystem, text: str) -> tuple[str, str]:
     )
 
 
-class Dialled(Protocol):
-    """A way to the other end that is no call of a host and a port."""
-
-    socket: socket.socket
-
-    def end(self) -> None:
-        """Lets go of it."""
-        ...
+Dial = Callable[[], tuple[socket.socket, Callable[[], None]]]
+"""A way to the other end that is no call of a host and a port, and what ends it."""
 
 
 class _LineConnection(HTTPConnection):
-    """A connection by what ``dial`` returns."""
-
-    dial: Callable[[], Dialled]
-    line: Dialled | None = None
+    dial: Dial
+    end: Callable[[], None] | None = None
 
     def _new_conn(self) -> socket.socket:
         try:
-            self.line = self.dial()
+            line, self.end = self.dial()
         except OSError as error:
             raise urllib3.exceptions.NewConnectionError(self, str(error)) from error
-        return self.line.socket
+        return line
 
     def close(self) -> None:
         super().close()
-        if self.line is not None:
-            self.line.end()
-            self.line = None
+        if self.end is not None:
+            self.end()
+            self.end = None
 
 
 class LinePool(HTTPConnectionPool):
     """Connections that are dialled; ``closing`` is called when it is closed."""
 
-    def __init__(
-        self, dial: Callable[[], Dialled], closing: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, dial: Dial, closing: Callable[[], None] = lambda: None) -> None:
         self.ConnectionCls = type("_Dialled", (_LineConnection,), {"dial": staticmethod(dial)})
         self._closing = closing
         super().__init__("localhost", maxsize=2)
 
     def close(self) -> None:
         super().close()
-        if self._closing is not None:
-            self._closing()
+        self._closing()
 
 
-class _UnixLine:
-    """A connection to a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            self.socket.settimeout(_CONNECT)
-            self.socket.connect(path)
-        except OSError:
-            self.socket.close()
-            raise
-
-    def end(self) -> None:
-        self.socket.close()
+def _unix_line(path: str) -> tuple[socket.socket, Callable[[], None]]:
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        line.settimeout(_CONNECT)
+        line.connect(path)
+    except OSError:
+        line.close()
+        raise
+    return line, line.close
 
 
 def _unreachable(url: str, error: BaseException) -> MvcError:
-    """What a connection that failed means."""
     if (untrusted := _certificate_error(error)) is not None:
         return _untrusted(url, untrusted)
     if isinstance(error, urllib3.exceptions.SSLError):
@@ -610,7 +556,6 @@ def _untrusted(url: str, error: ssl.SSLCertVerificationError) -> MvcError:
 
 
 def _cause(error: BaseException) -> str:
-    """In a few words, without what urllib3 puts around."""
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ConnectionRefusedError):

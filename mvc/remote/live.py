@@ -16,11 +16,10 @@ from mvc.model.names import check_ref, printable
 from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
-from mvc.remote.merging import TruthReader, Truths, held_back
+from mvc.remote.merging import Buried, TruthReader, Truths
 from mvc.remote.slices import Sent, encode_entries
 from mvc.repo.checkout.states import one_entry
 from mvc.repo.context import Context
-from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, same_until
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.store.format import read_features
@@ -86,24 +85,25 @@ class LiveSending:
     def __init__(self, context: Context, wanted: Wanted) -> None:
         self._context, self._wanted = context, wanted
         self._snapshot = context.fresh()
-        self._buried = wanted.without | held_back(context)
+        self._buried = Buried(context, wanted.without)
         live = live_at(context, None, wanted.live)
         recorded, commit = commits.placed(self._snapshot, live.commit)
         chosen = NOTHING
         if live.commit not in wanted.have:
+            availability.check_kept(context, live.commit)
             if live.commit in self._buried:
                 raise StateForgotten(
                     f"the state of version {live.commit.short}, which is live on "
                     f"{printable(wanted.live)}, was forgotten by name",
                     hint="its owner deploys another version",
                 )
-            availability.check_kept(context, live.commit)
             chosen = self._records(recorded, live.commit)
         self._chosen = chosen
-        truths = TruthReader(self._snapshot, reports=True).of(
-            self._snapshot.entry(self._offset(live))
-        )
-        assert truths is not None
+        origin = self._snapshot.by_sequence(live.sequence)
+        reader = TruthReader(self._snapshot, reports=True)
+        truths = None if origin is None else reader.of(origin)
+        if truths is None:
+            raise DamagedData(f"the deployment of {live.commit.short} is lost")
         made = tuple(each for each in truths.deployments if each.target == live.target)
         self._sent = Sent(
             (commit.encoded,),
@@ -119,19 +119,13 @@ class LiveSending:
         head = encode_entries([self._sent])
         yield Slice(head, self._chosen.size, self._chosen.read(), features=features)
 
-    def _offset(self, live: Deployed) -> int:
-        offset = self._snapshot.offset_of(live.sequence)
-        if offset is None:
-            raise DamagedData(f"the deployment of {live.commit.short} is lost")
-        return offset
-
     def _records(self, recorded: Recorded, id_: CommitId) -> ChosenRecords:
         context = self._context
         commit = commits.get(context, id_)
         entry = one_entry(manifests.load(context, commit.manifest), self._wanted.path or None)
         availability.check_available(context, id_, [entry])
         held, known = self._in_file(commit.time_ns)
-        closure = Closure(context, lambda _: False, self._is_banned, file=held, manifest=known)
+        closure = Closure(context, lambda _: False, self._buried.hold, file=held, manifest=known)
         return closure.choose(recorded, Needed(frozenset({commit.manifest}), objects_of(entry)))
 
     def _in_file(self, time_ns: int) -> tuple[set[bytes], ManifestId | None]:
@@ -151,15 +145,6 @@ class LiveSending:
                 known.append((abs(commit.time_ns - time_ns), commit.manifest))
         found.difference_update(self._wanted.objects)
         return found, min(known)[1] if known else None
-
-    def _is_banned(self, recorded: Recorded) -> bool:
-        """Whether an entry's versions were all forgotten by name."""
-        published = recorded.entry.commits
-        return bool(published) and all(self._is_buried(commit.id) for commit in published)
-
-    def _is_buried(self, id_: CommitId) -> bool:
-        mark = availability.forgotten(self._context, id_)
-        return id_ in self._buried or (mark is not None and mark.named)
 
 
 def objects_of(entry: FileEntry) -> dict[bytes, TensorSpec]:

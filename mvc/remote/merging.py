@@ -8,7 +8,7 @@ is said of versions that are not here is passed over as well; who sends these la
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Annotated
 
@@ -133,6 +133,9 @@ class Truths(Struct, frozen=True, array_like=True):
 # -- sending -----------------------------------------------------------------------------------
 
 
+Among = Callable[[CommitId], bool]
+
+
 class TruthReader:
     """Says what entries say, as it travels. Computes the stamps that deployments lack.
 
@@ -143,14 +146,14 @@ class TruthReader:
         self._snapshot, self._reports = snapshot, reports
         self._stamps: dict[str, dict[int, Stamp]] = {}  # of targets without stamps, by entry
 
-    def of(self, recorded: Recorded, among: Container[CommitId] | None = None) -> Truths | None:
+    def of(self, recorded: Recorded, among: Among | None = None) -> Truths | None:
         """Of an entry, what it says of versions ``among`` these (None: of all); None if nothing.
 
         Tombstones are always told. An undo that gives an annotation back tells it again.
         """
-        entry = recorded.entry
+        entry, among = recorded.entry, among or (lambda _: True)
         origin = self._given_back(recorded)
-        evidence = [e for e in origin.evidence if among is None or e.commit in among]
+        evidence = [e for e in origin.evidence if among(e.commit)]
         found = Truths(
             origin.done_ns,
             encode_text(origin.done_by),
@@ -158,7 +161,7 @@ class TruthReader:
             deployments=tuple(
                 self._deployment(recorded, each)
                 for each in entry.deployments
-                if self._tells(each.target) and (among is None or each.commit in among)
+                if self._tells(each.target) and among(each.commit)
             ),
             retractions=tuple(
                 sent
@@ -200,7 +203,7 @@ class TruthReader:
         snapshot = self._snapshot
         every = snapshot.forgetting() if start == GENESIS else snapshot.entries(start)
         for recorded in every:
-            if (found := self.of(recorded, ())) is not None and found.tombstones:
+            if (found := self.of(recorded, lambda _: False)) is not None and found.tombstones:
                 yield replace(found, deployments=(), retractions=(), annotations=b"")
 
     def _given_back(self, recorded: Recorded) -> Entry:
@@ -236,12 +239,10 @@ class TruthReader:
             ahead_ms=made.ahead_ms,
         )
 
-    def _retraction(
-        self, taken: Retraction, among: Container[CommitId] | None
-    ) -> SentRetraction | None:
+    def _retraction(self, taken: Retraction, among: Among) -> SentRetraction | None:
         there = self._snapshot.by_sequence(taken.sequence)
         made = None if there is None else stamping.on(there, taken.target)
-        if there is None or made is None or (among is not None and made.commit not in among):
+        if there is None or made is None or not among(made.commit):
             return None
         stamp = self._stamp(there, made)
         return SentRetraction(taken.target, bytes(made.id(stamp)), stamp.hybrid_ns)
@@ -263,48 +264,6 @@ class TruthReader:
 # -- receiving ---------------------------------------------------------------------------------
 
 
-class Merged(Struct, frozen=True):
-    """What of an entry's truths is new here, as fields of an entry of this repository.
-
-    ``stamps``: those that deployments of this repository must have from now on. ``weights``: of
-    versions that have theirs again, because what they are trained from is forgotten. ``held``:
-    versions that were forgotten by name elsewhere and are kept here for now.
-    """
-
-    author: str
-    reason: str
-    origin_ns: int
-    deployments: tuple[Deployment, ...] = ()
-    retractions: tuple[Retraction, ...] = ()
-    forgotten: tuple[Forgotten, ...] = ()
-    weights: tuple[Weights, ...] = ()
-    evidence: tuple[Evidence, ...] = ()
-    stamps: tuple[LateStamp, ...] = ()
-    held: tuple[CommitId, ...] = ()
-
-    @property
-    def is_news(self) -> bool:
-        """Whether an entry has to say it."""
-        return bool(self.deployments or self.retractions or self.forgotten or self.evidence)
-
-    def into(self, entry: Entry) -> Entry:
-        """The entry with these fields; unchanged if there is no news."""
-        if not self.is_news:
-            return entry
-        return replace(
-            entry,
-            author=self.author,
-            reason=self.reason,
-            origin_ns=self.origin_ns,
-            deployments=self.deployments,
-            retractions=self.retractions,
-            forgotten=(*self.forgotten, *entry.forgotten),
-            weights=(*self.weights, *entry.weights),
-            evidence=self.evidence,
-            stamps=self.stamps,
-        )
-
-
 class Merger:
     """Takes truths over into a repository: one for as many entries as come in together."""
 
@@ -322,34 +281,39 @@ class Merger:
             stamping.stamp_all(self._context.store)
         bury(self._context)
 
-    def merge(self, truths: Truths, own: Collection[CommitId] = ()) -> Merged:
-        """What is new here; call it under the journal's lock, after ``prepare``.
+    def merge(
+        self, truths: Truths, entry: Entry, own: Collection[CommitId] = ()
+    ) -> tuple[Entry, tuple[CommitId, ...]]:
+        """``entry`` with what is new here, itself if nothing is; and what is kept for now.
 
-        ``own``: the versions that the entry itself publishes. Raises RemoteRefused for what is
-        dated too far ahead, HistoryMissing for a deployment of a version that is not here,
-        InvalidName, InvalidTime, DamagedData.
+        Call it under the journal's lock, after ``prepare``. ``own``: the versions that the entry
+        itself publishes. Kept are versions that were forgotten by name elsewhere and that something
+        here stands on: ``hold`` remembers them. Raises RemoteRefused for what is dated too far
+        ahead, HistoryMissing for a deployment of a version that is not here, InvalidName,
+        InvalidTime, DamagedData.
         """
         context, now_ns = self._context, self._context.store.now_ns()
         check_clock(truths.time_ns, now_ns, "an operation")
         late = self._late() if truths.targets else ()
         forgotten, weights, held = _forgotten(context, truths)
-        return Merged(
-            decode_text(truths.author),
-            decode_text(truths.reason),
-            truths.time_ns,
-            deployments=tuple(_deployments(context, truths, own, now_ns)),
-            retractions=tuple(_retractions(context.store.snapshot, truths)),
-            forgotten=forgotten,
-            weights=weights,
-            evidence=tuple(_evidence(context, truths, own)),
+        deployments = tuple(_deployments(context, truths, own, now_ns))
+        retractions = tuple(_retractions(context.store.snapshot, truths))
+        evidence = tuple(_evidence(context, truths, own))
+        if not (deployments or retractions or forgotten or evidence):
+            return entry, held
+        merged = replace(
+            entry,
+            author=decode_text(truths.author),
+            reason=decode_text(truths.reason),
+            origin_ns=truths.time_ns,
+            deployments=deployments,
+            retractions=retractions,
+            forgotten=(*forgotten, *entry.forgotten),
+            weights=(*weights, *entry.weights),
+            evidence=evidence,
             stamps=late,
-            held=held,
         )
-
-    def hold(self, truths: Truths, merged: Merged) -> None:
-        """Remembers what was held back; call it under the same lock, if nothing is refused."""
-        if merged.held:
-            _hold(self._context, truths, merged.held)
+        return merged, held
 
     def _late(self) -> tuple[LateStamp, ...]:
         """The stamps of what was deployed since ``prepare``, while there was none yet."""
@@ -522,6 +486,23 @@ def held_back(context: Context) -> frozenset[CommitId]:
     return frozenset(CommitId(s.commit) for each in _held(context) for s in each.tombstones)
 
 
+class Buried(Container[CommitId]):
+    """Versions whose states are given to nobody, or not to one who refuses ``without``."""
+
+    def __init__(self, context: Context, without: Collection[CommitId]) -> None:
+        self._context, self._ids = context, {*without} | held_back(context)
+
+    def __contains__(self, id_: object) -> bool:
+        assert isinstance(id_, CommitId)
+        mark = availability.forgotten(self._context, id_)
+        return id_ in self._ids or (mark is not None and mark.named)
+
+    def hold(self, recorded: Recorded) -> bool:
+        """Whether all that an entry published is among them."""
+        published = recorded.entry.commits
+        return bool(published) and all(commit.id in self for commit in published)
+
+
 def bury(context: Context) -> tuple[CommitId, ...]:
     """Forgets what is held back, where nothing stands in the way any more; durable on return."""
     if not (waiting := _held(context)):
@@ -533,17 +514,18 @@ def bury(context: Context) -> tuple[CommitId, ...]:
             marks, weights, held = _forgotten(context, truths)
             if not marks:  # what was published before is durable by now
                 _write_held(context, [each for each in _held(context) if each != truths])
-                if held:
-                    _hold(context, truths, held)
+                hold(context, truths, held)
                 raise _NothingToBury
-            merged = Merged(
-                decode_text(truths.author),
-                decode_text(truths.reason),
-                truths.time_ns,
+            return Entry(
+                "forget",
+                store.now_ns(),
+                "by name",
+                author=decode_text(truths.author),
+                reason=decode_text(truths.reason),
+                origin_ns=truths.time_ns,
                 forgotten=marks,
                 weights=weights,
             )
-            return merged.into(Entry("forget", store.now_ns(), "by name"))
 
         with suppress(_NothingToBury):
             while True:
@@ -555,8 +537,10 @@ class _NothingToBury(Exception):
     """It is forgotten already, or still in use."""
 
 
-def _hold(context: Context, truths: Truths, held: Collection[CommitId]) -> None:
+def hold(context: Context, truths: Truths, held: Collection[CommitId]) -> None:
     """Remembers tombstones that are not in force yet; under the journal's lock."""
+    if not held:
+        return
     stones = tuple(each for each in truths.tombstones if each.commit in held)
     kept = Truths(truths.time_ns, truths.author, truths.reason, tombstones=stones)
     if kept not in (waiting := _held(context)):

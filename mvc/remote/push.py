@@ -67,7 +67,7 @@ from mvc.store.journal.frames import Recorded
 from mvc.types import Progress
 
 if TYPE_CHECKING:
-    from mvc.remote.sender import Incomplete
+    from mvc.remote.sender import Sending
 
 _AT_ONCE = 1000  # operations whose tombstones go in one slice
 
@@ -447,26 +447,26 @@ class _Push:
         sending = Sending(self._context, wanted, self._without)
         if not is_whole:
             self.at_home = tuple(c.id for c in sending.versions if c.id in self._without)
-            self.outside = tuple(sorted(self._checked(sending.lacks(), partial)))
+            self.outside = tuple(sorted(self._checked(sending, partial)))
         return {id_ for commit in sending.versions for id_ in commit.needs} if has_data else set()
 
-    def _checked(self, lacks: Iterable[Incomplete], partial: bool) -> Iterator[CommitId]:
-        """Those that can be trained again only elsewhere."""
-        for each in lacks:
-            id_, short = each.commit.id, each.commit.id.short
-            if each.absent.why == "rule" and id_ not in self._without and not partial:
+    def _checked(self, sending: Sending, partial: bool) -> Iterator[CommitId]:
+        """The versions that can be trained again only elsewhere."""
+        for commit, absent, needs in sending.lacks():
+            id_, short = commit.id, commit.id.short
+            if absent.why == "rule" and id_ not in self._without and not partial:
                 raise StateForgotten(
                     f"the state of version {short} is neither here nor at {self.tally.remote}",
                     hint=f"'mvc fetch REMOTE {short}' brings it from where it is; --partial "
                     "pushes the version without it",
                 )
-            if each.absent.why == "dropped" and each.needs:
+            if absent.why == "dropped" and needs:
                 raise WeightsDropped(
-                    f"the weights of version {short} were given up, and {each.needs[0].short}, "
+                    f"the weights of version {short} were given up, and {needs[0].short}, "
                     f"from which they are trained again, does not go to {self.tally.remote}",
                     hint=f"'mvc repack --add {short} --trust-code' stores them again first",
                 )
-            if each.absent.why == "dropped" and any(map(self._is_reference, each.commit.needs)):
+            if absent.why == "dropped" and any(map(self._is_reference, commit.needs)):
                 yield id_
 
     def _is_reference(self, id_: CommitId) -> bool:
@@ -500,7 +500,6 @@ class _Push:
         return replace(given, head=encode_entries(entries)) if self.denied else given
 
     def count(self, wanted: Wanted) -> None:
-        """Counts what would go."""
         for each in self._slices(wanted):
             self._counted(each)
             self.tally.bytes += each.size

@@ -24,18 +24,27 @@ from mvc.errors import (
 from mvc.ids import CommitId
 from mvc.limits import MIB, PIECE
 from mvc.model.commit import Commit
+from mvc.model.tensor import TensorSpec
 from mvc.remote.door import BROUGHT, FETCH, Move, Place, Received, Slice
-from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again
+from mvc.remote.merging import Merger, arrived, by_name, check_clock, here_again, hold
 from mvc.remote.moves import ref_changes
 from mvc.remote.places import place_of
 from mvc.remote.scopes import allows, check_moves, check_news, require
 from mvc.remote.slices import Absent, Sent, decode_entries
-from mvc.remote.verify import Delivered, Given, Missing, ProvenSlice, opened_ahead, prove
+from mvc.remote.verify import (
+    Given,
+    Missing,
+    ProvenSlice,
+    is_reached,
+    opened_ahead,
+    prove,
+)
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import BRANCH, head_refs
 from mvc.store.format import check_features
+from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Entry, Forgotten, Region, Weights
 from mvc.store.journal.frames import Recorded
@@ -43,7 +52,6 @@ from mvc.store.packs.reader import Placed
 from mvc.store.packs.records import (
     CHECK_SIZE,
     PREFIX_SIZE,
-    Member,
     RecordHeader,
     decode_header,
     read_prefix,
@@ -85,11 +93,10 @@ class _ReceivedEntry(Struct):
 
     @property
     def own(self) -> set[CommitId]:
-        """The versions that it publishes here."""
         return {commit.id for commit in self.fresh}
 
     @property
-    def given(self) -> list[Given]:
+    def versions(self) -> list[Given]:
         """The versions whose states came along."""
         found = []
         for commit in (*self.again, *self.fresh):
@@ -99,10 +106,8 @@ class _ReceivedEntry(Struct):
         return found
 
     @property
-    def delivered(self) -> Delivered:
-        """What is to be proven of it."""
-        shapes = {each.id: each.spec for each in self.sent.shapes}
-        return Delivered(self.records, self.given, shapes)
+    def shapes(self) -> dict[bytes, TensorSpec]:
+        return {each.id: each.spec for each in self.sent.shapes}
 
     def entry(self, operation: str, now_ns: int) -> Entry:
         """What is recorded here, but for truths and refs."""
@@ -136,13 +141,12 @@ def receive(
     given: Slice,
     *,
     local: bool = False,
-    fresh: bool = False,
     scopes: tuple[str, ...] = (),
 ) -> Received:
     """Publishes a slice, durably, or says which objects it lacks; then nothing has changed.
 
-    ``local``: the repository itself fetches, so no rule of a push applies to its refs. ``fresh``:
-    records go to packs of their own. ``scopes``: what the sender may do, without any everything.
+    ``local``: the repository itself fetches, so no rule of a push applies to its refs.
+    ``scopes``: what the sender may do, without any everything.
     Raises DamagedData for what is not what its name says, RemoteRefused for what is dated more
     than a day ahead or needs another scope, HistoryMissing for a version whose parents are
     unknown, RefConflict, StateForgotten, StorageFull, UnsupportedFormat, Busy; nothing of the slice
@@ -161,7 +165,7 @@ def receive(
             hint="make room, then run it again: what was received whole stays",
         )
     try:
-        with store.pack_writer(fresh=fresh) as packs:
+        with store.pack_writer() as packs:
             _take_records(store.graph, packs, given.records, drafts)
             work = _Publication(context, drafts, given.moves, local=local, scopes=scopes)
             for _ in range(_TRIES):
@@ -220,7 +224,7 @@ def _drafts(
             fresh.append(commit)
         absent = {CommitId(lack.commit): lack for lack in each.absent}
         draft = _ReceivedEntry(each, tuple(fresh), absent)
-        here_again(context, [given.commit.id for given in draft.given])  # refuses a tombstone's
+        here_again(context, [given.commit.id for given in draft.versions])  # refuses a tombstone's
         _come_back(context, draft)
         drafts.append(draft)
     _check_made_from(context, drafts, local=local)
@@ -255,8 +259,8 @@ def _check_made_from(context: Context, drafts: Sequence[_ReceivedEntry], *, loca
     here; it comes back with its base. Else raises WeightsDropped.
     """
     fresh = {commit.id for draft in drafts for commit in draft.fresh}
-    coming = {given.commit.id for draft in drafts for given in draft.given}
-    made = [(d, given.commit) for d in drafts for given in d.given if given.given_up]
+    coming = {given.commit.id for draft in drafts for given in draft.versions}
+    made = [(d, given.commit) for d in drafts for given in d.versions if given.given_up]
     for draft, commit in made:  # bases come before what was trained from them
         for needed in commit.needs:
             is_here = needed not in fresh and availability.forgotten(context, needed) is None
@@ -281,7 +285,8 @@ def _take_records(
     for draft in drafts:
 
         def is_news(header: RecordHeader, draft: _ReceivedEntry = draft) -> bool:
-            return draft.is_new and not all(_is_here(graph, each) for each in header.members)
+            members = header.members  # not all are here already
+            return draft.is_new and not all(is_reached(graph, m.id, m.start) for m in members)
 
         draft.records.extend(_appended(packs, source, draft.sent.size, is_news))
         draft.regions = packs.cut()
@@ -314,15 +319,6 @@ def _appended(
         yield pack, at, header
 
 
-def _is_here(graph: Graph, member: Member) -> bool:
-    """Whether codings lead to what a member would bring."""
-    try:
-        graph.path(member.id, member.start)
-    except DamagedData:
-        return False
-    return True
-
-
 def _header(source: _Source, left: int) -> tuple[bytes, RecordHeader]:
     where = "what was sent"
     prefix = source.take(PREFIX_SIZE)
@@ -346,7 +342,6 @@ class _Source:
         self._part = memoryview(b"")
 
     def parts(self, size: int) -> Iterator[memoryview]:
-        """The next ``size`` bytes."""
         while size:
             if not len(self._part):
                 self._part = memoryview(self._more())
@@ -411,7 +406,7 @@ class _Publication:
             for draft in self._drafts:  # what is refused is refused before anything is published
                 self._entry(draft, self._commits)
             for draft in self._drafts:
-                if self._entry(draft, draft.own, hold=True) is not None:
+                if self._entry(draft, draft.own, remember=True) is not None:
                     yield partial(self._made, draft)
 
         return store.publish_all(makes)
@@ -423,7 +418,7 @@ class _Publication:
             return ProvenSlice()
         entries = [draft.entry(self._operation, store.now_ns()) for draft in fresh]
         with opened_ahead(self._context, entries) as view:
-            proven = prove(self._context, view, [draft.delivered for draft in fresh])
+            proven = prove(self._context, view, fresh)
         for draft in fresh:
             marks = {mark for commit in draft.fresh for mark in proven.marks.get(commit.id, ())}
             draft.marks = tuple(sorted(marks))
@@ -437,27 +432,27 @@ class _Publication:
         return entry
 
     def _entry(
-        self, draft: _ReceivedEntry, own: Collection[CommitId], *, hold: bool = False
+        self, draft: _ReceivedEntry, own: Collection[CommitId], *, remember: bool = False
     ) -> Entry | None:
         """What is recorded of a draft, under the journal's lock; None if nothing of it is new.
 
-        ``own``: versions that are there by then. ``hold``: what cannot be forgotten yet is
-        remembered. Raises what the receiver refuses.
+        ``own``: versions that are there by then. ``remember``: what cannot be forgotten yet.
+        Raises what the receiver refuses.
         """
         entry = draft.entry(self._operation, self._context.store.now_ns())
         news = draft.is_new
         check_news(self._scopes, (), adds=news)
         if draft.sent.truths is not None:
-            merged = self._merger.merge(draft.sent.truths, own)
-            targets = {d.target for d in merged.deployments}
-            targets |= {r.target for r in merged.retractions}
-            forgets = bool(merged.forgotten or merged.held)
+            merged, held = self._merger.merge(draft.sent.truths, entry, own)
+            targets = {made.target for made in merged.deployments}
+            targets |= {taken.target for taken in merged.retractions}
+            forgets = bool(held) or any(mark.named for mark in merged.forgotten)
             check_news(self._scopes, targets, adds=bool(merged.evidence), forgets=forgets)
             self._check_annotated({each.commit for each in merged.evidence})
-            if hold:
-                self._merger.hold(draft.sent.truths, merged)
-            entry, news = merged.into(entry), news or merged.is_news
-            self.held.update(dict.fromkeys(merged.held))
+            if remember:
+                hold(self._context, draft.sent.truths, held)
+            news, entry = news or merged is not entry, merged
+            self.held.update(dict.fromkeys(held))
         if draft is self._drafts[-1]:
             changes = ref_changes(self._context, self._moves, self._commits, local=self._local)
             entry, news = replace(entry, refs=tuple(changes)), news or bool(changes)
@@ -477,5 +472,5 @@ class _Publication:
 
 
 def _check_used(graph: Graph, used: Mapping[bytes, int]) -> None:
-    if not all(graph.recovers(id_, size) for id_, size in used.items()):
+    if not all(recovers(graph, id_, size) for id_, size in used.items()):
         raise ConcurrentRewrite("what was received builds on objects that were collected")

@@ -86,7 +86,6 @@ class Remote(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     @property
     def scheme(self) -> str:
-        """The kind of its door."""
         return scheme_of(self.url)
 
     @property

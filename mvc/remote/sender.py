@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 from heapq import heappop, heappush
 
 from msgspec import Struct
@@ -16,7 +16,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.remote.closure import NOTHING, ChosenRecords, Closure, Needed
 from mvc.remote.door import Place, Slice, Wanted
 from mvc.remote.live import LiveSending
-from mvc.remote.merging import TruthReader, held_back
+from mvc.remote.merging import Buried, TruthReader
 from mvc.remote.slices import HEADS, SLICE, Absent, Lack, Sent, encode_entries
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
@@ -37,7 +37,7 @@ def send(
     *,
     without: Container[CommitId] = frozenset(),
     most: int = SLICE,
-) -> Iterator[Slice]:
+) -> Generator[Slice]:
     """The slices that a receiver lacks, oldest first; at least one.
 
     ``without``: versions whose states do not leave. ``most``: bytes of records in a slice of
@@ -79,8 +79,8 @@ def _rest(snapshot: Snapshot, wanted: Wanted, sending: Sending | LiveSending) ->
     return replace(wanted, after=place, have=wanted.have | sending.gone)
 
 
-class _Version(Struct):
-    """A version that travels. ``given_up``: paths without weights; None: without its state."""
+class _Version(Struct, frozen=True):
+    """A version that travels; ``lack``: without what, if it is not whole."""
 
     commit: Commit
     lack: Absent | None = None
@@ -88,16 +88,6 @@ class _Version(Struct):
     @property
     def has_state(self) -> bool:
         return self.lack is None or self.lack.why == "dropped"
-
-
-class Incomplete(Struct, frozen=True):
-    """A version that travels without its state, or without weights; ``needs``: those of its
-    ``commit.needs`` whose states do not travel with it, and that the receiver lacks.
-    """
-
-    commit: Commit
-    absent: Absent
-    needs: tuple[CommitId, ...]
 
 
 class Sending:
@@ -109,7 +99,7 @@ class Sending:
         self, context: Context, wanted: Wanted, without: Container[CommitId] = frozenset()
     ) -> None:
         self._context, self._wanted, self._without = context, wanted, without
-        self._buried = wanted.without | held_back(context)
+        self._buried = Buried(context, wanted.without)
         self.reached: Place | None = None
         self.gone: set[CommitId] = set()
         self._snapshot = context.fresh()
@@ -125,7 +115,7 @@ class Sending:
         self._held = Ancestors(self._snapshot, self._have)
         self._truths = TruthReader(self._snapshot, reports=wanted.reports)
         self._states = self._with_states()
-        self._closure = Closure(context, self._is_held, self._is_banned, wanted.objects)
+        self._closure = Closure(context, self._is_held, self._buried.hold, wanted.objects)
         self._features = read_features(context.store.fs, context.store.folder) - {"compacted"}
 
     # -- which versions ------------------------------------------------------------------
@@ -201,25 +191,19 @@ class Sending:
     def _is_held(self, recorded: Recorded) -> bool:
         """Whether the receiver has, as far as known, what an entry published first."""
         published = recorded.entry.commits
-        if any(commit.id in self._new for commit in published) or self._is_banned(recorded):
+        if any(commit.id in self._new for commit in published) or self._buried.hold(recorded):
             return False
         if recorded.offset < self._start.offset and not self._wanted.versions:
             return True
         return any(commit.id in self._held for commit in published)
 
-    def _is_banned(self, recorded: Recorded) -> bool:
-        """Whether an entry's versions were all forgotten by name."""
-        published = recorded.entry.commits
-        return bool(published) and all(self._mark(commit.id) == "name" for commit in published)
-
     # -- which states --------------------------------------------------------------------
 
     def _mark(self, id_: CommitId) -> Lack | None:
         """Why the state of a version is not here, or must not go; None if it is and may."""
-        mark = availability.forgotten(self._context, id_)
-        if id_ in self._buried or (mark is not None and mark.named):
+        if id_ in self._buried:
             return "name"
-        return None if mark is None else "rule"
+        return None if availability.forgotten(self._context, id_) is None else "rule"
 
     def _with_states(self) -> Container[CommitId]:
         """The new versions whose states are wanted; those without weights count what they need."""
@@ -264,20 +248,22 @@ class Sending:
         """The versions that travel, in no order."""
         return (commits.get(self._context, id_) for id_ in self._new)
 
-    def lacks(self) -> list[Incomplete]:
-        """The versions that travel without something, in no order."""
+    def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:
+        """The versions that travel without something, in no order.
+
+        With what it is, and those of ``commit.needs`` whose states do not travel with it, and that
+        the receiver lacks.
+        """
         snapshot = self._snapshot
         marked = {each.commit for r in snapshot.forgetting() for each in r.entry.forgotten}
         marked |= {mark.commit for _, mark in snapshot.weights()}
-        found = []
         for id_ in marked & self._new.keys():
             version = self._version(commits.get(self._context, id_))
             if version.lack is not None:
                 needs = (n for n in version.commit.needs if n in self._new)
                 known = (commits.get(self._context, n) for n in needs)
-                absent = (commit.id for commit in known if not self._version(commit).has_state)
-                found.append(Incomplete(version.commit, version.lack, tuple(absent)))
-        return found
+                absent = [commit.id for commit in known if not self._version(commit).has_state]
+                yield version.commit, version.lack, absent
 
     # -- slices --------------------------------------------------------------------------
 
@@ -323,21 +309,15 @@ class Sending:
             for commit in recorded.entry.commits
             if self._new.get(commit.id) == recorded.offset
         ]
-        among = None if not self._wanted.versions else _Known(self._new, self._held)
-        truths = self._truths.of(recorded, among)
+        truths = self._truths.of(recorded, self._is_there if self._wanted.versions else None)
         if not versions and truths is None:
             return None, NOTHING
-        chosen = self._records(recorded, versions)
-        return (
-            Sent(
-                tuple(version.commit.encoded for version in versions),
-                chosen.size,
-                tuple(version.lack for version in versions if version.lack is not None),
-                shapes=chosen.shapes,
-                truths=truths,
-            ),
-            chosen,
-        )
+        encoded = tuple(version.commit.encoded for version in versions)
+        return self._with_records(recorded, versions, Sent(encoded, truths=truths))
+
+    def _is_there(self, id_: CommitId) -> bool:
+        """Whether the receiver has a version, or gets it."""
+        return id_ in self._new or id_ in self._held
 
     def _wanted_again(self) -> list[tuple[Recorded, Commit]]:
         """The versions whose states go later, oldest first, with what they are made from."""
@@ -351,16 +331,14 @@ class Sending:
     def _again(self, recorded: Recorded, commit: Commit) -> tuple[Sent, ChosenRecords]:
         """The state of a version that the receiver has without it."""
         version = _Version(commit, self._given_up(commit.id))
-        chosen = self._records(recorded, [version])
-        return (
-            Sent(
-                size=chosen.size,
-                again=(bytes(commit.id),),
-                absent=() if version.lack is None else (version.lack,),
-                shapes=chosen.shapes,
-            ),
-            chosen,
-        )
+        return self._with_records(recorded, [version], Sent(again=(bytes(commit.id),)))
+
+    def _with_records(
+        self, recorded: Recorded, versions: Sequence[_Version], sent: Sent
+    ) -> tuple[Sent, ChosenRecords]:
+        chosen = self._records(recorded, versions)
+        lacks = tuple(version.lack for version in versions if version.lack is not None)
+        return replace(sent, size=chosen.size, absent=lacks, shapes=chosen.shapes), chosen
 
     def _records(self, recorded: Recorded, versions: Sequence[_Version]) -> ChosenRecords:
         found: set[ManifestId] = set()
@@ -377,19 +355,7 @@ class Sending:
         return self._closure.choose(recorded, Needed(frozenset(found), blobs))
 
 
-class _Known(Container[CommitId]):
-    """The versions that the receiver has or gets."""
-
-    def __init__(self, new: Container[CommitId], held: Ancestors) -> None:
-        self._new, self._held = new, held
-
-    def __contains__(self, id_: object) -> bool:
-        return id_ in self._new or (isinstance(id_, CommitId) and id_ in self._held)
-
-
 class _Gathered:
-    """A slice in the making."""
-
     def __init__(self) -> None:
         self.place: Place | None = None
         self.sent: list[Sent] = []

@@ -13,9 +13,10 @@ from typing import Annotated, Literal
 import msgspec
 from blake3 import blake3
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from mvc.errors import DamagedData
-from mvc.ids import DIGEST_SIZE, CommitId
+from mvc.ids import DIGEST_SIZE
 from mvc.limits import MAX_DIMENSIONS, MAX_ENTRY, MAX_NAME_BYTES, MIB
 from mvc.model.tensor import TensorSpec
 from mvc.remote.door import Move, Place, Slice
@@ -80,9 +81,7 @@ class Sent(Struct, frozen=True, omit_defaults=True):
 
 
 class _Wire(Struct, array_like=True):
-    """What a slice says beside its entries."""
-
-    moves: tuple[tuple[str, bytes | None, bytes | None, bool], ...] = ()
+    moves: tuple[Move, ...] = ()
     place: tuple[int, bytes, int] | None = None
     features: frozenset[str] = frozenset()
 
@@ -90,13 +89,22 @@ class _Wire(Struct, array_like=True):
 _entries: msgspec.msgpack.Decoder[tuple[Sent, ...]] = msgspec.msgpack.Decoder(
     Annotated[tuple[Sent, ...], Meta(max_length=_MOST)]
 )
-_wire = msgspec.msgpack.Decoder(_Wire)
-_encode = msgspec.msgpack.Encoder().encode
+
+
+def decode_id(kind: type, value: object) -> object:
+    """The hook of a decoder for ids."""
+    if not isinstance(value, bytes):
+        raise TypeError("an id is bytes")
+    return kind(value)
+
+
+_wire = msgspec.msgpack.Decoder(_Wire, dec_hook=decode_id)
+encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
 
 
 def encode_entries(entries: Sequence[Sent]) -> bytes:
     """The head of a slice."""
-    return _encode(entries)
+    return encode(entries)
 
 
 def decode_entries(head: bytes) -> tuple[Sent, ...]:
@@ -109,27 +117,14 @@ def decode_entries(head: bytes) -> tuple[Sent, ...]:
 
 def write(given: Slice) -> Iterator[Bytes]:
     """A slice as bytes, in parts."""
-    moves = tuple((m.name, _plain(m.old), _plain(m.new), m.force) for m in given.moves)
-    place = (
-        None
-        if given.place is None
-        else (
-            given.place.sequence,
-            given.place.chain,
-            given.place.seen,
-        )
-    )
-    tail = _encode(_Wire(moves, place, given.features))
+    place = None if given.place is None else astuple(given.place)
+    tail = encode(_Wire(given.moves, place, given.features))
     hasher = blake3()
     start = _PREFIX.pack(_MAGIC, len(given.head), len(tail), given.size)
     for part in _counted((start, given.head, tail), given):
         hasher.update(part)
         yield part
     yield hasher.digest()
-
-
-def _plain(id_: bytes | None) -> bytes | None:
-    return None if id_ is None else bytes(id_)
 
 
 def _counted(first: Iterable[Bytes], given: Slice) -> Iterator[Bytes]:
@@ -168,14 +163,13 @@ def read(source: Callable[[int], Bytes]) -> Slice | None:
     ``source(n)`` returns up to n bytes, none at the end. The slice's records must be read to their
     end before the next slice is; the last part raises DamagedData if a byte was another.
     """
-    start = _exactly(source, _PREFIX.size, ends=True)
+    start = exactly(source, _PREFIX.size, _cut, ends=True)
     if not start:
         return None
     head_size, tail_size, size = _sizes(start)
-    head, tail = _exactly(source, head_size), _exactly(source, tail_size)
+    head, tail = exactly(source, head_size, _cut), exactly(source, tail_size, _cut)
     try:
         said = _wire.decode(tail)
-        moves = tuple(_move(*each) for each in said.moves)
         place = None if said.place is None else Place(*said.place)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DamagedData("the end of a slice is not in the form that it has") from error
@@ -183,15 +177,7 @@ def read(source: Callable[[int], Bytes]) -> Slice | None:
     hasher.update(head)
     hasher.update(tail)
     records = _records(source, size, hasher)
-    return Slice(head, size, records, moves, place=place, features=said.features)
-
-
-def _move(name: str, old: bytes | None, new: bytes | None, force: bool) -> Move:
-    return Move(name, _commit(old), _commit(new), force)
-
-
-def _commit(id_: bytes | None) -> CommitId | None:
-    return None if id_ is None else CommitId(id_)
+    return Slice(head, size, records, said.moves, place=place, features=said.features)
 
 
 def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Iterator[Bytes]:
@@ -203,19 +189,24 @@ def _records(source: Callable[[int], Bytes], size: int, hasher: blake3) -> Itera
         hasher.update(part)
         left -= len(part)
         yield part
-    if _exactly(source, DIGEST_SIZE) != hasher.digest():
+    if exactly(source, DIGEST_SIZE, _cut) != hasher.digest():
         raise DamagedData("a slice does not match its checksum", hint="send it again")
 
 
-def _exactly(source: Callable[[int], Bytes], size: int, *, ends: bool = False) -> bytes:
-    """``size`` bytes; with ``ends`` also none, where the stream ends before the first."""
+def exactly(
+    source: Callable[[int], Bytes], size: int, cut: Callable[[], Exception], *, ends: bool = False
+) -> bytes:
+    """``size`` bytes; with ``ends`` also none, where the stream ends before the first.
+
+    Raises what ``cut`` makes where it ends before the last.
+    """
     parts, left = list[Bytes](), size
     while left:
         part = source(min(left, _PART))
         if not len(part):
             if ends and left == size:
                 return b""
-            raise _cut()
+            raise cut()
         parts.append(part)
         left -= len(part)
     return b"".join(parts)

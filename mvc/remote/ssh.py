@@ -13,7 +13,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -146,9 +146,10 @@ class _Calls:
         self.last = _Call(self._command)
         return self.last
 
-    def dial(self) -> _Call:
+    def dial(self) -> tuple[socket.socket, Callable[[], None]]:
         ahead, self._ahead = self._ahead, None
-        return ahead or self._made()
+        call = ahead or self._made()
+        return call.socket, call.end
 
     def close(self) -> None:
         if self._ahead is not None:
@@ -202,7 +203,6 @@ def _no_ssh(program: str, error: BaseException) -> MvcError:
 
 
 def _explained(url: str, address: Address, code: int | None, said: Sequence[str]) -> MvcError:
-    """What an ssh that ended means."""
     all_said = "\n".join(said).lower()
     last = said[-1] if said else "the connection broke off"
     program = printable(address.program)

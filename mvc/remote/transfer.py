@@ -57,7 +57,6 @@ class Transferred(Struct, frozen=True):
 
     @property
     def is_news(self) -> bool:
-        """Whether anything was new."""
         return bool(self.updates or self.operations)
 
 
@@ -90,7 +89,6 @@ class Tally:
                 self._progress(self.bytes, 0, self.remote)
 
     def total(self, updates: Iterable[RefUpdate] = ()) -> Transferred:
-        """What passed up to now."""
         return Transferred(
             self.remote, tuple(updates), len(self.versions), self.operations, bytes=self.bytes,
             targets=tuple(sorted(self.targets)), held=tuple(self.held),

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager
+from functools import lru_cache, partial
+from typing import Protocol
 
 import numpy as np
 from blake3 import blake3
@@ -57,6 +59,15 @@ class Missing(Exception):
         self.ids = tuple(ids)
 
 
+def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
+    """Whether codings lead to a piece."""
+    try:
+        graph.path(id_, start)
+    except DamagedData:
+        return False
+    return True
+
+
 @contextmanager
 def opened_ahead(context: Context, entries: Sequence[Entry]) -> Iterator[Snapshot]:
     """The repository as it is once these entries are published."""
@@ -83,12 +94,15 @@ class Given(Struct, frozen=True):
     given_up: frozenset[str] = frozenset()
 
 
-class Delivered(Struct, frozen=True):
+class Delivered(Protocol):
     """What came of one entry: records, versions with states, specs of objects of no version."""
 
-    records: Sequence[Placed]
-    versions: Sequence[Given]
-    shapes: Mapping[bytes, TensorSpec]
+    records: list[Placed]
+
+    @property
+    def versions(self) -> Sequence[Given]: ...
+    @property
+    def shapes(self) -> Mapping[bytes, TensorSpec]: ...
 
 
 class ProvenSlice(Struct, frozen=True):
@@ -136,7 +150,9 @@ class _Proof:
         self._proven: set[bytes] = set()
         self._used: dict[bytes, int] = {}
         self._large: dict[bytes, _Object] = {}
-        self._loaded: OrderedDict[bytes, Manifest] = OrderedDict()
+        self._load = lru_cache(_LOADED)(
+            partial(_load, self._made, self._stream)
+        )  # each is compared with its parent
         self._held: OrderedDict[tuple[bytes, int], memoryview] = OrderedDict()
         self._held_bytes = 0
 
@@ -173,18 +189,11 @@ class _Proof:
 
     def _is_there(self, id_: bytes, start: int) -> bool:
         """Whether codings lead to a piece; if not, it is noted as missing."""
-        if not self._leads_to(id_, start):
+        if not is_reached(self._graph, id_, start):
             self._miss(id_)
             return False
         if id_ not in self._received:
             self._used.setdefault(id_, 1)
-        return True
-
-    def _leads_to(self, id_: bytes, start: int) -> bool:
-        try:
-            self._graph.path(id_, start)
-        except DamagedData:
-            return False
         return True
 
     def _look_for_bases(self, records: Sequence[Placed]) -> None:
@@ -245,7 +254,7 @@ class _Proof:
         if placed is None or self._view.forgotten(id_) is not None:
             return None
         manifest = placed[1].manifest
-        return self._load(manifest) if self._leads_to(manifest, 0) else None
+        return self._load(manifest) if is_reached(self._graph, manifest, 0) else None
 
     def _objects_of(self, id_: CommitId) -> dict[bytes, TensorSpec]:
         """The objects that a version has, which are here; none if its state is not."""
@@ -265,19 +274,6 @@ class _Proof:
         )
         ids = {bytes(entry.state_id)[:8] for entry in new} - {bytes(manifest.root)[:8]}
         return tuple(sorted(ids))
-
-    def _load(self, id_: ManifestId) -> Manifest:
-        """A manifest; the last few stay, because each version is compared with its parent."""
-        found = self._loaded.pop(id_, None)
-        if found is None:
-            made = self._made.get(id_)
-            data = b"" if made is None else bytes(made)
-            sound = made is not None and Manifest.id_of(data) == id_
-            found = Manifest.decode(data) if sound else self._stream.load(id_)
-        self._loaded[id_] = found
-        if len(self._loaded) > _LOADED:
-            self._loaded.popitem(last=False)
-        return found
 
     # -- codings -------------------------------------------------------------------------
 
@@ -342,8 +338,8 @@ class _Proof:
     ) -> bytes:
         """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
         if not done:
-            origin = self._origin(path, step.member.start)
-            self._recovery.walk(path, out, origin, parallel=parallel)
+            held = _At(self._held, self._made, step.member.start)
+            self._recovery.walk(path, out, held, parallel=parallel)
         return self._hashed(step.member, out, parallel=parallel)
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
@@ -442,6 +438,12 @@ class _Proof:
         self._views.update(found)
 
 
+def _load(made: Mapping[bytes, memoryview], stream: ManifestStream, id_: ManifestId) -> Manifest:
+    data = bytes(made.get(id_, b""))
+    is_sound = id_ in made and Manifest.id_of(data) == id_
+    return Manifest.decode(data) if is_sound else stream.load(id_)
+
+
 class _At(Struct, frozen=True):
     """The objects of which the piece at ``start`` is in memory."""
 
@@ -451,6 +453,10 @@ class _At(Struct, frozen=True):
 
     def __contains__(self, id_: object) -> bool:
         return (id_, self.start) in self.held or id_ in self.made
+
+    def __getitem__(self, id_: bytes) -> memoryview:
+        held = self.held.get((id_, self.start))
+        return self.made[id_][self.start : self.start + PIECE] if held is None else held
 
 
 def _is_makeable(given: Given, manifest: Manifest) -> bool:

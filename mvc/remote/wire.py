@@ -12,12 +12,14 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from mvc import errors
 from mvc.errors import MvcError, RemoteRefused
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.names import printable
+from mvc.remote import slices
 from mvc.remote.door import Place, Received, RemoteHead, Wanted
 
 CONTENT = "application/x-mvc"
@@ -52,7 +54,7 @@ class _Head(Struct, array_like=True):
     identity: bytes
     place: Place
     features: frozenset[str]
-    refs: dict[str, tuple[bytes | None, str | None]]
+    refs: dict[str, tuple[CommitId | None, str | None]]
     time_ns: int
     bare: bool
     scopes: tuple[str, ...]
@@ -60,26 +62,23 @@ class _Head(Struct, array_like=True):
 
 
 class _SentError(Struct, array_like=True):
-    """An error as it travels."""
-
     kind: str
     message: str
     hint: str | None = None
 
 
-def _id(kind: type, value: object) -> object:
-    if not isinstance(value, bytes):
-        raise TypeError("an id is bytes")
-    return kind(value)
+def encode(message: RemoteHead | Wanted | Received) -> bytes:
+    """A message as it travels."""
+    if isinstance(message, RemoteHead):
+        refs = {n: (None, v) if isinstance(v, str) else (v, None) for n, v in message.refs.items()}
+        return slices.encode(_Head(**asdict(message) | {"refs": refs}))
+    return slices.encode(message)
 
 
-_encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode
-
-
-def _decode(kind: type[_M], data: bytes) -> _M:
+def decode(kind: type[_M], data: bytes) -> _M:
     """Raises RemoteRefused for what is no message of this kind."""
     try:
-        return msgspec.msgpack.decode(data, type=kind, dec_hook=_id)
+        return msgspec.msgpack.decode(data, type=kind, dec_hook=slices.decode_id)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise RemoteRefused(
             "the other end says what this mvc does not understand",
@@ -87,40 +86,11 @@ def _decode(kind: type[_M], data: bytes) -> _M:
         ) from error
 
 
-def encode_head(head: RemoteHead) -> bytes:
-    """A head as it travels."""
-    refs: dict[str, tuple[bytes | None, str | None]] = {
-        n: (None, v) if isinstance(v, str) else (v, None) for n, v in head.refs.items()
-    }
-    return _encode(
-        _Head(
-            head.identity, head.place, head.features, refs,
-            time_ns=head.time_ns, bare=head.bare, scopes=head.scopes, unnamed=head.unnamed,
-        )
-    )  # fmt: skip
-
-
 def decode_head(data: bytes) -> RemoteHead:
     """Raises RemoteRefused."""
-    said = _decode(_Head, data)
-    try:
-        refs = {n: CommitId(v[0]) if v[0] is not None else v[1] for n, v in said.refs.items()}
-    except ValueError as error:
-        raise RemoteRefused("the other end names what is no version") from error
-    return RemoteHead(
-        said.identity, said.place, said.features, refs,
-        time_ns=said.time_ns, bare=said.bare, scopes=said.scopes, unnamed=said.unnamed,
-    )  # fmt: skip
-
-
-def encode_wanted(wanted: Wanted) -> bytes:
-    """What a receiver asks for, as it travels."""
-    return _encode(wanted)
-
-
-def decode_wanted(data: bytes) -> Wanted:
-    """Raises RemoteRefused."""
-    return _decode(Wanted, data)
+    said = decode(_Head, data)
+    refs = {n: name if id_ is None else id_ for n, (id_, name) in said.refs.items()}
+    return RemoteHead(**asdict(said) | {"refs": refs})
 
 
 def decode_mark(data: bytes) -> str:
@@ -130,20 +100,10 @@ def decode_mark(data: bytes) -> str:
     return data.decode()
 
 
-def encode_received(received: Received) -> bytes:
-    """What became of a slice, as it travels."""
-    return _encode(received)
-
-
-def decode_received(data: bytes) -> Received:
-    """Raises RemoteRefused."""
-    return _decode(Received, data)
-
-
 def encode_error(error: MvcError) -> bytes:
     """An error as it travels."""
     hint = None if error.hint is None else error.hint[:_LONGEST_TEXT]
-    return _encode(_SentError(error.kind, error.message[:_LONGEST_TEXT], hint))
+    return slices.encode(_SentError(error.kind, error.message[:_LONGEST_TEXT], hint))
 
 
 _KINDS: dict[str, type[MvcError]] = {
@@ -155,7 +115,7 @@ _KINDS: dict[str, type[MvcError]] = {
 
 def decode_error(data: bytes) -> MvcError:
     """The error that the other end had; RemoteRefused for one of a kind that is not known here."""
-    said = _decode(_SentError, data)
+    said = decode(_SentError, data)
     kind = _KINDS.get(said.kind, RemoteRefused)
     hint = None if said.hint is None else printable(said.hint[:_LONGEST_TEXT])
     return kind(f"remote: {printable(said.message[:_LONGEST_TEXT])}", hint=hint)
@@ -173,17 +133,17 @@ def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
     the error that a frame holds.
     """
     while True:
-        kind, left = _FRAME.unpack(_exactly(read, _FRAME.size))
+        kind, left = _FRAME.unpack(slices.exactly(read, _FRAME.size, _broken))
         if kind == END:
             return
         if kind == DATA:
             while left:
                 if not (part := read(min(left, MIB))):
-                    raise Broken("the connection broke off")
+                    raise _broken()
                 left -= len(part)
                 yield kind, part
         elif kind in (ANSWER, ERROR) and left <= MAX_MESSAGE:
-            payload = _exactly(read, left)
+            payload = slices.exactly(read, left, _broken)
             if kind == ERROR:
                 raise decode_error(payload)
             yield kind, payload
@@ -191,11 +151,5 @@ def read_frames(read: Callable[[int], bytes]) -> Iterator[tuple[bytes, bytes]]:
             raise RemoteRefused("the other end says what is no frame of this protocol")
 
 
-def _exactly(read: Callable[[int], bytes], size: int) -> bytes:
-    parts = []
-    while size:
-        if not (part := read(size)):
-            raise Broken("the connection broke off")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+def _broken() -> Broken:
+    return Broken("the connection broke off")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
+from mvc.adapters.optimizers.trainings import Trainings
 from mvc.errors import DamagedData, WrongUsage
 from mvc.io.process import host_name, user_name
 from mvc.model.names import check_author, printable
@@ -28,7 +29,7 @@ class Context(Struct):
     ``finished_head``: whether HEAD was moved to complete one.
     ``given_up``: the files of such checkouts that were left as they are.
     ``left_alone``: temporary files that their plans name and no checkout wrote.
-    ``caches``: the states that were committed last.
+    ``caches``: the states that were committed last; ``trainings``: what they are states of.
     """
 
     store: Store
@@ -39,6 +40,7 @@ class Context(Struct):
     given_up: tuple[Path, ...] = ()
     left_alone: tuple[Path, ...] = ()
     caches: BaseCaches = field(default_factory=BaseCaches)
+    trainings: Trainings = field(default_factory=Trainings)
 
     @property
     def author(self) -> str:

@@ -40,11 +40,11 @@ from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Door, Wanted
+from mvc.remote.door import Door, Received, Wanted
 from mvc.remote.merging import Truths
 from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
-from mvc.server.gathering import SECONDS, Gathering, check_scopes
+from mvc.server.gathering import SECONDS, Gathering
 from mvc.server.places import Places, PlacesTaken
 from mvc.server.repositories import Repositories, Served
 from mvc.server.uploads import InUse, Upload
@@ -61,9 +61,9 @@ READERS = 256
 UPLOADS = 64
 """Requests that bring parts of slices, at once."""
 WAITING = 4096
-"""Requests that wait for news."""
+"""Requests that wait for what is live next."""
 WATCHES = 256
-"""Repositories, and targets in them, of whose news somebody waits."""
+"""Targets of repositories at which somebody waits."""
 LONGEST_HEAD = 32 << 10
 """Bytes of a request before its body."""
 _POLL = 0.5
@@ -83,11 +83,11 @@ class Application:
     def __init__(
         self, repositories: Repositories, gate: Gate, *,
         log: Log | None = None, stopping: Callable[[], bool] = lambda: False,
-        clock: Clock | None = None, poll: float = _POLL, gather: float = SECONDS,
+        gather: float = SECONDS,
     ) -> None:  # fmt: skip
         self._repositories, self._gate = repositories, gate
         self._log, self._stopping = log, stopping
-        self._clock, self._poll = clock or Clock(), poll
+        self._clock = Clock()
         self._proofs = 0
         self._sends, self._uploads, self._waits = map(Places, (SENDS, UPLOADS, WAITING))
         self._watched, self._readers = map(Places, (WATCHES, READERS))
@@ -115,7 +115,6 @@ class Application:
         )
 
     def close(self) -> None:
-        """Ends its threads and closes the repositories."""
         self._short.shutdown()
         self._long.shutdown()
         self._proving.shutdown()
@@ -166,7 +165,6 @@ class Application:
         return answer
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
-        """What is no part of the protocol."""
         status = error.status_code if isinstance(error, HTTPException) else 500
         host = printable(request.client.host) if request.client else ""
         self._say(f"{host or '-'} - {printable(request.method)} - - {status} 0ms")
@@ -183,50 +181,33 @@ class Application:
             raise Denied(404, error) from error
 
     async def _run(self, function: Callable[..., _T], *given: object) -> _T:
-        """Runs what is done soon in a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._short, partial(function, *given))
 
     # -- head ----------------------------------------------------------------------------
 
-    async def _head(self, request: Request, served: Served, caller: Caller) -> Response:
-        after = request.query_params.get("after")
+    async def _head(self, _: Request, served: Served, caller: Caller) -> Response:
         head = await self._run(served.head)
-        if after is not None and head.place.chain.hex() == after:
-            head = await self._news(
-                (served.name, ""), served.journal, served.head,
-                is_new=lambda head: head.place.chain.hex() != after,
-                seconds=_seconds(request), caller=caller,
-            )  # fmt: skip
-        tag = f'"{head.place.chain.hex()}"'
-        if after == head.place.chain.hex() or request.headers.get("If-None-Match") == tag:
-            return Response(status_code=304, headers={"ETag": tag})
-        said = wire.encode_head(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
-        return Response(said, media_type=wire.CONTENT, headers={"ETag": tag})
+        said = wire.encode(replace(head, scopes=caller.scopes, time_ns=self._clock.now_ns()))
+        return Response(said, media_type=wire.CONTENT)
 
     async def _live(self, request: Request, served: Served, caller: Caller) -> Response:
         """A mark of what is live on a target: what else is recorded wakes nobody who waits."""
         scopes.require(caller.scopes, "read")
         target, known = request.query_params.get("target", ""), request.query_params.get("mark")
-        look = partial(served.live, target)
-        mark = await self._run(look)
+        mark = await self._run(served.live, target)
         if mark == known:
-            mark = await self._news(
-                (served.name, target), look, look,
-                is_new=lambda mark: mark != known, seconds=_seconds(request), caller=caller,
-            )  # fmt: skip
+            deadline = time.monotonic() + _seconds(request)
+            mark = await self._other_mark(served, target, mark, deadline=deadline, caller=caller)
         if mark == known:
             return Response(status_code=304)
         return Response(mark, media_type=wire.CONTENT)
 
-    async def _news(
-        self, key: tuple[str, str], watched: Callable[[], object], look: Callable[[], _T],
-        *, is_new: Callable[[_T], bool], seconds: float, caller: Caller,
-    ) -> _T:  # fmt: skip
-        """What ``look`` returns once it is new, or after so many seconds.
-
-        ``watched``, of which one is called for all with this ``key``, then returns something else.
-        """
+    async def _other_mark(
+        self, served: Served, target: str, known: str, *, deadline: float, caller: Caller
+    ) -> str:
+        """The mark once it is another one; at the deadline the same. One looks for all who wait."""
+        key = served.name, target
         with ExitStack() as held:
             held.callback(self._waits.take(caller))
             watch = self._watches.get(key)
@@ -234,31 +215,28 @@ class Application:
                 watch = self._watches[key] = _Watch(self._watched.take(caller))
             watch.waiting += 1
             held.callback(watch.leave)
-            deadline = time.monotonic() + seconds
             if watch.task is None:
-                watch.task = asyncio.create_task(self._watch(key, watch, watched))
+                watch.task = asyncio.create_task(self._watch(key, watch, served))
             while True:
                 changed = watch.changed
-                found = await self._run(look)  # it may have changed before anybody watched
+                mark = await self._run(served.live, target)  # before anybody watched
                 left = deadline - time.monotonic()
-                if is_new(found) or left <= 0 or self._stopping():
-                    return found
+                if mark != known or left <= 0 or self._stopping():
+                    return mark
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
 
-    async def _watch(
-        self, key: tuple[str, str], watch: _Watch, watched: Callable[[], object]
-    ) -> None:
+    async def _watch(self, key: tuple[str, str], watch: _Watch, served: Served) -> None:
         """Looks for all who wait, as long as somebody does."""
-        seen: object = None
+        seen = None
         try:
             while watch.waiting and not self._stopping():
                 with suppress(MvcError):
-                    if (now := await self._run(watched)) != seen:
+                    if (now := await self._run(served.live, key[1])) != seen:
                         seen = now
                         watch.wake()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(watch.hint.wait(), self._poll)
+                    await asyncio.wait_for(watch.hint.wait(), _POLL)
                 watch.hint.clear()
         finally:
             del self._watches[key]
@@ -272,7 +250,7 @@ class Application:
         skip = _number(request.query_params.get("skip"))
         check = request.query_params.get("check", "")
         # Whoever asks slowly holds no place of those who are answered.
-        wanted = wire.decode_wanted(await _body(request, wire.MAX_MESSAGE))
+        wanted = wire.decode(Wanted, await _body(request))
         given = _given(served, wanted, skip, check)
         if not wanted.live:
             leave = self._sends.take(caller)
@@ -376,27 +354,17 @@ class Application:
         if request.method == "GET":
             size = await self._run(upload.settled_size)
             return Response(str(size), media_type=wire.CONTENT)
-        try:
-            leave = self._uploads.take(caller)
-        except PlacesTaken:
-            await _drained(request)
-            raise
-        try:
-            await self._run(served.uploads.clear)
+        with ExitStack() as held, ExitStack() as locked:
             try:
-                lock = await self._run(upload.lock)
-            except InUse:
+                held.callback(self._uploads.take(caller))
+                await self._run(served.uploads.clear)
+                locked.callback((await self._run(upload.lock)).release)
+            except (PlacesTaken, InUse):
                 await _drained(request)
                 raise
-            try:
-                response = await self._received(request, served, upload, caller)
-            except BaseException:
-                lock.release()
-                raise
-        finally:
-            leave()
-        response.ended.append(lock.release)
-        return response
+            response = await self._received(request, served, upload, caller)
+            response.ended.append(locked.pop_all().close)
+            return response
 
     async def _received(
         self, request: Request, served: Served, upload: Upload, caller: Caller
@@ -405,7 +373,7 @@ class Application:
         answer = await self._run(upload.answer)
         if answer is not None:  # it was given before, and got lost
             await _drained(request)
-            return _Frames(_row(wire.frame(wire.ANSWER, wire.encode_received(answer))))
+            return _Frames(_row(_answered(answer)))
         await self._take(request, served, upload, at)
         if not last:
             return _Frames(_row(wire.frame(wire.END)))
@@ -423,7 +391,7 @@ class Application:
                 upload.delete()
                 raise
             upload.delete()
-            return wire.frame(wire.ANSWER, wire.encode_received(received))
+            return _answered(received)
 
         def ended() -> None:
             self._proofs -= 1
@@ -437,7 +405,8 @@ class Application:
         self, served: Served, upload: Upload, caller: Caller, reports: Sequence[Truths]
     ) -> _Frames:
         """Gathers what nodes report with what others do; who got no answer sends it again."""
-        check_scopes(caller.scopes, reports)
+        for each in reports:
+            scopes.check_news(caller.scopes, each.targets)
         gathering = self._gatherings.setdefault(served.name, Gathering(self._gather))
         if gathering.is_full:
             raise PlacesTaken
@@ -453,7 +422,7 @@ class Application:
         async def answer() -> AsyncGenerator[bytes, None]:
             async for row in _patiently(partial(asyncio.wait, {given})):
                 yield row
-            yield wire.frame(wire.ANSWER, wire.encode_received(await given))
+            yield _answered(await given)
 
         return _Frames(answer())
 
@@ -498,7 +467,7 @@ class Application:
 
 
 class _Watch:
-    """Those who wait for news of one repository, or target. ``hint``: there may be some.
+    """Those who wait for another version on one target. ``hint``: there may be one.
 
     ``ended`` is called once nobody watches any more.
     """
@@ -511,11 +480,9 @@ class _Watch:
         self.hint = asyncio.Event()
 
     def leave(self) -> None:
-        """One who has waited goes."""
         self.waiting -= 1
 
     def wake(self) -> None:
-        """Has all who wait look again."""
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -554,7 +521,6 @@ class _Frames(Response):
                     await result
 
     async def _sent(self, send: Send, gone: asyncio.Future[Message]) -> str:
-        """How it ended."""
         try:
             async for row in self._rows:
                 if gone.done():
@@ -587,6 +553,10 @@ async def _patiently(wait: Callable[[], Awaitable[object]]) -> AsyncGenerator[by
                 return
         except TimeoutError:
             yield wire.frame(wire.DATA)
+
+
+def _answered(received: Received) -> bytes:
+    return wire.frame(wire.ANSWER, wire.encode(received))
 
 
 async def _row(row: bytes) -> AsyncGenerator[bytes, None]:
@@ -655,8 +625,8 @@ async def _chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def _body(request: Request, limit: int) -> bytes:
-    return b"".join([chunk async for chunk in _chunks(request, limit)])
+async def _body(request: Request) -> bytes:
+    return b"".join([chunk async for chunk in _chunks(request, wire.MAX_MESSAGE)])
 
 
 async def _drained(request: Request) -> None:

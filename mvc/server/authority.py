@@ -47,7 +47,6 @@ class Account:
             raise RemoteRefused("no scope of this command is for its repository")
 
     def caller(self, authorization: str | None, repository: str) -> Caller:  # noqa: ARG002
-        """That account."""
         return Caller("-", self._scopes)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from mvc.errors import MvcError
-from mvc.remote import scopes
 from mvc.remote.door import Door, Received, Slice
 from mvc.remote.merging import SentDeployment, Truths, arrived
 from mvc.remote.slices import Sent, encode_entries
@@ -68,12 +67,6 @@ class Gathering:
         await asyncio.sleep(self._seconds)
         self._round, gathered, self._waiting = None, self._waiting, []
         await publish(lambda door: _publish(door, gathered))
-
-
-def check_scopes(held: tuple[str, ...], truths: Sequence[Truths]) -> None:
-    """Raises RemoteRefused for a target on which its sender may not report."""
-    for each in truths:
-        scopes.check_news(held, each.targets)
 
 
 def _publish(door: Door, gathered: Sequence[_Waiting]) -> None:

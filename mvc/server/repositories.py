@@ -7,6 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,7 @@ class Served:
         self._lock = threading.Lock()
         self._head: tuple[FileIdentity | None, RemoteHead] | None = None
         self._promised: dict[str, int] = {}
-        self._marks: OrderedDict[str, LiveMark] = OrderedDict()
+        self._mark = lru_cache(_MARKS)(partial(_mark, self._context))
 
     def is_in_place(self) -> bool:
         """Whether its folder is still the one that was opened."""
@@ -83,16 +84,8 @@ class Served:
 
     def live(self, target: str) -> str:
         """The mark of what is live on a target. Raises InvalidName."""
-        from mvc.remote.live import LiveMark  # more than a head needs
-
         with self._lock:
-            mark = self._marks.get(target)
-            if mark is None:
-                mark = self._marks[target] = LiveMark(self._context, target)
-            self._marks.move_to_end(target)
-            while len(self._marks) > _MARKS:
-                self._marks.popitem(last=False)
-            return mark.now()
+            return self._mark(target).now()
 
     def question(self, wanted: Wanted) -> Hashable:
         """What an answer about a live version depends on: while this is the same, so is it.
@@ -134,8 +127,13 @@ class Served:
             self._promised.pop(upload, None)
 
     def close(self) -> None:
-        """Closes the repository."""
         self._context.store.close()
+
+
+def _mark(context: Context, target: str) -> LiveMark:
+    from mvc.remote.live import LiveMark  # more than a head needs
+
+    return LiveMark(context, target)
 
 
 class _Losses:
@@ -200,7 +198,6 @@ class Repositories:
         return root
 
     def close(self) -> None:
-        """Closes all."""
         for served in self._open.values():
             with suppress(MvcError):
                 served.close()
@@ -221,7 +218,6 @@ def any_in(fs: FileSystem, folder: Path) -> bool:
 
 
 def _size(fs: FileSystem, folder: Path) -> int:
-    """Bytes of all files in a folder and below."""
     total = 0
     for name in fs.list(folder):
         facts = fs.stat(folder / name, follow=False)

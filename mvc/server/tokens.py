@@ -92,7 +92,6 @@ class Tokens:
         return held[0] if held else None
 
     def has_expired(self, token: Token) -> bool:
-        """Whether its time is over."""
         return self._now() >= token.expires
 
     def add(self, name: str, scopes: Sequence[str], days: int = DAYS) -> str:

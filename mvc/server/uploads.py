@@ -14,11 +14,10 @@ from pathlib import Path
 
 from mvc.errors import DamagedData, MvcError, RemoteRefused
 from mvc.io.files import FileLock, FileSystem
-from mvc.remote import slices
+from mvc.remote import slices, wire
 from mvc.remote.door import Door, Received, Slice
 from mvc.remote.merging import Truths
 from mvc.remote.slices import decode_entries
-from mvc.remote.wire import decode_received, encode_received
 from mvc.types import Bytes
 
 HELD = 600.0
@@ -48,7 +47,6 @@ class Uploads:
         return Upload(self._fs, self._folder / id_)
 
     def clear(self, now: Callable[[], float] = time.time) -> None:
-        """Deletes what nobody went on with."""
         if self._fs.stat(self._folder) is None:
             return
         oldest = (now() - HELD) * _SECOND
@@ -75,7 +73,6 @@ class Upload:
 
     @property
     def size(self) -> int:
-        """Its bytes that are here."""
         facts = self._fs.stat(self._path, follow=False)
         return 0 if facts is None else facts.size
 
@@ -102,10 +99,9 @@ class Upload:
         return lock
 
     def answer(self) -> Received | None:
-        """What became of it, if it was published."""
         if self._fs.stat(self._answer) is None:
             return None
-        return decode_received(self._fs.read_bytes(self._answer, _LONGEST))
+        return wire.decode(Received, self._fs.read_bytes(self._answer, _LONGEST))
 
     @contextmanager
     def appending(self, at: int) -> Iterator[Callable[[Bytes], None]]:
@@ -123,7 +119,7 @@ class Upload:
         """Hands over the slice that was uploaded; the upload goes, its answer stays a while."""
         with self._opened() as given:
             received = door.receive(given)
-        self._fs.write_atomic(self._answer, encode_received(received), mode=0o600)
+        self._fs.write_atomic(self._answer, wire.encode(received), mode=0o600)
         return received
 
     def reports(self) -> tuple[Truths, ...] | None:

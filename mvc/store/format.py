@@ -23,7 +23,7 @@ _NAME = "mvc-repository"
 _VERSION = 1
 KNOWN = frozenset({
     "codings-2", "commit-2", "commit-3", "commit-4", "compacted", "entry-2", "entry-3", "entry-4",
-    "entry-5", "lc", "manifest-3",
+    "entry-5", "lc", "manifest-3", "optim",
 })  # fmt: skip
 _TAGS = {"entry": ENTRY_TAGS, "commit": COMMIT_TAGS, "manifest": MANIFEST_TAGS}
 _MAX_SIZE = 4096

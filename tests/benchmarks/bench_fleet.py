@@ -203,7 +203,7 @@ def _wait(root: Path, count: int) -> None:
         world.deploy()
         statuses = Counter(_answered(connection) for connection in connections)
         woken, waking = time.monotonic() - begun, _processor(server) - before
-        asked = wire.encode_wanted(Wanted(live="prod", have=frozenset({have})))
+        asked = wire.encode(Wanted(live="prod", have=frozenset({have})))
         for connection in connections:  # all at once, and each is read when its turn comes
             connection.request("POST", "/net/v1/send?skip=0", asked, headers)
         statuses.update(_answered(connection) for connection in connections)

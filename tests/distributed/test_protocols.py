@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.base import VectorLayout
+from mvc.distributed.protocols.base import OuterStep, VectorLayout
 from mvc.distributed.protocols.named import PROTOCOLS, protocol_named
 from mvc.distributed.safe import SAFE_FUNCTIONS, Cap, Norm, Threshold, Variance
 from mvc.distributed.simulator import Simulation
@@ -617,7 +617,7 @@ class Crowd:
         self.random = np.random.default_rng(seed)
         self.protocol, self.count = protocol, count
         self.hub = protocol.coordinator(np.ones(4), range(count))
-        self.outer = protocol.outer_step()
+        self.outer = OuterStep(protocol.outer_rate, protocol.outer_momentum)
         self.sent, self.means = {}, 0  # of this round: what is to be averaged, by worker
         self.workers, self.left = {}, {}
         self.up = {each: deque() for each in range(count)}

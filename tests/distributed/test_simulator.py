@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 
 from mvc.distributed import messages as m
 from mvc.distributed.codecs import codec_named
@@ -61,7 +62,7 @@ def test_a_logged_run_replays_to_the_same_models_whatever_the_order_of_the_proce
     rows = np.tile(model, (5, 1))
     again, replayed, walks = protocol.coordinator(model, range(5)), [], Walks(5)
     replay(
-        [parse_event(event.to_json()) for event in by_process],
+        [parse_event(to_builtins(event)) for event in by_process],
         again,
         [protocol.worker(each, rows[each]) for each in range(5)],
         lambda each: walks.one(rows[each], each),

@@ -13,21 +13,15 @@ import pytest
 from mvc.api.repository import Repository
 from mvc.errors import MvcError, RemoteUnreachable, StateForgotten
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.remote import slices
 from mvc.remote.door import Wanted
 from mvc.remote.http import HttpDoor
 from mvc.server import answers
-from mvc.server.app import Application
-from mvc.server.authority import Holders
-from mvc.server.repositories import Repositories
-from mvc.server.tokens import Tokens
 from mvc.testing import open_quietly
 from tests.remote.kit.proxy import Faults, Proxy
 from tests.remote.kit.serving import Serving, door, serving, token
-from tests.server.moving import served_folder
-from tests.server.test_serving import in_this_process
+from tests.server.moving import answering, served_folder
 from tests.waiting import until
 
 LIVE = Wanted(live="prod")
@@ -186,9 +180,7 @@ class TestUnshared:
 
     @pytest.fixture
     def port(self, world: World) -> Iterator[int]:
-        gate = Holders(Tokens(FileSystem(), world.folder))
-        repositories = Repositories(FileSystem(), world.folder)
-        with in_this_process(Application(repositories, gate, log=self.log.append)) as url:
+        with answering(world.folder, log=self.log.append) as url:
             yield int(url.rpartition(":")[2])
 
     @pytest.fixture(autouse=True)

@@ -13,13 +13,9 @@ from mvc.api.repository import Repository
 from mvc.errors import HistoryMissing, RemoteRefused
 from mvc.fleet.reports import Reports
 from mvc.ids import CommitId
-from mvc.io.files import FileSystem
-from mvc.server.app import Application
-from mvc.server.repositories import Repositories
 from tests.fleet.test_reports import START, deployed
 from tests.remote.kit.serving import door, token
-from tests.server.moving import record, served_folder
-from tests.server.test_serving import holders, in_this_process
+from tests.server.moving import answering, record, served_folder
 
 
 @pytest.fixture
@@ -35,9 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(folder: Path) -> Iterator[str]:
-    with in_this_process(
-        Application(Repositories(FileSystem(), folder), holders(folder), gather=0.5)
-    ) as url:
+    with answering(folder, gather=0.5) as url:
         yield f"{url}/models"
 
 

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 import mvc
 from mvc.adapters.parsed import MemorySource
 from mvc.errors import InvalidName
+from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.dcp import MvcReader, MvcWriter
-from mvc.frameworks.dcp.objects import plain_value, saved_bytes
+from mvc.frameworks.dcp.objects import plain_value
 from mvc.frameworks.dcp.writer import Chunk, whole
 from mvc.model.tensor import TensorSpec
 from mvc.repo.commit.request import CommitOptions

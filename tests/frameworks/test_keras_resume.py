@@ -51,7 +51,6 @@ def goes_on(
     again = make(99)
     recording = MVCCallback(repo, resume=f"HEAD~{back}")
     rest = fit(again, recording, epochs=epochs, **options)
-    assert recording.resumed is not None
     assert recording.resumed.step == epochs * BATCHES - back
     assert bits(again) == bits(whole)
     assert rest == {name: values[-len(rest[name]) :] for name, values in losses.items()}
@@ -113,7 +112,6 @@ def test_from_the_end_of_an_epoch(repo: mvc.Repository) -> None:
     again = made(99)
     recording = MVCCallback(repo, resume="HEAD", every="epoch")
     rest = fit(again, halved(), recording, epochs=4)
-    assert recording.resumed is not None
     assert recording.resumed.batch == {"epoch": 2, "batch": 0}
     assert rest["loss"] == two["loss"]
     assert bits(again) == bits(whole)
@@ -217,7 +215,6 @@ def test_another_number_of_rows(repo: mvc.Repository, count: int) -> None:
     first(SAMPLES, made(), end, epochs=1)
     going = MVCCallback(repo, resume="HEAD")
     first(count, made(), going)
-    assert going.resumed is not None
     assert going.resumed.differs == (f"rows: {count}, not 36",)
 
 
@@ -226,7 +223,6 @@ def test_fewer_epochs_than_were_begun_are_told(repo: mvc.Repository) -> None:
     for epochs, told in ((2, ()), (1, ("epochs: 1, but 2 were begun, so nothing is trained",))):
         recording = MVCCallback(repo, resume="HEAD")
         fit(made(), recording, epochs=epochs)
-        assert recording.resumed is not None
         assert recording.resumed.differs == told
 
 
@@ -247,12 +243,6 @@ def test_refuses_a_model_that_was_committed_later(repo: mvc.Repository) -> None:
     fit(made(), MVCCallback(repo, every="epoch"), epochs=1)
     repo.commit({"weight": torch.zeros(3)})
     refuses(repo, r"belongs to another version of model\.safetensors", made())
-
-
-def test_a_plain_resume_refuses_versions_of_keras(repo: mvc.Repository) -> None:
-    fit(made(), MVCCallback(repo, every="epoch"), epochs=1)
-    with pytest.raises(CannotResume, match=r"of mvc\.keras/1"):
-        repo.resume(torch.nn.Linear(2, 2))
 
 
 class InOrder(keras.utils.PyDataset):
@@ -289,7 +279,6 @@ def test_data_that_no_other_process_can_read_again(repo: mvc.Repository, kind: s
     train(MVCCallback(repo, every="epoch"))
     recording = MVCCallback(repo, resume="HEAD~1", every="epoch")
     model = train(recording)
-    assert recording.resumed is not None
     assert [reason in said for said in recording.resumed.differs] == [True]
     assert int(model.optimizer.iterations) == recording.resumed.step * 2 * (
         options.get("steps_per_epoch") or BATCHES

@@ -52,7 +52,6 @@ def test_the_end_of_an_epoch_is_a_version_of_its_own(tmp_path: Path) -> None:
         callback = MVCCallback(repo, deploy="prod")
         model, _ = fit(callback, validate=validation(), max_epochs=2)
         report = callback.report
-        assert report is not None
         assert (report.steps, report.taken, report.durable, report.failed) == (10, 12, 12, 0)
         log = history(repo)
         wanted = [1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10, 10]  # an epoch's end is one of its own
@@ -280,7 +279,7 @@ def test_decisions_see_the_batches(tmp_path: Path) -> None:
     recording = MVCCallback(existing(tmp_path), pipeline="vsol-0-slow", evaluate=judge)
     trained, _ = fit(recording, max_epochs=2)
     report = recording.report
-    assert report is not None and report.failed == 0
+    assert report.failed == 0
     # The ends of epochs, to which no batch belongs, are not among them.
     assert report.taken == report.durable + report.skipped == 2 * BATCHES
     assert report.skipped
@@ -302,14 +301,14 @@ def test_drift_watches_the_batches(tmp_path: Path) -> None:
     fit(recording, max_epochs=1)
     assert len(watched) == BATCHES
     report = recording.report
-    assert report is not None and (report.durable, report.skipped) == (1, BATCHES - 1)
+    assert (report.durable, report.skipped) == (1, BATCHES - 1)
 
 
 def test_stages_that_go_by_the_loss(tmp_path: Path) -> None:
     """The end of an epoch goes by the loss of its last batch."""
     recording = MVCCallback(existing(tmp_path / "a"), pipeline="vsol-0.1-fast")
     fit(recording, max_epochs=1)
-    assert recording.report is not None and recording.report.durable == BATCHES + 1
+    assert recording.report.durable == BATCHES + 1
     first, second = (entry.commit.metrics["loss"] for entry in recording.repo.log(limit=2))
     assert first == second
 

@@ -33,9 +33,7 @@ def test_a_run_of_the_trainer_is_bit_equal_twice_in_fresh_processes(
         ) as run:
             run.train(steps=4)
         repo.storage.gc(grace="0")
-        assert run.result is not None
         assert run.result.root != start.root
-        assert run.recipe is not None
         assert {"transformers", "torch"} <= run.recipe.packages.keys()
         again = repo.recipes.retrain(run.result.id, trust=True)
         there = model.state_dict()

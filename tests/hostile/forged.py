@@ -24,7 +24,7 @@ DELTA = "sub | zigzag | elide | planes | zstd:huff"
 
 @dataclass
 class Piece:
-    """A member to be: ``base`` is the whole id of the base or empty."""
+    """A member to be: ``base`` is the whole id of the base or empty, ``inputs`` are such ids."""
 
     id: bytes
     nbytes: int
@@ -33,6 +33,7 @@ class Piece:
     base: bytes = b""
     start: int = 0
     kind: int = BLOB
+    inputs: Sequence[bytes] = ()
 
 
 @dataclass
@@ -58,6 +59,7 @@ class Forger:
                 Member(
                     piece.kind, piece.id, piece.start, piece.nbytes, Coding(piece.text),
                     piece.base[:8], len(body), len(payload), payload_check([payload]),
+                    tuple(id_[:8] for id_ in piece.inputs),
                 )
             )  # fmt: skip
             body += b"" if group is not None else payload

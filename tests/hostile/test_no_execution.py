@@ -64,7 +64,7 @@ def violations(tree: ast.AST) -> list[str]:
 
 ALLOWED = {
     ("cli/program.py", "importlib.import_module"),
-    ("frameworks/dcp/objects.py", "torch.save"),
+    ("frameworks/common/data.py", "torch.save"),
     ("cli/pager.py", "subprocess"),  # the program that the user's environment names
     ("repo/hook.py", "subprocess"),  # the command of the user's own settings
     ("repo/worktree/git_code.py", "subprocess"),  # git, without what a repository would have it run
@@ -80,7 +80,6 @@ ALLOWED = {
     ("models/stored_code.py", "importlib.import_module"),  # likewise
     ("recipes/worker.py", "torch.load"),  # with weights_only=True, of what replay.py wrote
     ("recipes/worker.py", "torch.save"),
-    ("frameworks/huggingface/callback.py", "torch.save"),
 }
 
 

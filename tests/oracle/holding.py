@@ -66,7 +66,8 @@ def check_steps(oracle: reader.Repository) -> int:
     count = 0
     for origin, found in oracle.edges.items():
         for piece, record, member, reverse in found:
-            data = reader.apply(record, member, oracle.pieces.get(origin), reverse)
+            told = [oracle.pieces[need] for need in member.needs]
+            data = reader.apply(record, member, oracle.pieces.get(origin), reverse, told)
             assert data == oracle.pieces[piece], f"two codings of {piece[0].hex()[:10]} differ"
             count += 1
     return count

@@ -10,11 +10,11 @@ import numpy as np
 import zstandard
 from blake3 import blake3
 
-from tests.oracle import grid, steps
+from tests.oracle import grid, optim, steps
 
 MIB = 1 << 20
 FEATURES = (
-    ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc,"
+    ",codings-2,commit-2,commit-3,commit-4,compacted,entry-2,entry-3,entry-4,entry-5,lc,optim,"
     "entry-tag-30,entry-tag-34,entry-tag-38"
 )
 TAGS = {4: "author", 8: "reason", 12: "returns", 16: "evidence", 20: "roots", 24: "gone",
@@ -165,14 +165,23 @@ class Cursor:
         words = {2: lambda k, *_: self.take(width) * k, 3: self.words, 4: self.elided}[shape]
         return words(count, width, coding) + self.take(size % width)
 
-    def single(self, size, coding, base=None, reverse=False):  # width, bytes of piece or delta
+    def single(
+        self, size, coding, base=None, reverse=False, inputs=None
+    ):  # width, bytes of piece or delta
         head = self.take(1)[0]
         width, step = 1 << (head & 3), 1 << (head >> 2)
         cuts = [(at, min(step, size - at)) for at in range(0, size, step)]
         for _ in cuts[1:]:
             self.get("uint")  # the length of a chunk, which follows from its shape and streams
-        chunks = ((n, base and base[at : at + n]) for at, n in cuts)
-        return width, b"".join(self.chunk(n, width, coding, o, reverse) for n, o in chunks)
+        chunks = []
+        for at, n in cuts:
+            if inputs is not None:  # of a prediction, which takes the place of the base
+                text = coding.split(" | ")[0]
+                marks = optim.signed(text) and self.stream(-(-(n // optim.width(text)) // 8))
+                told = [data[at : at + n] for data in inputs]
+                base[at : at + n] = optim.predict(text, bytes(base[at : at + n]), told, marks)
+            chunks.append(self.chunk(n, width, coding, base and base[at : at + n], reverse))
+        return width, b"".join(chunks)
 
     def group(self, sizes, coding):  # the same, of every member
         widths, words = [], {}
@@ -200,6 +209,7 @@ class Cursor:
             m = Record(flags=c.get("uint"), id=c.take(32), nbytes=c.get("uint"))
             m.kind, m.start = m.flags & 3, c.get("uint") if m.flags & 8 else 0
             m.coding, m.base = r.codings[c.get("uint")], c.take(8) if m.flags & 4 else b""
+            m.inputs = [c.take(8) for _ in range(c.get("uint"))] if m.flags & 16 else []
             m.payload = payloads.data if r.group else payloads.take(c.get("uint"))
             need(blake3(m.payload).digest(8) == (check or c.take(8)), f"a payload of {m.id.hex()}")
             r.members.append(m)
@@ -238,7 +248,7 @@ def cast(data, names):
     return np.where(np.isnan(f), nan, y).astype(f"u{SIZES[to]}").tobytes()
 
 
-def apply(record, member, base, reverse=False):  # base's piece to its piece, or back
+def apply(record, member, base, reverse=False, inputs=()):  # base's piece to its piece, or back
     size, coding, payload = member.nbytes, member.coding, Cursor(member.payload)
     if coding == "patch":
         extra = b"".join(m.id for m in record.members if m.kind == 1) if member.kind == 2 else b""
@@ -248,7 +258,9 @@ def apply(record, member, base, reverse=False):  # base's piece to its piece, or
     held = record.group and record.decoded[record.members.index(member)]
     if steps.adds(coding):
         return steps.add(base, held)
-    width, delta = held or payload.single(size, coding, base, reverse)
+    foreseen = coding.startswith("optim:")
+    base, inputs = (bytearray(base), inputs) if foreseen else (base, None)
+    width, delta = held or payload.single(size, coding, base, reverse, inputs)
     return combine(base, delta, width, coding, reverse) if member.base else delta
 
 
@@ -348,13 +360,19 @@ class Repository:  # of a folder .mvc, all as at the end of the journal
         first = {m.id[:8]: m.id for r in records[::-1] for m in r.members[::-1]}
         for record, m in ((r, m) for r in records for m in r.members):
             base, piece = (first.get(m.base), m.start) if m.base else None, (m.id, m.start)
+            m.needs = [(first.get(name), m.start) for name in m.inputs]
             self.edges.setdefault(base, []).append((piece, record, m, False))
             if m.coding[:3] in ("sub", "xor"):
                 self.edges.setdefault(piece, []).append((base, record, m, True))
+        late = {}  # what waits for an input
         for origin in reached:
-            for piece, record, m, reverse in self.edges.get(origin, ()):
-                if piece not in self.pieces:
-                    self.pieces[piece] = apply(record, m, self.pieces.get(origin), reverse)
+            found = [(origin, *edge) for edge in self.edges.get(origin, ())] + late.pop(origin, [])
+            for base, piece, record, m, reverse in found:
+                if lack := next((n for n in m.needs if n not in self.pieces), None):
+                    late.setdefault(lack, []).append((base, piece, record, m, reverse))
+                elif piece not in self.pieces:
+                    told = [self.pieces[n] for n in m.needs]
+                    self.pieces[piece] = apply(record, m, self.pieces.get(base), reverse, told)
                     reached.append(piece)
 
     def annotations(self, commit):  # what counts of it, oldest first

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from mvc.ids import CommitId
-from mvc.remote.merging import Merger, TruthReader
+from mvc.remote.merging import Merger, TruthReader, hold
 from mvc.repo.context import Context
 from mvc.store.journal.entries import Entry
 from mvc.testing import FixedClock, UnsyncedFS
@@ -33,10 +33,9 @@ def sync(source: Context, to: Context) -> list[CommitId]:
         def make(entry: Entry = entry, truths=truths, commits=commits) -> Entry:
             made = Entry(entry.operation, store.now_ns(), entry.note, commits=commits)
             if truths is not None:
-                merged = merger.merge(truths, {commit.id for commit in commits})
-                merger.hold(truths, merged)
-                held.extend(merged.held)
-                made = merged.into(made)
+                made, kept = merger.merge(truths, made, {commit.id for commit in commits})
+                hold(to, truths, kept)
+                held.extend(kept)
             if made.commits or made.origin_ns is not None:
                 return made
             raise _NothingNew

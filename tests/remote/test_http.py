@@ -73,7 +73,7 @@ def refusal(answer: Answer, token: str | None = TOKEN) -> MvcError:
 
 
 def test_the_token_goes_in_a_header_alone() -> None:
-    with answering(lambda r, _: reply(r, 200, wire.encode_head(HEAD))) as (url, requests):
+    with answering(lambda r, _: reply(r, 200, wire.encode(HEAD))) as (url, requests):
         assert door(url, TOKEN).head() == HEAD
     assert requests[0].headers["Authorization"] == f"Bearer {TOKEN}"
     assert requests[0].path == "/models/v1/head"
@@ -139,7 +139,7 @@ def test_a_busy_server_is_asked_again_when_it_says() -> None:
         if number < 3:
             reply(request, 503 if number == 1 else 429, Retry_After="0")
         else:
-            reply(request, 200, wire.encode_head(HEAD))
+            reply(request, 200, wire.encode(HEAD))
 
     with answering(answer) as (url, requests):
         assert door(url).head() == HEAD
@@ -151,7 +151,7 @@ def test_a_connection_that_breaks_is_made_again() -> None:
         if number == 2:
             request.close_connection = True
         else:
-            reply(request, 200, wire.encode_head(HEAD))
+            reply(request, 200, wire.encode(HEAD))
 
     with answering(answer) as (url, requests):
         opened = door(url)

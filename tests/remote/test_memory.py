@@ -6,7 +6,6 @@ import http.client
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +13,6 @@ import pytest
 
 import mvc
 from mvc.api.repository import Repository
-from mvc.remote.doors import open_door
-from mvc.remote.remotes import Remote
 from tests.benchmarks.measuring import program
 from tests.remote.kit.places import KINDS, Place, connect, place
 
@@ -86,21 +83,15 @@ def test_a_server_stays_below_its_bound_with_large_tensors(tmp_path: Path) -> No
         assert remote.peak() < SERVER
 
 
-def _waiting(remote: Place, after: str, count: int) -> list[http.client.HTTPConnection]:
-    """Connections that wait for the next entry."""
+def _waiting(remote: Place, count: int) -> list[http.client.HTTPConnection]:
+    """Connections that wait for the first deployment."""
     made = []
     for _ in range(count):
         connection = connect(remote)
-        path = f"/remote/v1/head?after={after}&wait=60"
+        path = "/remote/v1/live?target=prod&mark=-&wait=60"
         connection.request("GET", path, headers={"Authorization": f"Bearer {remote.token}"})
         made.append(connection)
     return made
-
-
-def _chain(remote: Place) -> str:
-    """Where its journal ends."""
-    with closing(open_door(Remote(remote.url, "origin"))) as door:
-        return door.head().place.chain.hex()
 
 
 def _closing(connections: list[http.client.HTTPConnection]) -> Callable[[], None]:
@@ -119,10 +110,9 @@ def test_a_server_stays_below_its_bound_with_many_that_wait(
         repo.commit(sparse(64, 0))
         repo.remotes.add("origin", remote.url)
         repo.push("origin", ["main"])
-        after = _chain(remote)
-        connections = _waiting(remote, after, count)
+        connections = _waiting(remote, count)
         request.addfinalizer(_closing(connections))
-        repo.commit(sparse(64, 1))
+        repo.commit(sparse(64, 1), deploy="prod")
         repo.push("origin", ["main"])  # while all wait
         statuses = [connection.getresponse().status for connection in connections]
         assert statuses == [200] * count

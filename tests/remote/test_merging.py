@@ -253,7 +253,7 @@ def merged(context: Context, truths: Truths) -> Entry:
     merger = Merger(context)
     merger.prepare([truths])
     make = Entry("fetch", context.store.now_ns())
-    return context.store.publish(lambda: merger.merge(truths).into(make)).entry
+    return context.store.publish(lambda: merger.merge(truths, make)[0]).entry
 
 
 @pytest.mark.parametrize(
@@ -311,11 +311,14 @@ def test_of_versions_that_are_not_here_nothing_is_said(tmp_path: Path) -> None:
     annotate(there, other, metrics={}, params={}, note="theirs")
     reader_ = TruthReader(there.fresh())
     entries = {r.entry.operation: r for r in there.fresh().entries()}
-    assert all(reader_.of(entries[kind], {known}) is None for kind in ("deploy", "annotate"))
+    assert all(
+        reader_.of(entries[kind], {known}.__contains__) is None for kind in ("deploy", "annotate")
+    )
     for kind in ("retract", "annotate"):
         truths = reader_.of(entries[kind])
         assert truths is not None
-        assert not Merger(here).merge(truths).is_news
+        entry = Entry("fetch", truths.time_ns)
+        assert Merger(here).merge(truths, entry) == (entry, ())
     offsets = reader_.about({other})
     assert [there.fresh().entry(at).entry.operation for at in offsets] == [
         "deploy", "retract", "annotate",

@@ -17,6 +17,7 @@ from mvc.errors import (
     WrongUsage,
 )
 from mvc.ids import CommitId
+from tests.remote.kit.team import Team
 
 
 def state(value: float) -> dict[str, np.ndarray]:
@@ -24,46 +25,22 @@ def state(value: float) -> dict[str, np.ndarray]:
     return {"w": random + np.float32(value), "b": np.full(64, value, np.float32)}
 
 
-class Line:
-    """A bare repository ``server`` with seven versions, and folders of its clones."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.url = root, str(root / "server")
-        Repository.init(self.url, bare=True).close()
-        with Repository.init(root / "author") as author:
-            author.remotes.add("origin", self.url)
-            self.ids = [author.commit(state(i), message=f"v{i}").id for i in range(7)]
-            author.deploy(self.ids[2], "prod")
-            author.push()
-        self._open: list[Repository] = []
-
-    def clone(self, name: str, **options: str) -> Repository:
-        """A clone; ``states`` as for clone, the other options are those of its remote."""
-        made = mvc.clone(self.url, self.root / name, states=options.pop("states", "all"))
-        self._open.append(made)
-        if options:
-            known = made.remotes.find("origin")
-            made.remotes.add("origin", known.url, force=True, states=known.states, **options)
-        return made
-
-    def close(self) -> None:
-        for repo in self._open:
-            repo.close()
-
-
 @pytest.fixture
-def line(tmp_path: Path) -> Iterator[Line]:
-    made = Line(tmp_path)
+def line(tmp_path: Path) -> Iterator[Team]:
+    """A team with seven versions."""
+    made = Team(tmp_path, {f"v{i}": state(i) for i in range(7)}, bob=False)
+    made.ada.deploy(made.ids[2], "prod")
+    made.ada.push()
     yield made
     made.close()
 
 
-def is_right(repo: Repository, line: Line, number: int) -> bool:
+def is_right(repo: Repository, line: Team, number: int) -> bool:
     read = repo.checkout(line.ids[number], path="model.safetensors")
     return all(np.array_equal(read[name], value) for name, value in state(number).items())
 
 
-def kept(repo: Repository, line: Line) -> list[int]:
+def kept(repo: Repository, line: Team) -> list[int]:
     """The numbers of the versions whose states are here."""
     return [i for i, id_ in enumerate(line.ids) if repo.forgotten_ns(id_) is None]
 
@@ -76,7 +53,7 @@ def absent(error: pytest.ExceptionInfo[StateForgotten], id_: CommitId, remote: s
     ("states", "here"), [("all", [0, 1, 2, 3, 4, 5, 6]), ("none", []), ("last:2", [5, 6])]
 )
 def test_history_is_whole_and_states_are_those_that_were_asked_for(
-    line: Line, states: str, here: list[int]
+    line: Team, states: str, here: list[int]
 ) -> None:
     repo = line.clone("c", states=states)
     assert [entry.commit.message for entry in repo.log()] == [f"v{i}" for i in range(6, -1, -1)]
@@ -87,7 +64,7 @@ def test_history_is_whole_and_states_are_those_that_were_asked_for(
     assert (repo.root / "model.safetensors").exists() == (6 in here)
 
 
-def test_a_state_is_fetched_later_and_is_here_again(line: Line) -> None:
+def test_a_state_is_fetched_later_and_is_here_again(line: Team) -> None:
     repo = line.clone("c", states="last:1")
     with pytest.raises(StateForgotten) as error:
         repo.checkout(line.ids[3])
@@ -103,7 +80,7 @@ def test_a_state_is_fetched_later_and_is_here_again(line: Line) -> None:
     assert is_right(repo, line, 3) and repo.storage.fsck(full=True).sound
 
 
-def test_what_a_rule_forgot_comes_back_too(line: Line) -> None:
+def test_what_a_rule_forgot_comes_back_too(line: Team) -> None:
     repo = line.clone("c")
     repo.storage.forget(keep_last=2)
     repo.storage.gc(grace="0")
@@ -117,7 +94,7 @@ def test_what_a_rule_forgot_comes_back_too(line: Line) -> None:
     assert repo.storage.fsck(full=True).sound
 
 
-def test_what_was_forgotten_by_name_does_not(line: Line) -> None:
+def test_what_was_forgotten_by_name_does_not(line: Team) -> None:
     repo = line.clone("c")
     repo.storage.forget(line.ids[4])
     with pytest.raises(StateForgotten) as error:
@@ -129,7 +106,7 @@ def test_what_was_forgotten_by_name_does_not(line: Line) -> None:
     assert f"'mvc forget --list {line.ids[4].short}'" in str(error.value.hint)
 
 
-def test_a_remote_that_lacks_it_as_well(line: Line) -> None:
+def test_a_remote_that_lacks_it_as_well(line: Team) -> None:
     repo = line.clone("c", states="last:1")
     with Repository.open(line.url) as server:
         server.storage.forget(keep_last=1)
@@ -141,7 +118,7 @@ def test_a_remote_that_lacks_it_as_well(line: Line) -> None:
     assert kept(repo, line) == [6]
 
 
-def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Line) -> None:
+def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Team) -> None:
     repo = line.clone("c", states="none", lazy="true")
     assert kept(repo, line) == []
     assert is_right(repo, line, 2)
@@ -161,7 +138,7 @@ def test_a_lazy_remote_is_asked_for_one_version_at_a_time(line: Line) -> None:
     assert repo.storage.fsck(full=True).sound
 
 
-def test_a_follower_fetches_what_is_live(line: Line) -> None:
+def test_a_follower_fetches_what_is_live(line: Team) -> None:
     repo = line.clone("c", states="none", lazy="true")
     with mvc.Follower(repo, "prod", to=line.root / "live.safetensors") as follower:
         first = follower.poll()
@@ -172,7 +149,7 @@ def test_a_follower_fetches_what_is_live(line: Line) -> None:
     assert kept(repo, line) == [2, 5]
 
 
-def test_a_lazy_remote_that_is_away(line: Line) -> None:
+def test_a_lazy_remote_that_is_away(line: Team) -> None:
     repo = line.clone("c", states="none", lazy="true")
     (line.root / "server").rename(line.root / "away")
     with pytest.raises(RemoteUnreachable):
@@ -184,7 +161,7 @@ def test_a_lazy_remote_that_is_away(line: Line) -> None:
     assert is_right(repo, line, 2)
 
 
-def test_a_commit_onto_a_version_that_is_not_here(line: Line) -> None:
+def test_a_commit_onto_a_version_that_is_not_here(line: Team) -> None:
     repo = line.clone("c", states="none")
     with pytest.raises(StateForgotten) as error:
         repo.commit(state(9))
@@ -199,7 +176,7 @@ def test_a_commit_onto_a_version_that_is_not_here(line: Line) -> None:
         assert server.storage.fsck(full=True).sound
 
 
-def test_states_are_pushed_to_who_lacks_them(line: Line) -> None:
+def test_states_are_pushed_to_who_lacks_them(line: Team) -> None:
     repo = line.clone("c")
     with Repository.open(line.url) as server:
         server.storage.forget(keep_last=1)
@@ -219,7 +196,7 @@ def test_states_are_pushed_to_who_lacks_them(line: Line) -> None:
             repo.push(states=[mine])
 
 
-def test_a_version_that_neither_side_has_whole_is_refused(line: Line) -> None:
+def test_a_version_that_neither_side_has_whole_is_refused(line: Team) -> None:
     repo, other = line.clone("c", states="last:3"), line.root / "backup"
     backup = Repository.init(other, bare=True)
     repo.remotes.add("backup", str(other))
@@ -243,7 +220,7 @@ def test_a_version_that_neither_side_has_whole_is_refused(line: Line) -> None:
     backup.close()
 
 
-def test_arguments(line: Line) -> None:
+def test_arguments(line: Team) -> None:
     repo = line.clone("c")
     with pytest.raises(WrongUsage, match="states are all, none or last:N"):
         repo.fetch(states="some")
@@ -253,7 +230,7 @@ def test_arguments(line: Line) -> None:
         repo.push("origin", ["main"], states=["main"])
 
 
-def test_a_repository_is_read_without_one_here(line: Line, tmp_path: Path) -> None:
+def test_a_repository_is_read_without_one_here(line: Team, tmp_path: Path) -> None:
     with mvc.visit(line.url) as repo:
         folder = repo.root
         assert [entry.commit.message for entry in repo.log(limit=2)] == ["v6", "v5"]
@@ -270,8 +247,8 @@ def test_a_repository_is_read_without_one_here(line: Line, tmp_path: Path) -> No
         pass
 
 
-def test_what_never_came_is_not_counted_as_forgotten(line: Line) -> None:
-    with Repository.open(line.root / "author") as author:
+def test_what_never_came_is_not_counted_as_forgotten(line: Team) -> None:
+    with Repository.open(line.root / "ada") as author:
         author.storage.forget(line.ids[1])
         author.push()
     here = line.clone("here", states="last:2")

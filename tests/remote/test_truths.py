@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import mvc
 from mvc.api.repository import Repository
 from mvc.cli.commands.undo import moves
 from mvc.errors import (
@@ -28,29 +27,7 @@ from mvc.remote.slices import Sent, encode_entries
 from mvc.store.journal.entries import Entry, RefChange
 from tests.oracle import reader
 from tests.oracle.holding import held_against
-
-
-class Pair:
-    """A bare repository ``server``, and ``ada`` who works with a clone of it."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.url = root, str(root / "server")
-        self.server = Repository.init(self.url, bare=True)
-        self.ada = Repository.init(root / "ada")
-        self.ada.remotes.add("origin", self.url)
-        self.ids = [self.ada.commit(state(n), message=f"v{n}").id for n in range(4)]
-        self.ada.push()
-        self.open: list[Repository] = [self.server, self.ada]
-
-    def clone(self, name: str, states: str = "all") -> Repository:
-        made = mvc.clone(self.url, self.root / name, states=states)
-        self.open.append(made)
-        return made
-
-    def clone_of(self, name: str) -> Repository:
-        made = mvc.clone(str(self.root / name), self.root / f"{name}-clone")
-        self.open.append(made)
-        return made
+from tests.remote.kit.team import Team
 
 
 def state(n: int) -> dict[str, np.ndarray]:
@@ -58,11 +35,10 @@ def state(n: int) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Pair]:
-    made = Pair(tmp_path)
+def pair(tmp_path: Path) -> Iterator[Team]:
+    made = Team(tmp_path, {f"v{n}": state(n) for n in range(4)}, bob=False)
     yield made
-    for repo in made.open:
-        repo.close()
+    made.close()
 
 
 def can_read(repo: Repository, rev: object) -> bool:
@@ -74,7 +50,7 @@ def can_read(repo: Repository, rev: object) -> bool:
 # -- where the branches of a remote were -------------------------------------------------------
 
 
-def test_a_remotes_branches_are_read_shown_and_keep_versions(pair: Pair) -> None:
+def test_a_remotes_branches_are_read_shown_and_keep_versions(pair: Team) -> None:
     bob = pair.clone("bob")
     assert [(r.name, r.commit) for r in bob.remote_refs()] == [("origin/main", pair.ids[3])]
     for name in ("origin/main", "remotes/origin/main"):
@@ -90,7 +66,7 @@ def test_a_remotes_branches_are_read_shown_and_keep_versions(pair: Pair) -> None
     bob.delete_branch("mine")  # the remote's branch leads to it, too
 
 
-def test_what_only_a_remotes_branch_leads_to_is_kept(pair: Pair) -> None:
+def test_what_only_a_remotes_branch_leads_to_is_kept(pair: Team) -> None:
     bob = pair.clone("bob")
     newest = pair.ada.commit(state(9)).id
     pair.ada.push()
@@ -107,7 +83,7 @@ def test_what_only_a_remotes_branch_leads_to_is_kept(pair: Pair) -> None:
         bob.find(str(newest))
 
 
-def test_an_undo_passes_over_a_fetch(pair: Pair) -> None:
+def test_an_undo_passes_over_a_fetch(pair: Team) -> None:
     bob = pair.clone("bob")
     made = bob.commit(state(8)).id
     pair.ada.annotate("HEAD", note="theirs")
@@ -124,7 +100,7 @@ def test_an_undo_passes_over_a_fetch(pair: Pair) -> None:
     assert [a.note for a in bob.annotations(pair.ids[3])] == ["theirs"]
 
 
-def test_the_longest_name_of_a_branch_is_followed(pair: Pair) -> None:
+def test_the_longest_name_of_a_branch_is_followed(pair: Team) -> None:
     name, remote = "b" * (MAX_REF_BYTES - len("heads/")), "r" * 32
     pair.ada.branch(name)
     pair.ada.push(refs=[name])
@@ -144,7 +120,7 @@ def test_the_longest_name_of_a_branch_is_followed(pair: Pair) -> None:
 # -- states that come back, or never do --------------------------------------------------------
 
 
-def test_a_state_that_never_came_comes_later(pair: Pair) -> None:
+def test_a_state_that_never_came_comes_later(pair: Team) -> None:
     bob = pair.clone("bob", states="last:1")
     assert [can_read(bob, id_) for id_ in pair.ids] == [False, False, False, True]
     assert bob.storage.receipts() == []
@@ -157,7 +133,7 @@ def test_a_state_that_never_came_comes_later(pair: Pair) -> None:
     assert held_against(pair.root / "bob").forgotten() == {pair.ids[2]}
 
 
-def test_what_was_forgotten_by_rule_is_here_again(pair: Pair) -> None:
+def test_what_was_forgotten_by_rule_is_here_again(pair: Team) -> None:
     first, root = pair.ids[0], pair.ada.version(pair.ids[0]).root
     pair.ada.storage.forget(keep_last=1, reason="space")
     assert not can_read(pair.ada, first)
@@ -181,7 +157,7 @@ def test_what_was_forgotten_by_rule_is_here_again(pair: Pair) -> None:
     assert first in reader.Repository(pair.root / "ada/.mvc").forgotten()
 
 
-def test_what_was_forgotten_by_name_goes_everywhere(pair: Pair) -> None:
+def test_what_was_forgotten_by_name_goes_everywhere(pair: Team) -> None:
     bob, eve = pair.clone("bob"), pair.clone("eve")
     first = pair.ids[0]
     pair.ada.storage.forget(first, reason="asked for")
@@ -206,7 +182,7 @@ def test_what_was_forgotten_by_name_goes_everywhere(pair: Pair) -> None:
     assert dan.storage.receipts()[0].reason == "asked for"
 
 
-def test_a_tombstone_for_the_present_version_waits(pair: Pair) -> None:
+def test_a_tombstone_for_the_present_version_waits(pair: Team) -> None:
     bob = pair.clone("bob")
     pair.ada.commit(state(20))
     pair.ada.storage.forget(pair.ids[3], reason="asked for")
@@ -217,7 +193,7 @@ def test_a_tombstone_for_the_present_version_waits(pair: Pair) -> None:
     assert (bob.head().commit, bob.storage.receipts()) == (pair.ids[3], [])
     bob.remotes.add("other", str(Repository.init(pair.root / "other", bare=True).context.root))
     bob.push("other")
-    assert not can_read(pair.clone_of("other"), pair.ids[3]), "nobody gets it"
+    assert not can_read(pair.clone("other-clone", of="other"), pair.ids[3]), "nobody gets it"
     bob.storage.gc(grace="0")
     assert can_read(bob, "HEAD")
     bob.pull()
@@ -230,7 +206,7 @@ def test_a_tombstone_for_the_present_version_waits(pair: Pair) -> None:
     assert bob.storage.fsck(full=True).sound
 
 
-def test_what_is_forgotten_elsewhere_is_kept_where_that_is_not_believed(pair: Pair) -> None:
+def test_what_is_forgotten_elsewhere_is_kept_where_that_is_not_believed(pair: Team) -> None:
     bob = pair.clone("bob")
     bob.remotes.add("origin", pair.url, force=True, tombstones=False)
     first, second = pair.ids[:2]
@@ -257,7 +233,7 @@ def test_what_is_forgotten_elsewhere_is_kept_where_that_is_not_believed(pair: Pa
     assert bob.storage.fsck(full=True).sound
 
 
-def test_a_remote_deploys_nothing_here_where_that_is_not_believed(pair: Pair) -> None:
+def test_a_remote_deploys_nothing_here_where_that_is_not_believed(pair: Team) -> None:
     bob = pair.clone("bob")
     bob.deploy("HEAD", "prod")
     bob.remotes.add("origin", pair.url, force=True, deployments=False)
@@ -275,7 +251,7 @@ def test_a_remote_deploys_nothing_here_where_that_is_not_believed(pair: Pair) ->
 
 
 def test_a_remote_that_is_not_believed_forgets_nothing_on_the_way(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
+    pair: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever answer a hostile one says it; by default it is believed."""
     honest = FolderDoor.send
@@ -295,7 +271,7 @@ def test_a_remote_that_is_not_believed_forgets_nothing_on_the_way(
         assert can_read(clone, pair.ids[0]) is not believed
 
 
-def test_a_damaged_list_of_what_is_held_back_is_named(pair: Pair) -> None:
+def test_a_damaged_list_of_what_is_held_back_is_named(pair: Team) -> None:
     bob = pair.clone("bob")
     (pair.root / "bob/.mvc/held").write_bytes(b"\x91\x91\xc0")
     with pytest.raises(DamagedData, match="the file held is damaged"):

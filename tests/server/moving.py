@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from mvc.api.repository import Repository
+from mvc.io.files import FileSystem
 from mvc.remote.door import Door, Move, Received, Slice, Wanted
 from mvc.remote.folder import FolderDoor
 from mvc.remote.receiver import receive
 from mvc.remote.slices import encode_entries
+from mvc.server.app import Application
+from mvc.server.authority import Holders
+from mvc.server.listening import server_of
+from mvc.server.repositories import Repositories
+from mvc.server.tokens import Tokens
 
-__all__ = ["content", "move", "record", "served_folder"]
+__all__ = ["answering", "content", "move", "record", "served_folder"]
 
 
 def served_folder(folder: Path) -> Path:
@@ -20,6 +31,23 @@ def served_folder(folder: Path) -> Path:
     folder.mkdir(parents=True)
     Repository.init(folder / "models", bare=True).close()
     return folder
+
+
+@contextmanager
+def answering(folder: Path, fs: FileSystem | None = None, **options: Any) -> Iterator[str]:
+    """The URL at which a thread of this process serves a folder; ``options`` of ``Application``."""
+    tokens = Holders(Tokens(FileSystem(), folder))
+    application = Application(Repositories(fs or FileSystem(), folder), tokens, **options)
+    server = server_of(application.asgi)
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        thread = threading.Thread(target=server.run, args=([listens],))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listens.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            application.close()
 
 
 def record(repo: Repository, value: int, size: int = 1000) -> None:

@@ -38,14 +38,11 @@ from mvc.remote.door import Move, Slice, Wanted
 from mvc.remote.doors import open_door
 from mvc.remote.remotes import Remote
 from mvc.server import app, listening
-from mvc.server.app import SENDS, UPLOADS, WATCHES, Application
-from mvc.server.authority import Holders
-from mvc.server.repositories import Repositories
-from mvc.server.tokens import Tokens
+from mvc.server.app import SENDS, UPLOADS, WATCHES
 from mvc.testing.files import FailingFS
 from tests.fleet.test_reports import deployed
 from tests.remote.kit.serving import Serving, door, serving, token
-from tests.server.moving import content, move, record, served_folder
+from tests.server.moving import answering, content, move, record, served_folder
 from tests.waiting import until
 
 SCOPES = ("read", "push:heads/*")
@@ -73,40 +70,6 @@ class Authority:
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return Authority(tmp_path_factory.mktemp("ca"))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder to serve, with an empty bare repository ``models``."""
-    return served_folder(tmp_path / "served")
-
-
-def holders(folder: Path) -> Holders:
-    return Holders(Tokens(FileSystem(), folder))
-
-
-@contextlib.contextmanager
-def in_this_process(application: Application) -> Iterator[str]:
-    """The URL at which an application answers in a thread."""
-    server = listening.server_of(application.asgi)
-    with socket.create_server(("127.0.0.1", 0)) as listens:
-        thread = threading.Thread(target=server.run, args=([listens],))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listens.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
-            application.close()
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[Repository]:
-    """A repository with three versions."""
-    with Repository.init(tmp_path / "source") as repo:
-        for value in range(3):
-            record(repo, value)
-        yield repo
 
 
 def test_what_is_pushed_over_tls_comes_back(
@@ -414,7 +377,7 @@ def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository
     uploads = folder / "models/.mvc/uploads"
     full = FailingFS(fail_at=0, error=errno.ENOSPC, persistent=True, within=uploads)
     record(source, 9, size=200_000)
-    with in_this_process(Application(Repositories(full, folder), holders(folder))) as url:
+    with answering(folder, full) as url:
         opened = door(f"{url}/models", text)
         opened.head()
         full.fail_at = full.calls + 3  # the folder and the file are made
@@ -426,30 +389,13 @@ def test_a_full_disk_is_named_and_nothing_stays(folder: Path, source: Repository
         assert move(source, opened, "heads/main")
 
 
-def test_news_end_a_wait(folder: Path, source: Repository) -> None:
-    text = token(folder, *SCOPES)
-    with serving(folder) as server:
-        opened, waiting = (door(f"{server.url}/models", text) for _ in range(2))
-        place = opened.head().place
-        assert waiting.news(place, 0.2) is None
-        heard = []
-        thread = threading.Thread(target=lambda: heard.append(waiting.news(place, 30)))
-        thread.start()
-        time.sleep(0.3)
-        begun = time.monotonic()
-        move(source, opened, "heads/main")
-        thread.join()
-        assert time.monotonic() - begun < 20
-        assert heard[0] is not None and heard[0].place.sequence > place.sequence
-
-
 def test_the_end_of_a_server_is_in_order(folder: Path) -> None:
     text = token(folder, *SCOPES)
     with serving(folder) as server:
         opened = door(f"{server.url}/models", text)
-        place = opened.head().place
+        mark = opened.live("prod")
         heard = []
-        thread = threading.Thread(target=lambda: heard.append(opened.news(place, 30)))
+        thread = threading.Thread(target=lambda: heard.append(opened.live("prod", mark, 30)))
         thread.start()
         time.sleep(0.3)
         assert server.end() == 0
@@ -526,8 +472,7 @@ def test_a_slice_for_which_there_is_no_room_is_refused_at_its_beginning(
 ) -> None:
     monkeypatch.setattr(FileSystem, "free_bytes", lambda *_: 40 << 20)
     text, uploads = token(folder, *SCOPES), folder / "models/.mvc/uploads"
-    application = Application(Repositories(FileSystem(), folder), holders(folder))
-    with in_this_process(application) as url:
+    with answering(folder) as url:
         with contextlib.closing(door(f"{url}/models", text)) as opened:
             large = Slice(b"\x90", 40 << 20, map(bytes, repeat(MIB, 40)))
             with pytest.raises(StorageFull, match="nearly full"):
@@ -567,7 +512,7 @@ def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) 
         server = held.enter_context(serving(folder))
         opened = held.enter_context(contextlib.closing(door(f"{server.url}/models", honest)))
         move(large, opened, "heads/main")
-        body = wire.encode_wanted(Wanted())
+        body = wire.encode(Wanted())
         request = head_of(
             "POST /models/v1/send?skip=0 HTTP/1.1", slow, f"Content-Length: {len(body)}"
         )
@@ -600,8 +545,7 @@ def test_a_body_that_hardly_goes_on_is_ended(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(app, "SILENCE", 0.5)
     text = token(folder, *SCOPES)
     line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
-    application = Application(Repositories(FileSystem(), folder), holders(folder))
-    with in_this_process(application) as url:
+    with answering(folder) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         with socket.create_connection(address) as slow:
             slow.sendall(head_of(line, text, "Content-Length: 1000000"))
@@ -634,19 +578,19 @@ def test_what_is_here_of_an_upload_is_said_once_nobody_brings_more(folder: Path)
 
 
 def test_a_thousand_may_wait(folder: Path, source: Repository) -> None:
-    text = token(folder, *SCOPES)
+    text = token(folder, *SCOPES, "deploy:prod")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     waiting: list[socket.socket] = []
     try:
         with serving(folder) as server:
             opened = door(f"{server.url}/models", text)
-            chain = opened.head().place.chain.hex()
-            lines = [f"GET /models/v1/head?after={chain}&wait=60 HTTP/1.1", "Host: x"]
+            lines = ["GET /models/v1/live?target=prod&mark=-&wait=60 HTTP/1.1", "Host: x"]
             request = "\r\n".join([*lines, f"Authorization: Bearer {text}", "", ""]).encode()
             for _ in range(1000):
                 waiting.append(socket.create_connection(("127.0.0.1", server.port)))
                 waiting[-1].sendall(request)
+            source.deploy("HEAD", "prod")
             assert move(source, opened, "heads/main") == ("heads/main",)
             for each in waiting:
                 assert each.recv(12) == b"HTTP/1.1 200"
@@ -680,8 +624,7 @@ def test_a_connection_on_which_no_request_begins_is_ended(
 ) -> None:
     monkeypatch.setattr(listening, "BEGINS", 0.1)
     text = token(folder, *SCOPES)
-    application = Application(Repositories(FileSystem(), folder), holders(folder))
-    with in_this_process(application) as url:
+    with answering(folder) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2]))
         with socket.create_connection(address) as silent, socket.create_connection(address) as slow:
             slow.sendall(b"GET /models/v1/head HTTP/1.1\r\nX: ")
@@ -691,7 +634,7 @@ def test_a_connection_on_which_no_request_begins_is_ended(
 
 def test_an_answer_goes_on_only_as_it_was(folder: Path, source: Repository) -> None:
     text = token(folder, "admin")
-    body = wire.encode_wanted(Wanted())
+    body = wire.encode(Wanted())
     length = f"Content-Length: {len(body)}"
     with serving(folder) as server:
         move(source, door(f"{server.url}/models", text), "heads/main")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from mvc.errors import RemoteRefused, RemoteUnreachable
 from mvc.remote.door import Door, Wanted
 from mvc.remote.doors import open_door
 from tests.remote.kit import ssh
-from tests.server.moving import content, move, record, served_folder
+from tests.server.moving import content, move, served_folder
 
 
 @pytest.fixture
@@ -23,14 +22,6 @@ def bin_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in ssh.install(folder).items():
         monkeypatch.setenv(name, value)
     return folder
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[Repository]:
-    with Repository.init(tmp_path / "source") as repo:
-        for value in range(3):
-            record(repo, value)
-        yield repo
 
 
 @pytest.fixture

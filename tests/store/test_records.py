@@ -15,6 +15,7 @@ from mvc.store.packs.records import (
     BLOB,
     CHECK_SIZE,
     MANIFEST,
+    MOST_INPUTS,
     PREFIX_SIZE,
     Coding,
     Member,
@@ -26,6 +27,7 @@ from mvc.store.packs.records import (
 )
 
 TEXTS = st.sampled_from(["raw", "planes | zstd:1", "sub | planes", "patch", "resize | xor | raw"])
+OPTIM = "optim:adam.w.2:float32:0.001,0.9 | sub | planes"
 
 
 @st.composite
@@ -36,17 +38,20 @@ def records(draw: st.DrawFn) -> tuple[list[Member], bool, int]:
     members, at = [], 0
     for _ in range(draw(st.integers(1, 6))):
         stored = size if group else draw(st.integers(0, 1 << 40))
+        inputs = draw(st.lists(st.binary(min_size=8, max_size=8), max_size=MOST_INPUTS))
+        base = draw(st.one_of(st.just(b""), st.binary(min_size=8, max_size=8)))
         members.append(
             Member(
                 draw(st.sampled_from([BLOB, MANIFEST])),
                 draw(st.binary(min_size=32, max_size=32)),
                 draw(st.sampled_from([0, 1, 32 << 20, (1 << 62) - 1])),
                 draw(st.integers(0, 1 << 62)),
-                Coding(draw(TEXTS)),
-                draw(st.one_of(st.just(b""), st.binary(min_size=8, max_size=8))),
+                Coding(OPTIM if inputs else draw(TEXTS)),
+                base or b"itsbase." if inputs else base,
                 0 if group else at,
                 stored,
                 check if group else draw(st.binary(min_size=8, max_size=8)),
+                tuple(inputs),
             )
         )
         at += stored
@@ -108,6 +113,35 @@ def test_hostile_headers_raise_nothing_but_damage(header: bytes, body: int) -> N
         decode_header(signed(header, body), "here")
 
 
+def test_headers_of_one_form_have_inputs_of_their_own() -> None:
+    def member(letter: bytes, inputs: int) -> Member:
+        names = tuple(bytes([65 + i]) * 7 + letter for i in range(inputs))
+        return Member(BLOB, letter * 32, 0, 50, Coding(OPTIM), b"base....", 0, 7, bytes(8), names)
+
+    for inputs in (0, 1, MOST_INPUTS):
+        for letter in (b"x", b"y", b"z"):
+            one = member(letter, inputs)
+            header = decode_header(encode_header([one], group=False, body_size=7), "here")
+            assert header.members == (one,)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rest"),
+    [
+        (0b10101, b"basebase" + b"\0"),
+        (0b10101, b"basebase" + b"\5" + b"inputs.." * 5),
+        (0b10101, b"basebase" + b"\2" + b"inputs.."),
+        (0b10001, b"\1" + b"inputs.."),
+        (0b100101, b"basebase" + b"\1" + b"inputs.."),
+    ],
+)
+def test_hostile_inputs_are_refused(flags: int, rest: bytes) -> None:
+    text = OPTIM.encode()
+    header = b"\0\1" + bytes([len(text)]) + text + b"\1" + bytes([flags]) + bytes(32) + b"\4\0"
+    with pytest.raises(DamagedData):
+        decode_header(signed(header + rest + b"\0" + bytes(8)), "here")
+
+
 def test_payloads_must_fill_the_body() -> None:
     data = sample()
     header = data[PREFIX_SIZE:-CHECK_SIZE]
@@ -132,6 +166,7 @@ def test_no_header_is_longer_than_the_limit() -> None:
         ("resize | sub | planes", "resize", "sub | planes"),
         ("cast:float32>float16 | xor", "cast:float32>float16", "xor"),
         ("patch", "patch", "patch"),
+        (OPTIM, "optim:adam.w.2:float32:0.001,0.9", "sub | planes"),
     ],
 )
 def test_a_coding_is_a_bridge_and_a_pipeline(text: str, bridge: str, pipeline: str) -> None:

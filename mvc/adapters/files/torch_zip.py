@@ -18,7 +18,14 @@ from msgspec import Struct
 
 from mvc.adapters.files.pickle_nodes import Dict, Global, Persistent, PickleCall, read_pickle
 from mvc.adapters.files.zip_layout import ZipMember, find_checks, read_members
-from mvc.adapters.parsed import FileParts, ParsedContent, ParsedTensor, Source, gaps
+from mvc.adapters.parsed import (
+    FileParts,
+    ParsedContent,
+    ParsedTensor,
+    PlacedFile,
+    Source,
+    gaps,
+)
 from mvc.adapters.structure import MAX_DEPTH, Names, join, part_name
 from mvc.adapters.views import is_contiguous, reach
 from mvc.errors import BadModelFile
@@ -332,6 +339,13 @@ class _NotPlain(Exception):
     """A pickle holds something that a state cannot hold."""
 
 
+class _Unknown:
+    """What a pickle holds beside plain data."""
+
+
+UNKNOWN = _Unknown()
+
+
 def plain_state(
     entry: FileEntry, skeleton: bytes, tensor: Callable[[str], Any]
 ) -> dict[Any, Any] | None:
@@ -341,22 +355,40 @@ def plain_state(
     lists, tuples, numbers, texts, bytes, booleans, None and dense tensors. Parameters become
     tensors; a ``Counter`` or ``defaultdict`` becomes a dictionary.
     """
-    source = _Skeleton(entry, skeleton)
     try:
-        _, root = _root(source, entry.path, read_members(source, entry.path))
-        found = {id(t.node): t.key for t in reversed(find_tensors(root))}
-        if not {t.key for t in entry.tensors}.issuperset(found.values()):
-            return None  # the file was not taken for tensors, such as one of another byte order
-        state = _Builder(found, tensor).value(root, 0)
+        builder, root = _builder(entry, skeleton, tensor)
+        state = builder.value(root, 0)
     except (BadModelFile, _NotPlain):
         return None
     return state if isinstance(state, dict) else None
 
 
-class _Skeleton:
-    """A stored file as a ``Source``, with zeros where its contents lie."""
+def known_values(file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]) -> Any:
+    """As ``plain_state``, but whatever is no plain data is UNKNOWN where it lies."""
+    try:
+        builder, root = _builder(file, skeleton, tensor)
+        builder.tolerant = True
+        return builder.value(root, 0)
+    except (BadModelFile, _NotPlain):
+        return UNKNOWN
 
-    def __init__(self, entry: FileEntry, skeleton: bytes) -> None:
+
+def _builder(
+    file: PlacedFile, skeleton: bytes, tensor: Callable[[str], Any]
+) -> tuple[_Builder, Any]:
+    """What makes values of the nodes of a file's pickle, and the outermost of these."""
+    source, name = _Skeleton(file, skeleton), "the file"
+    _, root = _root(source, name, read_members(source, name))
+    found = {id(t.node): t.key for t in reversed(find_tensors(root))}
+    if not {t.key for t in file.tensors}.issuperset(found.values()):
+        raise _NotPlain  # the file was not taken for tensors, such as one of another byte order
+    return _Builder(found, tensor), root
+
+
+class _Skeleton:
+    """A file as a ``Source``, with zeros where its contents lie."""
+
+    def __init__(self, entry: PlacedFile, skeleton: bytes) -> None:
         runs = list(gaps([(c.offset, c.spec.nbytes) for c in entry.contents], entry.size))
         self._starts = [start for start, _ in runs]
         self._places = [0, *accumulate(length for _, length in runs)]
@@ -386,6 +418,7 @@ class _Builder:
     """Makes plain values of nodes; what a pickle names twice is one object here, too."""
 
     def __init__(self, keys: dict[int, str], tensor: Callable[[str], Any]) -> None:
+        self.tolerant = False  # UNKNOWN stands for what is no plain value
         self._keys = keys
         self._tensor = tensor
         self._made: dict[int, Any] = {}
@@ -394,14 +427,23 @@ class _Builder:
         """Raises _NotPlain, also for what is nested too deeply or contains itself."""
         if type(node) in _VALUES:
             return node
-        if depth > MAX_DEPTH:
-            raise _NotPlain
-        if id(node) not in self._made:
-            self._made[id(node)] = _END
-            self._made[id(node)] = self._make(node, depth + 1)
-        if self._made[id(node)] is _END:
-            raise _NotPlain
-        return self._made[id(node)]
+        if depth <= MAX_DEPTH:
+            if id(node) not in self._made:
+                self._made[id(node)] = _END
+                self._made[id(node)] = self._made_of(node, depth + 1)
+            if self._made[id(node)] is not _END:
+                return self._made[id(node)]
+        if self.tolerant:
+            return UNKNOWN
+        raise _NotPlain
+
+    def _made_of(self, node: Any, depth: int) -> Any:
+        if not self.tolerant:
+            return self._make(node, depth)
+        try:
+            return self._make(node, depth)
+        except (BadModelFile, _NotPlain):
+            return UNKNOWN
 
     def _make(self, node: Any, depth: int) -> Any:
         quantised = type(node) is PickleCall and _function(node) == "_rebuild_qtensor"

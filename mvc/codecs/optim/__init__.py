@@ -2,13 +2,15 @@
 
 Weights and second moments follow from first moments by the formula of the optimizer's step.
 ``rules`` are these formulas, operation by operation; a ``Prediction`` is one of them with its
-numbers, as a coding names it; ``choice`` finds on a sample which of them a step followed.
+numbers, as a coding names it; ``kinds`` are the optimizers, and which rules
+may have made their states; ``choice`` finds on a sample which one did.
 
 What is predicted are words like any other: a delta to them is stored, so a wrong prediction costs
 bytes and nothing else.
 """
 
-from mvc.codecs.optim.choice import Chosen, choose_predictions, kinds_of
+from mvc.codecs.optim.choice import Chosen, choose_predictions
+from mvc.codecs.optim.kinds import ORDER, kinds_of
 from mvc.codecs.optim.prediction import Prediction
 
-__all__ = ["Chosen", "Prediction", "choose_predictions", "kinds_of"]
+__all__ = ["ORDER", "Chosen", "Prediction", "choose_predictions", "kinds_of"]

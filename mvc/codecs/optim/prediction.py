@@ -58,8 +58,8 @@ class Prediction(Struct, frozen=True):
             raise InvalidPipeline(f"{self.rule!r} is no rule of {PREFIX}")
         if self.dtype not in _TYPES:
             raise InvalidPipeline(f"{PREFIX} predicts float32 and float64, not {self.dtype!r}")
-        if len(self.numbers) != RULES[self.rule].numbers:
-            count = RULES[self.rule].numbers
+        if len(self.numbers) != RULES[self.rule].count:
+            count = RULES[self.rule].count
             raise InvalidPipeline(f"{PREFIX}:{self.rule} has {count} numbers")
         if not all(map(math.isfinite, self.numbers)):
             raise InvalidPipeline(f"{PREFIX}:{self.rule} has finite numbers only")

@@ -6,8 +6,8 @@ Division and square root are IEEE's as well. ``fma`` stands where kernels of tor
 with one rounding. A formula never asks for the sign or payload of a NaN, and no operation's result
 depends on which of two zeros or NaNs a processor returns.
 
-The formulas of a table begin with the base, then take the inputs, then the numbers.
-``docs/format.md`` states each of them once more, for readers that are written from it.
+``docs/format.md`` states each formula once more, for readers that are written from it. Rules whose
+names end with z are of an optimizer's first step, before which its states were zero or not there.
 """
 
 from __future__ import annotations
@@ -26,19 +26,29 @@ _SPLIT = np.float64(2**27 + 1)
 
 
 class Rule(Struct, frozen=True):
-    """A formula and what it takes: ``inputs`` arrays beside the base, and ``numbers``.
+    """A formula, the names of its arrays (the base first) and of its numbers.
 
     ``wide``: the numbers are float64 whatever the arrays are, as in torch's fused kernels on GPUs.
-    ``signed``: the first number is the gradient's sign, an array of ones, from a bitmap; ``falls``
-    says whether a greater gradient makes the result less.
+    ``signed``: between arrays and numbers stands the gradient's sign, an array of ones, from a
+    bitmap; ``falls``: a greater gradient makes the result less.
     """
 
+    arrays: str
+    numbers: str
     formula: Formula
-    inputs: int
-    numbers: int
     wide: bool = False
     signed: bool = False
     falls: bool = False
+
+    @property
+    def inputs(self) -> int:
+        """How many arrays it takes beside the base."""
+        return len(self.arrays.split()) - 1
+
+    @property
+    def count(self) -> int:
+        """How many numbers it takes."""
+        return len(self.numbers.split())
 
 
 def fma(a: Any, b: Numbers, c: Numbers) -> Numbers:
@@ -56,7 +66,7 @@ def fma(a: Any, b: Numbers, c: Numbers) -> Numbers:
 
 
 def _product(a: Any, b: Numbers) -> tuple[Numbers, Numbers]:
-    """``a * b`` in float64, and what rounding cost (Dekker)."""
+    """``a * b`` in float64, and what rounding it lost (Dekker)."""
     product = a * b
     high_a, high_b = a * _SPLIT, b * _SPLIT
     high_a = high_a - (high_a - a)
@@ -72,48 +82,230 @@ def greater(a: Numbers, b: Numbers) -> Numbers:
     return larger
 
 
-def _gradient(m: Numbers, old: Numbers, c: Any) -> Numbers:
-    """The gradient between two first moments, where each is the one before plus c of the way."""
-    gradient: Numbers = old + (m - old) / c
+def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
+    """The gradient between two first moments, of which the new one went k of the way to it."""
+    gradient: Numbers = old + (m - old) / k
     return gradient
 
 
-DECAYS: dict[str, Formula] = {
-    "": lambda w, d: w if d == 1 else d * w,
-    "s": lambda w, d: w - d * w,
-    "f": lambda w, d: fma(-d, w, w),
-}
-"""Decoupled weight decay: what is left of the weights before the step."""
+def _magnitude(v: Numbers, old: Numbers, b: Any, c: Any) -> Numbers:
+    """The gradient without its sign, between two second moments."""
+    return _root((v - b * old) / c)
 
-STEPS: dict[str, Formula] = {
-    "1": lambda w, m, v, s, b, e: w - (s * m) / (np.sqrt(v) / b + e),
-    "2": lambda w, m, v, s, b, e: fma(-s, m / (np.sqrt(v) / b + e), w),
-    "3": lambda w, m, v, s, b, e: fma(-s, m / (np.sqrt(v) * b + e), w),
-    "4": lambda w, m, v, s, b, e: w - m / ((np.sqrt(v) / b + e) / s),
-    "5": lambda w, m, v, s, b, e: w - s * (m / (np.sqrt(v) / b + e)),
-}
-"""Adam's step, from decayed weights, first and second moment."""
+
+def _root(square: Numbers) -> Numbers:
+    root: Numbers = np.sqrt(greater(np.zeros_like(square), square))
+    return root
+
+
+def _centred(v: Numbers, a: Numbers, e: Any) -> Numbers:
+    """By what a centred RMSprop divides."""
+    divisor: Numbers = np.sqrt(fma(-a, a, v)) + e
+    return divisor
+
+
+def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
+    """The gradient and, once more, the momentum that it came into."""
+    return fma(u, m, m - u * old if q == 1 else (m - u * old) / q)
+
+
+def _rounded(wide: Numbers, like: Numbers) -> Numbers:
+    return wide.astype(like.dtype, copy=False)
+
+
+def _square_wide(m: Numbers, old: Numbers, h: Any, k: Any) -> Numbers:
+    gradient = _rounded((m - h * old) / k, m).astype(np.float64)
+    return gradient * gradient
+
+
+def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str, Rule]:
+    """A step after decoupled weight decay: by a factor, or with f and d by subtraction."""
+    inputs = len(arrays.split()) - 1
+
+    def after(decay: Formula) -> Formula:
+        def step(w: Numbers, *rest: Any) -> Numbers:
+            d, *others = rest[inputs:]
+            narrow = (w.dtype.type(number) for number in others)
+            return formula(decay(w, d), *rest[:inputs], *narrow)
+
+        return step
+
+    numbers = f"d {numbers}"
+    return {
+        name: Rule(arrays, numbers, after(lambda w, d: w if d == 1 else d * w)),
+        f"{name}f": Rule(arrays, numbers, after(lambda w, d: fma(-d, w, w))),
+        f"{name}d": Rule(arrays, numbers, after(lambda w, d: _rounded(w - d * w, w)), wide=True),
+    }
+
 
 RULES: dict[str, Rule] = {
-    "decay.1": Rule(lambda m, b: b * m, 0, 1),
-    "decay.2": Rule(lambda m, c: fma(-c, m, m), 0, 1),
+    # First moments and momentum: where the gradient is zero.
+    "decay.1": Rule("m", "b", lambda m, b: b * m),
+    "decay.2": Rule("m", "k", lambda m, k: fma(-k, m, m)),
+    "decay.3": Rule("m", "b", lambda m, b: _rounded(b * m, m), wide=True),
+    # Second moments and norms, from first moments.
     "square.1": Rule(
-        lambda v, m, old, b, c, k: fma(c * (g := _gradient(m, old, k)), g, b * v), 2, 3
+        "v m o",
+        "b c k",
+        lambda v, m, o, b, c, k: fma(c * (g := _gradient(m, o, k)), g, b * v),
     ),
     "square.2": Rule(
-        lambda v, m, old, b, c, k: fma(c, np.square(_gradient(m, old, k)), b * v), 2, 3
+        "v m o",
+        "b c k",
+        lambda v, m, o, b, c, k: fma(c, np.square(_gradient(m, o, k)), b * v),
     ),
-    "square.3": Rule(lambda v, m, old, b, c, k: b * v + c * (g := _gradient(m, old, k)) * g, 2, 3),
-    "greater": Rule(greater, 1, 0),
-    "momentum.1": Rule(lambda w, m, s: fma(-s, m, w), 1, 1),
-    "momentum.2": Rule(lambda w, m, s: w - s * m, 1, 1),
+    "square.3": Rule(
+        "v m o",
+        "b c k",
+        lambda v, m, o, b, c, k: b * v + (c * (g := _gradient(m, o, k))) * g,
+    ),
+    "square.4": Rule(
+        "v m o",
+        "b c h k",
+        lambda v, m, o, b, c, h, k: fma(c * (g := (m - h * o) / k), g, b * v),
+    ),
+    "square.5": Rule(
+        "v m o",
+        "b c h k",
+        lambda v, m, o, b, c, h, k: _rounded(b * v + c * _square_wide(m, o, h, k), v),
+        wide=True,
+    ),
+    "square.z": Rule("m", "c k", lambda m, c, k: (c * (g := m / k)) * g),
+    "norm.1": Rule(
+        "u m o",
+        "b k e",
+        lambda u, m, o, b, k, e: greater(b * u, np.abs(_gradient(m, o, k)) + e),
+    ),
+    "norm.z": Rule("m", "k e", lambda m, k, e: np.abs(m / k) + e),
+    "greater": Rule("x v", "", greater),
+    # Weights, from first and second moments.
+    **_decayed(
+        "adam.1",
+        "w m v",
+        "s b e",
+        lambda w, m, v, s, b, e: w - (s * m) / (np.sqrt(v) / b + e),
+    ),
+    **_decayed(
+        "adam.2",
+        "w m v",
+        "s b e",
+        lambda w, m, v, s, b, e: fma(-s, m / (np.sqrt(v) / b + e), w),
+    ),
+    **_decayed(
+        "adam.3",
+        "w m v",
+        "s b e",
+        lambda w, m, v, s, b, e: fma(-s, m / (np.sqrt(v) * b + e), w),
+    ),
+    **_decayed(
+        "adam.4",
+        "w m v",
+        "s b e",
+        lambda w, m, v, s, b, e: w - m / ((np.sqrt(v) / b + e) / s),
+    ),
+    **_decayed("adam.5", "w m v", "b e", lambda w, m, v, b, e: w - m / (np.sqrt(v) / b + e)),
+    **_decayed(
+        "radam.1",
+        "w m v",
+        "b s r e t",
+        lambda w, m, v, b, s, r, e, t: w - (((m / b) * s) * (r / (np.sqrt(v) + e))) * t,
+    ),
+    **_decayed(
+        "radam.2",
+        "w m v",
+        "p u e",
+        lambda w, m, v, p, u, e: fma(m, 1 / ((np.sqrt(v) + e) / p) + u, w),
+    ),
+    **_decayed("radam.3", "w m", "b s", lambda w, m, b, s: w - (m / b) * s),
+    **_decayed(
+        "nadam.1",
+        "w m o v",
+        "k a s b e",
+        lambda w, m, o, v, k, a, s, b, e: (
+            w - (a * _gradient(m, o, k)) / (q := np.sqrt(v / b) + e) - (s * m) / q
+        ),
+    ),
+    **_decayed(
+        "nadam.2",
+        "w m o v",
+        "k a s b e",
+        lambda w, m, o, v, k, a, s, b, e: (
+            w - (a * _gradient(m, o, k)) / (q := np.sqrt(v) / b + e) - (s * m) / q
+        ),
+    ),
+    **_decayed(
+        "nadam.3",
+        "w m o v",
+        "k a s b e",
+        lambda w, m, o, v, k, a, s, b, e: fma(
+            -s, m / (q := np.sqrt(v) / b + e), fma(-a, _gradient(m, o, k) / q, w)
+        ),
+    ),
+    **_decayed(
+        "nadam.z",
+        "w m v",
+        "k a s b e",
+        lambda w, m, v, k, a, s, b, e: w - (a * (m / k)) / (q := np.sqrt(v / b) + e) - (s * m) / q,
+    ),
+    "adamax.1": Rule("w m u", "s", lambda w, m, u, s: w - (s * m) / u),
+    "adamax.2": Rule("w m u", "s", lambda w, m, u, s: fma(-s, m / u, w)),
+    "adamax.3": Rule("w m u", "s", lambda w, m, u, s: w - m / (u * s)),
+    # Weights, from momentum.
+    "momentum.1": Rule("w m", "s", lambda w, m, s: fma(-s, m, w)),
+    "momentum.2": Rule("w m", "s", lambda w, m, s: w - s * m),
+    "nesterov.1": Rule(
+        "w m o", "s u q", lambda w, m, o, s, u, q: fma(-s, _nesterov(m, o, u, q), w)
+    ),
+    "nesterov.2": Rule("w m o", "s u q", lambda w, m, o, s, u, q: w - s * _nesterov(m, o, u, q)),
+    "nesterov.z": Rule("w m", "s u", lambda w, m, s, u: fma(-s, fma(u, m, m), w)),
+    # Weights and momentum from second moments, which do not know the gradient's sign g.
+    "root.1": Rule(
+        "w v o",
+        "s e b c",
+        lambda w, v, o, g, s, e, b, c: w - (s * (g * _magnitude(v, o, b, c))) / (np.sqrt(v) + e),
+        signed=True,
+        falls=True,
+    ),
+    "root.2": Rule(
+        "w v o",
+        "s e b c",
+        lambda w, v, o, g, s, e, b, c: fma(-s, g * _magnitude(v, o, b, c) / (np.sqrt(v) + e), w),
+        signed=True,
+        falls=True,
+    ),
+    "root.z": Rule(
+        "w v",
+        "s e c",
+        lambda w, v, g, s, e, c: w - (s * (g * _root(v / c))) / (np.sqrt(v) + e),
+        signed=True,
+        falls=True,
+    ),
+    "pushed.1": Rule(
+        "m v o",
+        "u e b c",
+        lambda m, v, o, g, u, e, b, c: u * m + g * _magnitude(v, o, b, c) / (np.sqrt(v) + e),
+        signed=True,
+    ),
+    "pushed.z": Rule(
+        "v", "e c", lambda v, g, e, c: g * _root(v / c) / (np.sqrt(v) + e), signed=True
+    ),
+    # The same, centred: with the gradients' average a.
+    "centred.1": Rule(
+        "w a o v",
+        "s e k",
+        lambda w, a, o, v, s, e, k: w - (s * _gradient(a, o, k)) / _centred(v, a, e),
+    ),
+    "centred.2": Rule(
+        "w a o v",
+        "s e k",
+        lambda w, a, o, v, s, e, k: fma(-s, _gradient(a, o, k) / _centred(v, a, e), w),
+    ),
+    "centred.z": Rule(
+        "w a v", "s e k", lambda w, a, v, s, e, k: w - (s * (a / k)) / _centred(v, a, e)
+    ),
+    "pushed.2": Rule(
+        "m a o v",
+        "u e k",
+        lambda m, a, o, v, u, e, k: u * m + _gradient(a, o, k) / _centred(v, a, e),
+    ),
 }
-
-
-def _step(decay: Formula, step: Formula) -> Formula:
-    return lambda w, m, v, d, s, b, e: step(decay(w, d), m, v, s, b, e)
-
-
-for _decay, _left in DECAYS.items():
-    for _name, _formula in STEPS.items():
-        RULES[f"adam.{_name}{_decay}"] = Rule(_step(_left, _formula), 2, 4)

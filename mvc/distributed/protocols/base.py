@@ -8,21 +8,67 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.layout import VectorLayout
-from mvc.distributed.protocols.options import ProtocolOptions
-from mvc.distributed.safe import SafeFunction
+from mvc.distributed.safe import SafeFunction, Vector
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
+
+if TYPE_CHECKING:
+    from mvc.distributed.protocols.named import Protocol
 
 __all__ = ["Coordinator", "Counts", "Refusal", "Vector", "VectorLayout", "Worker"]
 
-Vector = NDArray[np.float64]
+
+class VectorLayout(Struct, frozen=True):
+    """What the flat vector of a model holds: parameters first, then statistics of its layers.
+
+    ``measured``: how many numbers are parameters. The statistics (running means and variances of
+    BatchNorm) are averaged as they are, without codec and outer step, and safe functions do not see
+    them. ``digest``: 16 bytes that tell this network from others. Integer buffers and the state of
+    the optimizer are not part of the vector: they stay where they are.
+    """
+
+    length: int
+    measured: int
+    dtype: np.dtype[Any]
+    digest: bytes
+
+    @staticmethod
+    def of(
+        model: NDArray[Any], measured: int | None = None, digest: bytes = bytes(16)
+    ) -> VectorLayout:
+        """Raises WrongUsage unless the model is a flat vector of finite float32 or float64."""
+        if model.ndim != 1 or model.dtype not in (np.float32, np.float64) or not len(model):
+            shape = "x".join(map(str, model.shape)) or "()"
+            raise WrongUsage(
+                f"a model is {model.dtype} {shape}: it must be a flat vector of float32 or float64"
+            )
+        if not np.isfinite(model).all():
+            raise WrongUsage("the model holds numbers that are not finite")
+        measured = len(model) if measured is None else measured
+        if not 0 < measured <= len(model) or len(digest) != 16:
+            raise WrongUsage(f"{measured} of {len(model)} numbers cannot be parameters")
+        return VectorLayout(len(model), measured, model.dtype, digest)
+
+
+class OuterStep:
+    """What the coordinator makes of the mean drift: Nesterov's momentum, or the drift itself."""
+
+    def __init__(self, rate: float, momentum: float) -> None:
+        self._rate, self._momentum = rate, momentum
+        self.velocity: Any = 0.0
+
+    def step(self, mean: Vector) -> Vector:
+        if self._momentum == 0:
+            return self._rate * mean
+        self.velocity = self._momentum * self.velocity + mean
+        change: Vector = self._rate * (mean + self._momentum * self.velocity)
+        return change
 
 
 class Counts(Struct):
@@ -62,7 +108,7 @@ class Coordinator(ABC):
 
     def __init__(
         self,
-        protocol: ProtocolOptions,
+        protocol: Protocol,
         model: NDArray[Any],
         workers: Iterable[int],
         layout: VectorLayout | None = None,
@@ -95,7 +141,7 @@ class Coordinator(ABC):
         self._outbox: list[m.Message] = []
         self._safe: SafeFunction | None = None
         self._up, self._down = protocol.wires(self.layout)
-        self._outer = protocol.outer_step()
+        self._outer = OuterStep(protocol.outer_rate, protocol.outer_momentum)
         self._residual = np.zeros(self.layout.length)
         self._change = np.zeros(self.layout.length)
         if memory is not None:
@@ -192,11 +238,7 @@ class Coordinator(ABC):
             self._asked.add(worker)
             self._send(m.Fetch(worker, self.round, self._subround_of(worker)))
 
-    def _mean(self) -> Vector:
-        """The mean of the drifts here."""
-        return self._mean_of(self.drifts)
-
-    def _mean_of(self, drifts: Mapping[int, Vector]) -> Vector:
+    def _mean(self, drifts: Mapping[int, Vector]) -> Vector:
         """Added in the order of the workers' numbers."""
         total = np.zeros(self.layout.length)
         for worker in sorted(drifts):
@@ -368,7 +410,7 @@ class Worker(ABC):
 
     def __init__(
         self,
-        protocol: ProtocolOptions,
+        protocol: Protocol,
         number: int,
         model: NDArray[Any],
         layout: VectorLayout | None = None,

@@ -89,7 +89,7 @@ class FunctionalCoordinator(Coordinator):
 
     def _all_drifts_here(self) -> None:
         if self.protocol.rebalance is None:
-            self._end_round(self._mean())
+            self._end_round(self._mean(self.drifts))
             return
         for worker, drift in self.drifts.items():
             self._flushed[worker] = self._flushed.get(worker, 0.0) + drift
@@ -97,7 +97,7 @@ class FunctionalCoordinator(Coordinator):
         psi = SHARE * count * self._at_zero + self._hub_psi()
         ends = self._ending or bool(self._joiners)
         if ends or psi > self.protocol.rebalance * count * self._at_zero:
-            self._end_round(self._mean_of(self._flushed))
+            self._end_round(self._mean(self._flushed))
             return
         self.drifts.clear()
         self.counts.balances += 1
@@ -107,7 +107,7 @@ class FunctionalCoordinator(Coordinator):
         """What the coordinator holds adds to the sum of the values."""
         if not self._flushed:
             return 0.0
-        mean = self._mean_of(self._flushed)[: self.layout.measured]
+        mean = self._mean(self._flushed)[: self.layout.measured]
         return (1 - SHARE) * len(self.members) * self.safe.of(mean / (1 - SHARE))
 
     def _new_subround(self, psi: float) -> None:

@@ -18,8 +18,6 @@ from mvc.distributed import messages as m
 from mvc.distributed.protocols.base import Coordinator, Worker
 from mvc.errors import BadMessage
 
-BALANCING = ("random", "hedge", "none")
-
 
 class GeometricCoordinator(Coordinator):
     """``counts.balances``: how often balancing did without a synchronisation."""
@@ -48,12 +46,12 @@ class GeometricCoordinator(Coordinator):
         if self._asked or not held:
             return
         if held == len(self.members):
-            self._end_round(self._mean())
+            self._end_round(self._mean(self.drifts))
             return
         if self._full or self._ending or self._violations >= len(self.members):
             self._fetch(self.members)
             return
-        mean = self._mean()
+        mean = self._mean(self.drifts)
         if self.protocol.balancing != "none":
             if self.safe.of(mean[: self.layout.measured]) <= 0:
                 self._balance(mean)

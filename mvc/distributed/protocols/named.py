@@ -5,23 +5,64 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+from msgspec import Struct
 from msgspec.structs import fields
 from numpy.typing import NDArray
 
-from mvc.distributed.codecs import codec_named
-from mvc.distributed.protocols.base import Coordinator, Worker
+from mvc.distributed.codecs import Wire, codec_named
+from mvc.distributed.protocols.base import Coordinator, VectorLayout, Worker
 from mvc.distributed.protocols.functional import FunctionalCoordinator, FunctionalWorker
 from mvc.distributed.protocols.geometric import GeometricCoordinator, GeometricWorker
-from mvc.distributed.protocols.layout import VectorLayout
-from mvc.distributed.protocols.options import ProtocolOptions
 from mvc.distributed.protocols.periodic import PeriodicCoordinator, PeriodicWorker
 from mvc.distributed.protocols.variance import VarianceCoordinator, VarianceWorker
-from mvc.distributed.safe import SAFE_FUNCTIONS
+from mvc.distributed.safe import SAFE_FUNCTIONS, SafeFunction, Threshold, Vector
 from mvc.errors import WrongUsage
 
 
-class Protocol(ProtocolOptions, frozen=True):
-    """A protocol with all its options. Make one with ``protocol_named``."""
+class Protocol(Struct, frozen=True):
+    """A protocol with all its options. Make one with ``protocol_named``.
+
+    ``threshold``, ``safe``: of gm, fgm and fda (which takes the radius alone). ``every``: updates
+    between averages, of the periodic ones. ``balancing``: random, hedge or none (gm). ``barrier``:
+    a round ends when psi has come that near to zero, as a share of its first value (fgm).
+    ``rebalance``: c_r, or None for no rebalancing (fgm): the round goes on after a flush if psi is
+    below that share of its first value. ``summary``: linear or sketch (fda). ``outer_rate``,
+    ``outer_momentum``: of the coordinator's step; 1 and 0 are plain averaging. ``up``, ``down``:
+    codecs of drifts and of the model's changes.
+    """
+
+    name: str
+    threshold: Threshold | None = None
+    safe: str = "norm"
+    every: int = 16
+    balancing: str = "random"
+    barrier: float = 0.01
+    rebalance: float | None = None
+    summary: str = "linear"
+    outer_rate: float = 1.0
+    outer_momentum: float = 0.0
+    up: str = "none"
+    down: str = "none"
+    seed: int = 0
+
+    def describe(self, model: NDArray[Any]) -> str:
+        """The threshold in all units at this model, or the period."""
+        if self.threshold is None:
+            return f"every {self.every} updates"
+        return self.threshold.describe(model.astype(np.float64))
+
+    def safe_function(self, reference: Vector) -> SafeFunction:
+        """The safe function of a round that begins with these parameters."""
+        assert self.threshold is not None
+        return SAFE_FUNCTIONS[self.safe](reference, self.threshold.radius_at(reference))
+
+    def wires(self, layout: VectorLayout) -> tuple[Wire, Wire]:
+        up, down = (
+            Wire(codec_named(name), layout.measured, layout.length, layout.dtype)
+            for name in (self.up, self.down)
+        )
+        return up, down
 
     def coordinator(
         self,
@@ -30,13 +71,11 @@ class Protocol(ProtocolOptions, frozen=True):
         layout: VectorLayout | None = None,
         memory: Mapping[str, Any] | None = None,
     ) -> Coordinator:
-        """The coordinator that starts from this model; see ``Coordinator``."""
         return _KINDS[self.name][0](self, model, workers, layout=layout, memory=memory)
 
     def worker(
         self, number: int, model: NDArray[Any], layout: VectorLayout | None = None
     ) -> Worker:
-        """The worker that trains this vector in place; see ``Worker``."""
         return _KINDS[self.name][1](self, number, model, layout)
 
 
@@ -98,7 +137,7 @@ def takes(name: str) -> set[str]:
     return _KINDS[name][3] | _ALL
 
 
-def check_values(made: ProtocolOptions) -> None:
+def check_values(made: Protocol) -> None:
     """Raises WrongUsage if an option has a value that no protocol takes."""
     if made.safe not in SAFE_FUNCTIONS:
         known = ", ".join(SAFE_FUNCTIONS)

@@ -22,7 +22,7 @@ class PeriodicCoordinator(Coordinator):
 
     def _decide(self) -> None:
         if self.drifts.keys() >= self.members:
-            self._end_round(self._mean())
+            self._end_round(self._mean(self.drifts))
         elif self.drifts:
             self._fetch(self.done)
 

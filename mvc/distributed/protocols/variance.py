@@ -80,7 +80,7 @@ class VarianceCoordinator(Coordinator):
 
     def _decide(self) -> None:
         if self.drifts and self.drifts.keys() >= self.members:
-            self._end_round(self._mean())
+            self._end_round(self._mean(self.drifts))
         elif self._states and not self._over and self._states.keys() >= self.members - self.done:
             if self._estimate() > self.safe.radius**2:
                 self._over = True

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import to_builtins
 from msgspec.structs import asdict
 
 import mvc
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.layout import VectorLayout
+from mvc.distributed.protocols.base import VectorLayout
 from mvc.distributed.runner.connection import (
     ALIVE,
     CONTROL,
@@ -73,17 +73,6 @@ class Seat:
         self.word = BEAT + 2 * SLICE
 
 
-class Away(Struct, frozen=True):
-    """A worker that does not take part.
-
-    ``since``: from when on it is waited for, until it joins; None if it is not. ``why`` it is not
-    waited for; None also if its part was done.
-    """
-
-    since: float | None = None
-    why: str | None = None
-
-
 class Service:
     """Runs one training. ``tell(event, **fields)`` reports.
 
@@ -93,6 +82,9 @@ class Service:
     process is gone, or that owes an answer for too long, leaves the machine and is waited for, and
     until then the workers that are done are not let go (``_held``). In the end all get the last
     model.
+
+    ``_awaited``: the workers that may come back, and since when they are waited for. ``_gone``:
+    those that are not waited for, and why; None if their part was done.
     """
 
     def __init__(self, job: Mapping[str, Any], tell: Tell) -> None:
@@ -100,7 +92,8 @@ class Service:
         self._settings: dict[str, Any] = dict(job.get("settings", {}))
         self._workers = int(job["workers"])
         self._seats: dict[int, Seat] = {}
-        self._away = {int(worker): Away(why=why) for worker, why in job.get("gone", {}).items()}
+        self._awaited: dict[int, float] = {}
+        self._gone: dict[int, str | None] = {int(w): why for w, why in job.get("gone", {}).items()}
         self._held: list[m.Message] = []
         self._log: list[Event] = []
         self._connections: list[Connection] = []
@@ -162,7 +155,7 @@ class Service:
             self._begun_with = start
             now = time.monotonic()
             away = set(range(self._workers)) - self._seats.keys()
-            self._away |= {each: Away(since=now) for each in away - self._away.keys()}
+            self._awaited = dict.fromkeys(away - self._gone.keys(), now)
             self._committed = [*start.steps, *[0] * self._workers][: self._workers]
             kind = VectorLayout(layout.length, layout.measured, np.dtype(np.float32), layout.digest)
             self._machine = protocol.coordinator(
@@ -248,7 +241,7 @@ class Service:
 
         A training that has begun goes on without those that do not come in time.
         """
-        wanted = set(range(self._workers)) - self._away.keys()
+        wanted = set(range(self._workers)) - self._gone.keys()
         again = self._job.get("again")
 
         def say(seconds: float) -> None:
@@ -263,7 +256,7 @@ class Service:
                     continue
                 if self._seats and again:
                     late = wanted - self._seats.keys()
-                    self._away |= {each: Away(why="it did not come back") for each in late}
+                    self._gone |= dict.fromkeys(late, "it did not come back")
                     break
                 raise CannotDistribute(
                     f"{self._late(wanted)} did not join within {limit:g} seconds",
@@ -275,7 +268,7 @@ class Service:
             elif (worker := self._of(link)) is not None:
                 del self._seats[worker]
         if not self._seats:
-            why = next(iter(self._refused.values()), "all have ended")
+            why = next(filter(None, self._gone.values()), "all have ended")
             raise CannotDistribute(f"no worker is left: {why}", hint=_RESUME)
         first, *others = sorted(self._seats)
         for worker in others:
@@ -307,8 +300,7 @@ class Service:
             return None
         self._seats[worker] = seat
         self._connections.append(seat.link)
-        if worker not in self._awaited:  # one that is waited for has come when it joins
-            self._away.pop(worker, None)
+        self._gone.pop(worker, None)  # one that is waited for has come when it joins
         self._tell("joined", worker=worker, pid=said.get("pid"))
         return worker
 
@@ -411,7 +403,7 @@ class Service:
             return
         self._take(message)
         if isinstance(message, m.Join) and worker in self._awaited:
-            del self._away[worker]
+            del self._awaited[worker]
             self._release()
 
     def _take(self, message: m.Message) -> None:
@@ -489,15 +481,9 @@ class Service:
 
     # -- who goes and who comes ----------------------------------------------------------------
 
-    @property
-    def _awaited(self) -> dict[int, float]:
-        """The workers that may come back, and since when they are waited for."""
-        return {w: each.since for w, each in self._away.items() if each.since is not None}
-
-    @property
-    def _refused(self) -> dict[int, str]:
-        """The workers that are not waited for, and why."""
-        return {w: each.why for w, each in self._away.items() if each.why is not None}
+    def _give_up(self, worker: int, reason: str) -> None:
+        self._awaited.pop(worker, None)
+        self._gone[worker] = reason
 
     def _come_back(self, link: Connection, said: Mapping[str, Any]) -> None:
         worker = self._seat(link, said)
@@ -516,7 +502,9 @@ class Service:
         """
         if deaf:
             self._seats[worker].link.say(again=True)
-        self._away[worker] = Away(why=reason) if deaf else Away(since=time.monotonic())
+            self._give_up(worker, reason)
+        else:
+            self._awaited[worker] = time.monotonic()
         del self._seats[worker]
         self._held = [message for message in self._held if message.worker != worker]
         self._log.append(Event(HUB, "lost", (worker,)))
@@ -535,9 +523,8 @@ class Service:
         self._release()
 
     def _dismiss(self, worker: int, reason: str) -> None:
-        """A worker takes part no more."""
         self._seats.pop(worker, None)
-        self._away[worker] = Away(why=reason)
+        self._give_up(worker, reason)
         self._log.append(Event(HUB, "lost", (worker,)))
         self._tell("refused", worker=worker, reason=reason)
         if not self._seats and not self._awaited:
@@ -570,13 +557,13 @@ class Service:
                         f"the training could not begin: worker {worker}: {reason}"
                     )
                 self._lose(worker, reason, deaf=True)
-        for worker, since in self._awaited.items():
+        for worker, since in list(self._awaited.items()):
             if now >= since + self._timeout:
                 if not self._running:
                     raise CannotDistribute(f"worker {worker} has gone before the training began")
-                self._away[worker] = Away(why="it did not come back")
+                self._give_up(worker, "it did not come back")
         if not self._seats and not self._awaited:
-            worker, why = max(self._refused.items())
+            worker, why = max((w, why) for w, why in self._gone.items() if why is not None)
             raise CannotDistribute(f"no worker is left: worker {worker}: {why}", hint=_RESUME)
         self._release()
 
@@ -617,7 +604,8 @@ class Service:
             self._reception.traffic.look()
         if "log" in self._settings:
             _write_log(Path(self._settings["log"]), self._log, orders)
-        counts, start, traffic = machine.counts, self._begun_with, self._reception.traffic
+        counts, start = machine.counts, self._begun_with
+        socket_bytes, wire_bytes = self._reception.traffic.total()
         self._tell(
             "finished",
             resumed=start.number > 0,
@@ -630,9 +618,9 @@ class Service:
             messages_up=counts.messages_up,
             messages_down=counts.messages_down,
             bytes_beside=sum(each.beside for each in self._connections),
-            socket_bytes=traffic.sent + traffic.received if traffic.known else None,
-            wire_bytes=traffic.with_headers if traffic.known else None,
-            refused={str(worker): reason for worker, reason in self._refused.items()},
+            socket_bytes=socket_bytes,
+            wire_bytes=wire_bytes,
+            refused={str(worker): why for worker, why in self._gone.items() if why is not None},
             steps=list(self._committed),
             push=None,
         )
@@ -641,7 +629,7 @@ class Service:
         """The training is over: a worker that neither speaks nor reads is not waited for."""
         reason = f"it did not answer within {self._timeout:g} seconds at the end"
         self._seats.pop(worker).link.say(failed=reason)
-        self._away[worker] = Away(why=reason)
+        self._give_up(worker, reason)
         self._tell("lost", worker=worker, reason=reason, deaf=True)
 
 
@@ -653,11 +641,11 @@ def _packed(carried: Carried) -> bytes:
 
 def _write_log(path: Path, hub: Sequence[Event], orders: Mapping[int, Any]) -> None:
     """Writes the events of all processes, a line of JSON each."""
-    lines = [json.dumps(event.to_json()) for event in hub]
+    events = [*hub]
     for worker, order in sorted(orders.items()):
         for did, times in order or ():
-            lines += [json.dumps(Event(worker, did).to_json())] * times
-    text = "".join(line + "\n" for line in lines).encode()
+            events += [Event(worker, did)] * times
+    text = "".join(json.dumps(to_builtins(event)) + "\n" for event in events).encode()
     FileSystem().replace_file(path, lambda file: file.write([text]), mode=None, durable=False)
 
 

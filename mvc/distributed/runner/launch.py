@@ -268,7 +268,6 @@ class _Run:
 
 
 def _error(event: Mapping[str, Any]) -> MvcError:
-    """The error that the coordinator reports."""
     found = getattr(errors, str(event.get("kind")), CannotDistribute)
     kind = found if isinstance(found, type) and issubclass(found, MvcError) else CannotDistribute
     return kind(str(event.get("message")), hint=event.get("hint"))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
 from blake3 import blake3
-from msgspec import Struct
+from msgspec import Struct, convert
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -23,18 +23,19 @@ from mvc.errors import BadMessage, CannotDistribute
 
 Vector = NDArray[np.float32]
 Carried = Mapping[str, torch.Tensor]
+_Shape: TypeAlias = tuple[int, ...]
 
 
-class ModelLayout(Struct, frozen=True):
+class ModelLayout(Struct, frozen=True, array_like=True):
     """``keys``: every name of the ``state_dict`` with the name of the tensor that it stands for
     (another one for tied weights). ``trained`` and ``statistics``: names and shapes in the order
     of the vector. ``carried``: names, shapes and dtypes of all other tensors.
     """
 
     keys: tuple[tuple[str, str], ...]
-    trained: tuple[tuple[str, tuple[int, ...]], ...]
-    statistics: tuple[tuple[str, tuple[int, ...]], ...]
-    carried: tuple[tuple[str, tuple[int, ...], str], ...]
+    trained: tuple[tuple[str, _Shape], ...]
+    statistics: tuple[tuple[str, _Shape], ...]
+    carried: tuple[tuple[str, _Shape, str], ...]
 
     @classmethod
     def of(cls, model: torch.nn.Module) -> Self:
@@ -71,32 +72,19 @@ class ModelLayout(Struct, frozen=True):
     def from_json(cls, value: Any) -> Self:
         """A layout that another process described. Raises BadMessage."""
         try:
-            keys, trained, statistics, carried = value
-            made = cls(
-                tuple((str(key), str(name)) for key, name in keys),
-                tuple((str(name), tuple(map(int, shape))) for name, shape in trained),
-                tuple((str(name), tuple(map(int, shape))) for name, shape in statistics),
-                tuple((str(n), tuple(map(int, shape)), str(d)) for n, shape, d in carried),
-            )
+            made = convert(value, cls)
             names = {name for name, *_ in (*made.vector, *made.carried)}
             shapes = [shape for _, shape in made.vector] + [shape for _, shape, _ in made.carried]
             sizes = [size for shape in shapes for size in shape]
-            if (
-                made.measured <= 0
-                or min(sizes, default=0) < 0
-                or not {name for _, name in made.keys} <= names
-            ):
+            sound = made.measured > 0 and min(sizes) >= 0
+            if not sound or not {name for _, name in made.keys} <= names:
                 raise ValueError
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except ValueError as error:
             raise BadMessage("the description of a model cannot be read") from error
         return made
 
-    def to_json(self) -> list[Any]:
-        return [self.keys, self.trained, self.statistics, self.carried]
-
     @property
-    def vector(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Names and shapes of what is in the vector."""
+    def vector(self) -> tuple[tuple[str, _Shape], ...]:
         return self.trained + self.statistics
 
     @property
@@ -106,7 +94,6 @@ class ModelLayout(Struct, frozen=True):
 
     @property
     def length(self) -> int:
-        """How many numbers the vector has."""
         return sum(math.prod(shape) for _, shape in self.vector)
 
     @property
@@ -133,18 +120,13 @@ class ModelLayout(Struct, frozen=True):
     # -- a live model ----------------------------------------------------------------------
 
     def read(self, model: torch.nn.Module) -> Vector:
-        """The vector of a live model: a copy."""
         live = _named(model)
         flat = [live[name].detach().reshape(-1).cpu() for name, _ in self.vector]
         copy: Vector = torch.cat(flat).numpy()
         return copy
 
     def write(self, model: torch.nn.Module, vector: Vector) -> None:
-        """Sets the trained parameters and statistics of a live model."""
-        live = _named(model)
-        with torch.no_grad():
-            for name, value in self._cut(vector).items():
-                live[name].copy_(value)
+        write_tensors(model, self._cut(vector))
 
     def pack(self, model: torch.nn.Module) -> bytes:
         """The carried tensors of a live model as safetensors."""
@@ -162,13 +144,6 @@ class ModelLayout(Struct, frozen=True):
             raise BadMessage("the tensors that a worker sent are not those of its model")
         return found
 
-    def write_carried(self, model: torch.nn.Module, carried: Carried) -> None:
-        """Sets the carried tensors of a live model."""
-        live = _named(model)
-        with torch.no_grad():
-            for name, value in carried.items():
-                live[name].copy_(value)
-
     # -- a state -----------------------------------------------------------------------------
 
     def state(self, vector: Vector, carried: Carried) -> dict[str, torch.Tensor]:
@@ -177,7 +152,6 @@ class ModelLayout(Struct, frozen=True):
         return {key: tensors[name] for key, name in self.keys}
 
     def _cut(self, vector: Vector) -> dict[str, torch.Tensor]:
-        """The tensors of a vector, copies."""
         found, start = {}, 0
         for name, shape in self.vector:
             end = start + math.prod(shape)
@@ -198,6 +172,14 @@ class ModelLayout(Struct, frozen=True):
                 )
         flat = [tensors[name].reshape(-1) for name, _ in self.vector]
         return torch.cat(flat).numpy(), {name: tensors[name] for name, *_ in self.carried}
+
+
+def write_tensors(model: torch.nn.Module, tensors: Carried) -> None:
+    """Sets tensors of a live model by their names."""
+    live = _named(model)
+    with torch.no_grad():
+        for name, value in tensors.items():
+            live[name].copy_(value)
 
 
 def _named(model: torch.nn.Module) -> dict[str, torch.Tensor]:

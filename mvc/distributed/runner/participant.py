@@ -19,10 +19,10 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import torch
 import torch.distributed
+from msgspec import to_builtins
 
 from mvc.distributed import messages
-from mvc.distributed.protocols import base
-from mvc.distributed.protocols.layout import VectorLayout
+from mvc.distributed.protocols.base import VectorLayout, Worker
 from mvc.distributed.runner.child import Child
 from mvc.distributed.runner.connection import (
     ALIVE,
@@ -36,7 +36,7 @@ from mvc.distributed.runner.connection import (
 )
 from mvc.distributed.runner.handshake import Unproven, greet
 from mvc.distributed.runner.launch import ADDRESS, Dismissed, start_coordinator
-from mvc.distributed.runner.layout import ModelLayout
+from mvc.distributed.runner.layout import ModelLayout, write_tensors
 from mvc.distributed.runner.settings import BEAT, START, TIMEOUT, TOKEN, checked, protocol_of
 from mvc.errors import BadMessage, CannotDistribute, WrongUsage
 from mvc.io.patience import SLICE, Patience, warn
@@ -102,7 +102,7 @@ class Participant:
         where = f"the coordinator at {address}"
         self._patience = Patience(max(timeout, 3 * BEAT), lambda s: warn(where, s))
         self._closed = self._ending = False
-        self._machine: base.Worker | None = None
+        self._machine: Worker | None = None
         atexit.register(self._abandon)
         self._connect()
 
@@ -186,7 +186,7 @@ class Participant:
     # -- messages ------------------------------------------------------------------------------
 
     @property
-    def _worker(self) -> base.Worker:
+    def _worker(self) -> Worker:
         assert self._machine is not None
         return self._machine
 
@@ -326,7 +326,7 @@ class Participant:
         )
         self._reader.start()
         self._link.say(
-            pid=os.getpid(), layout=self._layout.to_json(), settings=dict(self._settings)
+            pid=os.getpid(), layout=to_builtins(self._layout), settings=dict(self._settings)
         )
         self._be_welcomed()
 
@@ -338,7 +338,7 @@ class Participant:
                 self._hang_up()
                 raise ConnectionGone("the coordinator has gone")
             if frame.kind == MODEL:
-                layout.write_carried(self._model, layout.unpack(frame.data))
+                write_tensors(self._model, layout.unpack(frame.data))
                 return
             said = frame.json()
             self._control(said)
@@ -429,7 +429,6 @@ def _within(seconds: float, act: Callable[[], _Result]) -> _Result:
 
 
 def _own_coordinator(host: str, workers: int, *, resume: bool, pushes: bool) -> tuple[int, str]:
-    """Starts it; returns its port and its token."""
     events: queue.Queue[Mapping[str, Any]] = queue.Queue()
     over = threading.Event()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+from msgspec import ValidationError, convert
 
 from mvc.distributed.protocols.named import PROTOCOLS, Protocol, check_values, protocol_named, takes
-from mvc.distributed.protocols.options import ProtocolOptions
 from mvc.distributed.safe import Threshold
 from mvc.errors import UnknownPath, WrongUsage
 from mvc.model.names import check_ref
@@ -37,19 +38,16 @@ quarter of the timeout is less."""
 TOKEN = "MVC_RUN_TOKEN"  # noqa: S105 (its name)
 """A secret of one run, in the environment of its processes: who does not know it takes no part."""
 
-_THRESHOLD = ("radius", "relative", "rho", "rate")
-_NUMBERS = (*_THRESHOLD, "barrier", "rebalance", "outer_rate", "outer_momentum", "timeout")
-_WHOLE = ("every", "seed")
-_TEXTS = ("protocol", "safe", "balancing", "summary", "up", "down")
-_RUN = ("repo", "target", "branch", "push", "log")
-_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(_NUMBERS, (int, float)),
-    **dict.fromkeys(_WHOLE, (int,)),
-    **dict.fromkeys(_TEXTS + _RUN, (str,)),
-    "worker_models": (bool,),
+_THRESHOLD = Threshold.__struct_fields__
+_PROTOCOL = {*Protocol.__struct_fields__} - {"name", "threshold"}
+_KINDS: dict[str, Any] = {
+    **get_type_hints(Threshold),
+    **{name: kind for name, kind in get_type_hints(Protocol).items() if name in _PROTOCOL},
+    **dict.fromkeys(("protocol", "repo", "target", "branch", "push", "log"), str),
+    "timeout": float,
+    "worker_models": bool,
 }
 _YEAR = 366 * 24 * 3600.0  # seconds
-_PROTOCOL = {*_NUMBERS, *_WHOLE, *_TEXTS} - {*_THRESHOLD, "timeout", "protocol"}
 
 
 def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,9 +56,10 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in found.items():
         if name not in _KINDS:
             raise WrongUsage(f"there is no setting {name}")
-        kinds = _KINDS[name]
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise WrongUsage(f"the setting {name} cannot be {value!r}")
+        try:
+            convert(value, _KINDS[name])
+        except ValidationError:
+            raise WrongUsage(f"the setting {name} cannot be {value!r}") from None
     if not 0 < found.get("timeout", 1) <= _YEAR:
         raise WrongUsage(f"timeout is {found['timeout']:g}: it must be a number of seconds")
     return found
@@ -68,11 +67,18 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def protocol_of(settings: Mapping[str, Any]) -> Protocol:
     """The protocol that the settings name, fgm by default. Raises WrongUsage."""
-    units = {name: settings[name] for name in _THRESHOLD if name in settings}
-    options = {name: settings[name] for name in _PROTOCOL & settings.keys()}
+    units, options = _units(settings), _options(settings)
     if units:
         options["threshold"] = Threshold(**units)
     return protocol_named(settings.get("protocol", "fgm"), **options)
+
+
+def _units(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in _THRESHOLD if name in settings}
+
+
+def _options(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: settings[name] for name in _PROTOCOL & settings.keys()}
 
 
 def check_alone(settings: Mapping[str, Any]) -> None:
@@ -85,12 +91,11 @@ def check_alone(settings: Mapping[str, Any]) -> None:
     if "protocol" in settings:
         check_worker_models(settings, protocol_of(settings))
         return
-    units = {name: settings[name] for name in _THRESHOLD if name in settings}
+    units, options = _units(settings), _options(settings)
+    given = options.keys() | ({"threshold"} if units else set())
     if units.keys() <= {"rho", "rate"}:  # the script may name the other
         units = {"rho": 1.0, "rate": 1.0, **units}
-    options = {name: settings[name] for name in _PROTOCOL & settings.keys()}
-    check_values(ProtocolOptions("fgm", threshold=Threshold(**units), **options))
-    given = options.keys() | ({"threshold"} if settings.keys() & {*_THRESHOLD} else set())
+    check_values(Protocol("fgm", threshold=Threshold(**units), **options))
     if not any(given <= takes(name) for name in PROTOCOLS):
         raise WrongUsage(
             f"no protocol takes {', '.join(sorted(given))} together",

@@ -8,6 +8,7 @@ not made on resuming, those after them are other ones.
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -132,3 +133,10 @@ def _sampler(loader: Any) -> Any:
     while getattr(at, "batch_sampler", None) is not None:
         at = at.batch_sampler
     return getattr(at, "sampler", at)
+
+
+def saved_bytes(value: Any) -> bytes:
+    """What ``torch.save`` makes of a value."""
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()

@@ -30,7 +30,6 @@ class Recording:
 
     @property
     def repo(self) -> Repository:
-        """The repository; opened if need be."""
         return self._given.repo
 
     @property

@@ -33,7 +33,6 @@ class GivenRepository:
 
     @property
     def repo(self) -> Repository:
-        """The open repository."""
         with _opening:
             if self._repo is None:
                 assert self._folder is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any
@@ -12,6 +11,7 @@ from mvc.adapters.files.zip_layout import read_members
 from mvc.adapters.parsed import MemorySource
 from mvc.adapters.structure import MAX_DEPTH
 from mvc.errors import BadModelFile, UnsupportedTensor
+from mvc.frameworks.common.data import saved_bytes
 
 
 def objects_path(path: str) -> str:
@@ -53,12 +53,3 @@ def _plain(node: Any, depth: int, budget: Iterator[int]) -> Any:
         below = depth + 1
         return {_plain(k, below, budget): _plain(v, below, budget) for k, v in node.pairs}
     raise UnsupportedTensor("an object of a class")
-
-
-def saved_bytes(value: Any) -> bytes:
-    """What ``torch.save`` makes of a value."""
-    import torch
-
-    out = io.BytesIO()
-    torch.save(value, out)
-    return out.getvalue()

@@ -19,9 +19,10 @@ from mvc.adapters.files.safetensors import parse_header
 from mvc.adapters.python.state import values
 from mvc.adapters.structure import decode
 from mvc.errors import DamagedData, UnknownPath, UnsupportedTensor, WrongUsage
+from mvc.frameworks.common.data import saved_bytes
 from mvc.frameworks.common.repository import AnyRepository, GivenRepository
 from mvc.frameworks.common.staging import is_path
-from mvc.frameworks.dcp.objects import objects_path, saved_bytes
+from mvc.frameworks.dcp.objects import objects_path
 from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.manifest import FileEntry

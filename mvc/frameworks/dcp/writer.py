@@ -308,7 +308,6 @@ class Shard:
         self._file = fs.open_write(self._path, create=True, exclusive=True, within=self._within)
 
     def write(self, data: Bytes) -> ShardPart:
-        """Appends bytes."""
         start = self._file.position
         self._file.write(data)
         return ShardPart(self.name, start, self._file.position - start)

@@ -332,7 +332,6 @@ class Spool(io.RawIOBase):
             self._file.close()
 
     def discard(self) -> None:
-        """Discards what was written."""
         super().close()
         self._file.close()
 
@@ -524,7 +523,6 @@ class MvcFileSystem(AbstractFileSystem):
         self.makedirs(path)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
-        """As ``mkdir``."""
         if not exist_ok and self.exists(path):
             raise FileExistsError(path)
         _ = self._place(path).branch

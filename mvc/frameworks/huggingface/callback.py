@@ -13,13 +13,15 @@ them with ``weights_only``.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import io
 import json
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any, Self, Unpack
@@ -29,7 +31,8 @@ from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState
 from msgspec.structs import replace
 from safetensors.torch import save
-from transformers import TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
+from transformers.dynamic_module_utils import custom_object_save
 
 from mvc.api.repository import Repository
 from mvc.errors import CannotResume, WouldOverwrite, WrongUsage
@@ -39,7 +42,6 @@ from mvc.frameworks.common.options import refuse_data, stage_by_loss
 from mvc.frameworks.common.ranks import refuse_sharded, rng_of_others
 from mvc.frameworks.common.recording import Recording
 from mvc.frameworks.common.repository import AnyRepository
-from mvc.frameworks.huggingface.folder import files_beside
 from mvc.ids import CommitId
 from mvc.training.checks import CallbackOptions, whole
 from mvc.training.recorder import Report, complete
@@ -100,7 +102,6 @@ class MVCCallback(TrainerCallback):
 
     @property
     def repo(self) -> Repository:
-        """The repository; opened if need be."""
         return self._recording.repo
 
     @property
@@ -130,7 +131,10 @@ class MVCCallback(TrainerCallback):
         self.close()
         commit, name = self._recording.find(rev), self._recording.options.name
         kept = _kept(self.repo, commit, name)
-        _check(trainer.model, training_weights(self.repo, commit, name, kept), kept)
+        weights, model = training_weights(self.repo, commit, name, kept), trainer.model
+        # A version has the names of the wrapper if it was recorded with them.
+        wrapped = set(weights) == set(model.state_dict())
+        check_model(model if wrapped else unwrap(model), weights, kept)
         self._going_on = commit, kept
         output = Path(trainer.args.output_dir)
         self.repo.context.store.fs.make_dirs(output)
@@ -164,7 +168,7 @@ class MVCCallback(TrainerCallback):
             )
         parts = _parts(live, self._include)
         loader = live.get("train_dataloader")
-        files = files_beside(parts.model, _processing(live, loader))
+        files = _files_beside(parts.model, _processing(live, loader))
         self._source = _TrainerSource(parts, args, state, loader, files=list(files))
         origin = None
         if self._going_on is not None:
@@ -266,13 +270,6 @@ def _kept(repo: Repository, commit: CommitId, name: str) -> Mapping[str, Any]:
     return kept
 
 
-def _check(model: Any, weights: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
-    """Raises CannotResume if the model is another one. Call it before the Trainer loads weights."""
-    # A version has the names of the wrapper if it was recorded with them.
-    here = model if set(weights) == set(model.state_dict()) else unwrap(model)
-    check_model(here, weights, kept)
-
-
 def _parts(live: Mapping[str, Any], include: Sequence[str] | None) -> TrainingParts:
     """The objects of an event without their wrappers; the optimizer's has the scaler."""
     optimizer, scaler = live["optimizer"], getattr(live["optimizer"], "scaler", None)
@@ -357,6 +354,41 @@ def _processing(live: Mapping[str, Any], loader: Any) -> Any:
     return own or getattr(getattr(loader, "collate_fn", None), "tokenizer", None)
 
 
+def _files_beside(model: Any, processing: Any) -> dict[str, bytes]:
+    """The files that ``from_pretrained`` reads next to the weights, by name: what
+    ``save_pretrained`` writes without them. None for a model that is not transformers' own.
+
+    ``processing`` is the tokenizer or processor of the training, or None.
+    """
+    if not isinstance(model, PreTrainedModel):
+        return {}
+    saves: dict[str, Callable[[str], object]] = {
+        "configuration": partial(_save_configuration, model)
+    }
+    if model.can_generate() and model.generation_config is not None:
+        saves["generation configuration"] = model.generation_config.save_pretrained
+    if callable(save := getattr(processing, "save_pretrained", None)):
+        saves["tokenizer"] = save
+    with tempfile.TemporaryDirectory(prefix="mvc-pretrained-") as folder:
+        for what, save in saves.items():
+            try:
+                save(folder)
+            except Exception as error:  # of transformers: a recording ends no training
+                warnings.warn(f"mvc: the {what} is not kept: {error}", stacklevel=2)
+        root = Path(folder)
+        found = sorted(path for path in root.rglob("*") if path.is_file())
+        return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
+
+
+def _save_configuration(model: PreTrainedModel, folder: str) -> None:
+    config: Any = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__.removeprefix("FSDP")]
+    config.dtype = str(model.dtype).removeprefix("torch.")
+    if model.is_remote_code():
+        custom_object_save(model, folder, config=config)
+    config.save_pretrained(folder)
+
+
 def _text(value: Any) -> str:
     return str(getattr(value, "value", value))
 
@@ -400,7 +432,8 @@ def _write_checkpoint(
 def _others(kept: Mapping[str, Any]) -> dict[str, bytes]:
     optimizer = kept["optimizer"] and _numbered(kept["optimizer"])
     states = {"optimizer": optimizer, "scheduler": kept["scheduler"], "scaler": kept["scaler"]}
-    files = {f"{name}.pt": _torch(state) for name, state in states.items() if state is not None}
+    there = {name: state for name, state in states.items() if state is not None}
+    files = {f"{name}.pt": data.saved_bytes(state) for name, state in there.items()}
     config = kept.get("config")  # of versions that hold no file of it
     return files if config is None else {"config.json": config.encode(), **files}
 
@@ -423,9 +456,9 @@ def _generators(kept: Mapping[str, Any]) -> dict[str, bytes]:
         own = _rng(kept["rng"])
         if "cuda" in own:
             own["cuda"] = own["cuda"][torch.cuda.current_device()]
-        return {"rng_state.pth": _torch(own)}
+        return {"rng_state.pth": data.saved_bytes(own)}
     states = [kept["rng"], *kept["others"]]
-    return {f"rng_state_{i}.pth": _torch(_rng(state)) for i, state in enumerate(states)}
+    return {f"rng_state_{i}.pth": data.saved_bytes(_rng(state)) for i, state in enumerate(states)}
 
 
 def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
@@ -436,9 +469,3 @@ def _rng(kept: Mapping[str, Any]) -> dict[str, Any]:
         "cpu": kept["torch"],
     }
     return {**states, "cuda": kept["cuda"]} if kept["cuda"] else states
-
-
-def _torch(value: Any) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    return buffer.getvalue()

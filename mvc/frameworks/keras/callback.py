@@ -72,7 +72,6 @@ class MVCCallback(keras.callbacks.Callback):
 
     @property
     def repo(self) -> Repository:
-        """The repository; opened if need be."""
         return self._recording.repo
 
     @property
@@ -255,6 +254,5 @@ class Skip:
         return dict(self._logs)
 
     def end(self) -> None:
-        """Puts the model's own function back."""
         if self._model.train_function is self:
             self._model.train_function = self._train

@@ -138,7 +138,6 @@ class Filling:
             self._pairs.append((live, value))
 
     def apply(self) -> None:
-        """Copies the bits."""
         with torch.no_grad():
             for live, value in self._pairs:
                 live.copy_(value)

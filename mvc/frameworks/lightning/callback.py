@@ -77,7 +77,6 @@ class MVCCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     @property
     def repo(self) -> Repository:
-        """The repository; opened if need be."""
         return self._recording.repo
 
     @property

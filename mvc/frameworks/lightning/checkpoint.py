@@ -75,7 +75,6 @@ class MVCCheckpointIO(CheckpointIO):  # type: ignore[misc, unused-ignore]
 
     @property
     def repo(self) -> Repository:
-        """The repository; opened if need be."""
         return self._given.repo
 
     def save_checkpoint(

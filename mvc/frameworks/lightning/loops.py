@@ -96,7 +96,6 @@ class Order:
         loop.epoch_loop.on_run_start = on_run_start
 
     def release(self) -> None:
-        """Gives the loops their own methods back."""
         vars(self._loop).pop("_load_combined_loader_states", None)
         for name in ("on_run_start", "reset"):
             vars(self._loop.epoch_loop).pop(name, None)

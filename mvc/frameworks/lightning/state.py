@@ -199,14 +199,12 @@ class VersionReader:
         trainer.strategy.checkpoint_io = self
 
     def remove(self) -> None:
-        """Gives the Trainer its plugin back."""
         self._trainer.strategy.checkpoint_io = self._own
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)
 
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> Any:
-        """As the plugin's own."""
         if str(path) == self._resume.path:
             return self._resume.checkpoint(self._trainer)
         return self._own.load_checkpoint(path, *arguments, **options)

@@ -127,7 +127,6 @@ class _Ranked:
         self.table = self.numbers.table(self.counts)
 
     def steps(self, count: int) -> list[tuple[TensorChange, Addition]]:
-        """Steps that keep the first ``count`` buckets."""
         rows = self.rows
         if count < len(self.counts):
             rows = [row * (row <= count) for row in rows]

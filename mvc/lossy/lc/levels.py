@@ -101,7 +101,6 @@ class _Levels:
         self.least = max(least, float(np.finfo(form).smallest_normal))
 
     def step(self, fineness: float) -> float:
-        """The length of a step of a fineness."""
         return max(min(self.deviation * float(2.0**-fineness), self.most), self.least)
 
     def size(self, fineness: float) -> float:

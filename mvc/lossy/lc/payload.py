@@ -169,7 +169,6 @@ class Table(Struct, frozen=True):
         return len(self.data) // self.format.width
 
     def step(self, symbols: Symbols) -> Addition:
-        """A member of the class."""
         table = np.frombuffer(self.data, self.format.table_type)
         return Addition(symbols, table, self.dtype, self.root)
 

@@ -174,7 +174,6 @@ class Group:
         return self.entries * self.kind.width
 
     def exponents(self, keys: NDArray[Any]) -> NDArray[Any]:
-        """Biased exponents of keys."""
         mask = (1 << 8 * self.pattern_width - 1 - self._fraction) - 1
         exponents: NDArray[Any] = keys >> self.finer & mask
         return exponents

@@ -28,7 +28,6 @@ from mvc.repo.context import Context
 from mvc.repo.ownership import refuse_foreign
 from mvc.repo.worktree.worktree import entry_of
 from mvc.store.format import FORMAT
-from mvc.store.graph.search import Path as Way
 from mvc.store.recovery.recover import Recovery
 from mvc.store.snapshot import JOURNAL
 from mvc.store.store import FOLDER, Store
@@ -64,8 +63,7 @@ def object_sources(
 ) -> Iterator[ObjectSources]:
     """Every source of objects while the block runs; ``other``: another repository's folder."""
     store = context.store
-    own = Recovery(store.snapshot, graph, store.pool)
-    own.packs = graph.packs
+    own = Recovery(store.snapshot, graph, store.pool, packs=graph.packs)
     with ExitStack() as held:
         held.callback(graph.packs.close)
         backup = None if other is None else held.enter_context(closing(_open_other(other)))
@@ -96,7 +94,7 @@ class _WorkingFiles:
         self._open = ExitStack()
         self._parsed: tuple[str, ParsedFile] | None = None
 
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+    def piece(self, id_: bytes, start: int, out: memoryview) -> None:
         name, content = self._at(id_)
         parsed = self._file(name)
         if content < 0:
@@ -106,7 +104,6 @@ class _WorkingFiles:
             out[:] = skeleton
         else:
             parsed.read(content, start, out)
-        return Way((), 0.0)
 
     def manifest(self, id_: bytes) -> bytes:
         raise DamagedData(f"manifest {id_.hex()[:10]} is no file of the working folder")
@@ -159,11 +156,10 @@ class _DamagedRecords:
         self._recovery = recovery
         self.specs: dict[bytes, TensorSpec] = {}
 
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
+    def piece(self, id_: bytes, start: int, out: memoryview) -> None:
         if id_ not in self.specs:
             raise DamagedData(f"object {id_.hex()[:10]} has several pieces")
         out[:] = memoryview(self._recovery.blob(id_, self.specs[id_]))[start : start + len(out)]
-        return Way((), 0.0)
 
     def manifest(self, id_: bytes) -> bytes:
         return self._recovery.manifest(id_)
@@ -231,8 +227,8 @@ class ObjectSources:
         self._working.names.update((entry.path, None) for entry in manifest.entries)
         return manifest
 
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Way:
-        return self._chosen.get(id_, self._own).piece(id_, start, out)
+    def piece(self, id_: bytes, start: int, out: memoryview) -> None:
+        self._chosen.get(id_, self._own).piece(id_, start, out)
 
     def manifest(self, id_: bytes) -> bytes:
         return self._chosen.get(id_, self._own).manifest(id_)

@@ -3,7 +3,3 @@
 A bucket holds a repository in pieces: a head, parts of the journal, packs (docs/format.md). The
 client keeps a mirror of it, so that fetch, push and maintenance are those of any repository.
 """
-
-from mvc.remote.bucket.door import BucketDoor, check_bucket, inspect, maintain, open_door
-
-__all__ = ["BucketDoor", "check_bucket", "inspect", "maintain", "open_door"]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Self, TypeVar
@@ -59,7 +59,7 @@ class BucketDoor:
             return replace(found, identity=b"", refs={})
         return found
 
-    def send(self, wanted: Wanted) -> Iterator[Slice]:
+    def send(self, wanted: Wanted) -> Generator[Slice]:
         """The entries as of the last ``head``."""
 
         def begin(door: FolderDoor) -> tuple[list[Slice], Iterator[Slice]]:
@@ -73,7 +73,6 @@ class BucketDoor:
             yield from rest
 
     def live(self, target: str, mark: str = "", seconds: float = 0) -> str | None:
-        """Looks at the bucket's head now and then."""
         deadline = time.monotonic() + seconds
         while True:
             self._looked = False
@@ -114,7 +113,6 @@ class BucketDoor:
             self._mirror.fs.own = own
 
     def close(self) -> None:
-        """Lets go of the mirror."""
         self._mirror.close()
         self._held.close()
 
@@ -228,12 +226,6 @@ def open_door(remote: Remote, context: Context | None, *, place: Path | None = N
         return BucketDoor(mirror(temporary), held=held.pop_all())
 
 
-def inspect(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
-    """``BucketDoor.inspect`` of a remote."""
-    with closing(open_door(remote, context)) as door:
-        return door.inspect(act)
-
-
 def objects_of(remote: Remote) -> Objects:
     """The store of a bucket's URL."""
     if remote.scheme == "bucket":
@@ -246,9 +238,3 @@ def objects_of(remote: Remote) -> Objects:
 def check_bucket(remote: Remote) -> None:
     """Raises RemoteRefused unless the store keeps what pushes at once rely on."""
     check_conditions(objects_of(remote))
-
-
-def maintain(remote: Remote, context: Context | None, act: Callable[[Context], T]) -> T:
-    """``BucketDoor.maintain`` of a remote."""
-    with closing(open_door(remote, context)) as door:
-        return door.maintain(act)

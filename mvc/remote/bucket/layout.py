@@ -142,7 +142,6 @@ class PartOfJournal(Struct, frozen=True):
         return writer.raw(self.frames).done()
 
     def object(self, data: bytes) -> JournalPart:
-        """The name of the object with these encoded bytes."""
         return JournalPart(blake3(data).digest(), len(data), len(self.frames))
 
     @classmethod

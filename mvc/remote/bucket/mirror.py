@@ -7,7 +7,7 @@ that does not lead to the bucket's head, is made again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -118,15 +118,12 @@ class Mirror:
         """What a swap did of which the answer was lost, if it happened."""
         self._written = 0  # rows of packs in their file
         try:
-            self._lock = FileSystem().lock(self._locked(), timeout=_WAIT)
+            self.fs.make_dirs(place)
+            self._lock = FileSystem().lock(place / "lock", timeout=_WAIT)
             self._load()
         except BaseException:
             self.pool.shutdown()
             raise
-
-    def _locked(self) -> Path:
-        self.fs.make_dirs(self.place)
-        return self.place / "lock"
 
     def close(self) -> None:
         self._close_context()
@@ -137,9 +134,9 @@ class Mirror:
 
     @property
     def context(self) -> Context:
-        """The mirror as an open repository."""
         if self._context is None:
-            self._check_features()
+            if self.seen is not None:
+                parse_format(format_line(self.seen.head.features))
             store = MirrorStore(self.fs, self.clock, self._folder)
             self._context = Context(store, self.place, self._config)
         return self._context
@@ -149,10 +146,6 @@ class Mirror:
         store = self.context.store
         if isinstance(store, MirrorStore):
             store.lingering = lingering
-
-    def _check_features(self) -> None:
-        if self.seen is not None:
-            parse_format(format_line(self.seen.head.features))
 
     def _close_context(self) -> None:
         context, self._context = self._context, None
@@ -182,15 +175,14 @@ class Mirror:
             self._follow(Seen(found.version, head, found.data))
 
     def _make(self) -> None:
-        """A new repository, which becomes the bucket's once it is published."""
         if self.fs.stat(self._folder) is None:
             create(FileSystem(), self.clock, self.place, branch="main", config=b"")
 
     def _follow(self, seen: Seen) -> None:
         """Takes in what the head has beyond the mirror, after what it has not is taken back."""
         parse_format(format_line(seen.head.features))
-        local, pending = self._local_end(), self.pending
-        self.pending = None
+        local = None if self._context is None else self._context.fresh().position
+        pending, self.pending = self.pending, None
         places = [local] if self.seen is None else [local, self.seen.head.end]
         for at in places:
             if at is None:
@@ -212,18 +204,10 @@ class Mirror:
             self._apply(pending)
             self._write_format(head)
             return True
-        packs: dict[int, PackObject] = {}
         written: list[bytes] = []
-        end = at
-        for begin, part in self._sources(head, at.offset):
-            followed = follow(part.frames, begin, end, self.objects.url)
-            if followed is None:
-                return False
-            written.append(followed[0])
-            end = followed[1]
-            packs.update((pack.number, pack) for pack in part.packs)
-        if end != head.end:
-            raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
+        packs = self._read_on(head, at, written.append)
+        if packs is None:
+            return False
         self._cut(at)
         self._apply(pending)
         self._note_packs(packs)
@@ -233,6 +217,25 @@ class Mirror:
         if self._context is not None:
             self._context.fresh()
         return True
+
+    def _read_on(
+        self, head: BucketHead, at: Position, write: Callable[[bytes], object]
+    ) -> dict[int, PackObject] | None:
+        """Writes what the head's journal has from ``at`` on; the packs that this names.
+
+        None if the journal has no such place. Raises DamagedData.
+        """
+        packs: dict[int, PackObject] = {}
+        for begin, part in self._sources(head, at.offset):
+            followed = follow(part.frames, begin, at, self.objects.url)
+            if followed is None:
+                return None
+            write(followed[0])
+            at = followed[1]
+            packs.update((pack.number, pack) for pack in part.packs)
+        if at != head.end or not head.sequence:
+            raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
+        return packs
 
     def _sources(self, head: BucketHead, offset: int) -> Iterator[tuple[int, PartOfJournal]]:
         """Where the entries of parts that end after ``offset`` begin, and these, in order."""
@@ -252,12 +255,6 @@ class Mirror:
         if data is None:
             raise DamagedData(f"{self.objects.url} lacks {part.name}")
         return PartOfJournal.decode(data, part, self.objects.url)
-
-    def _local_end(self) -> Position | None:
-        """The end of the mirror's journal, if it is open or was left ahead of the head."""
-        if self._context is not None:
-            return self._context.fresh().position
-        return None
 
     def has(self, at: Position) -> bool:
         """Whether an entry of the mirror's journal ends at ``at``."""
@@ -318,20 +315,12 @@ class Mirror:
             self.fs.remove_tree(self._folder)
         self._make()
         self._remove_derived()
-        packs: dict[int, PackObject] = {}
-        end = GENESIS
         temporary = self._folder / f"{JOURNAL}.new"
         self.fs.unlink(temporary, missing_ok=True)
         with self.fs.open_write(temporary, create=True) as file:
-            for begin, part in self._sources(head, 0):
-                followed = follow(part.frames, begin, end, self.objects.url)
-                if followed is None:
-                    raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
-                file.write(followed[0])
-                end = followed[1]
-                packs.update((pack.number, pack) for pack in part.packs)
-        if end != head.end or not head.sequence:
-            raise DamagedData(f"the journal of {self.objects.url} does not lead to its head")
+            packs = self._read_on(head, GENESIS, file.write)
+        if packs is None:
+            raise DamagedData(f"the journal of {self.objects.url} does not begin at 0")
         self._remove_packs({number for number, pack in packs.items() if before.get(number) == pack})
         self.fs.forget()
         self.fs.known.update(packs)
@@ -339,8 +328,7 @@ class Mirror:
         self.fs.write_atomic(self._folder / FORMAT, format_line(head.features))
         self.remember(seen)
 
-    def settle(self, seen: Seen, change: PackChange | None = None) -> None:
-        """Notes what was swapped in."""
+    def settle(self, seen: Seen, change: PackChange | None) -> None:
         self._apply(change)
         self.remember(seen)
 
@@ -368,7 +356,7 @@ class Mirror:
         """Notes, for the next process, what the mirror is now."""
         if self.seen == seen:
             return
-        rows = list(self.fs.known.values())[self._written :]
+        rows = [*self.fs.known.values()][self._written :]
         path = self.place / _KNOWN
         with self.fs.open_write(path, create=True) as file:
             file.truncate(self._written * _ROW)

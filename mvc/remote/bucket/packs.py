@@ -112,7 +112,6 @@ class RemotePack(ReadFile):
         return self._fetch(offset, length) if asked is None else asked.result()
 
     def _ask(self, number: int) -> None:
-        """Asks for the records that come next."""
         if self._pool is None:
             return
         if not self._run:
@@ -152,7 +151,6 @@ class RemotePack(ReadFile):
         return read_prefix(prefix, self.size() - begin, self.path.name)
 
     def _read_own(self, begin: int, skip: int, length: int) -> bytes | None:
-        """The same bytes of the client's own repository, if it has the record."""
         if self._own is None:
             return None
         with suppress(DamagedData):
@@ -297,7 +295,6 @@ class MirrorPacks(FileSystem):
         return data
 
     def forget(self) -> None:
-        """Drops the bodies that are kept, and all packs."""
         with self._lock:
             self._bodies.clear()
         self.known.clear()

@@ -62,7 +62,6 @@ class _PublishedJournal(Struct):
 
     @property
     def named(self) -> dict[int, PackObject]:
-        """The packs that new parts and the tail name."""
         return {p.number: p for part in (*self.parts, self.tail) for p in part.packs}
 
 

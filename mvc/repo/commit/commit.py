@@ -35,6 +35,7 @@ from mvc.repo.lookup.availability import check_available
 from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals, tagged, tip
 from mvc.repo.times import local_zone_minutes
 from mvc.repo.worktree.git_code import PATCH, GitCode, git_code
+from mvc.store.graph.plan import recovers
 from mvc.store.graph.search import Graph
 from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
@@ -343,7 +344,7 @@ def check_recoverable(graph: Graph, objects: ObjectWriter, manifest: Manifest) -
         if entry.skeleton is not None:
             sizes[entry.skeleton] = 0
     needed = {id_ for id_ in sizes if not objects.added(id_)} | objects.bases
-    if not all(graph.recovers(id_, sizes.get(id_, 1)) for id_ in needed):
+    if not all(recovers(graph, id_, sizes.get(id_, 1)) for id_ in needed):
         raise ConcurrentRewrite
 
 

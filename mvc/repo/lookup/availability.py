@@ -19,6 +19,7 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
+from mvc.store.graph.plan import plan
 from mvc.store.journal.entries import Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 
@@ -154,7 +155,7 @@ def is_stored(context: Context, entry: FileEntry) -> bool:
     try:
         for content in entry.contents:
             for start in range(0, max(content.spec.nbytes, 1), PIECE):
-                graph.path(content.id, start)
+                plan(graph, [content.id], start)
     except DamagedData:
         return False
     return True

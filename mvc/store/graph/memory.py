@@ -80,17 +80,22 @@ class LooseGraph(MemoryGraph):
         """The objects to which paths lead from these; whole objects, not pieces, are looked at."""
         found = set(held)
         found.update(id_ for id_, steps in self._to.items() if not steps[0].member.base)
-        leads: dict[bytes, list[bytes]] = {}
+        leads: dict[bytes, list[tuple[bytes, set[bytes]]]] = {}  # where to, and what that lacks
         for id_, steps in self._to.items():
-            for step in steps:
-                if (base := self._named.get(step.member.base)) is not None:
-                    leads.setdefault(base, []).append(id_)
-                    if not step.member.coding.forward_only:
-                        leads.setdefault(id_, []).append(base)
+            for member in (step.member for step in steps if step.member.base):
+                needs = {self._named[name] for name in member.needs if name in self._named}
+                if len(needs) < len(set(member.needs)):
+                    continue
+                for need in needs:
+                    leads.setdefault(need, []).append((id_, needs))
+                if not member.coding.forward_only:
+                    leads.setdefault(id_, []).append((self._named[member.base], {id_}))
         waiting = list(found)
         while waiting:
-            for id_ in leads.pop(waiting.pop(), ()):
-                if id_ not in found:
+            at = waiting.pop()
+            for id_, lacks in leads.pop(at, ()):
+                lacks.discard(at)
+                if not lacks and id_ not in found:
                     found.add(id_)
                     waiting.append(id_)
         return found

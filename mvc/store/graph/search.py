@@ -44,7 +44,8 @@ class Speed(Struct, frozen=True):
     def seconds(self, member: Member) -> float:
         """Estimated time to read, check and decode one payload."""
         rate = self.delta if member.base else self.full
-        return self.latency + member.stored / self.read + member.nbytes / rate
+        once = self.latency + member.stored / self.read + member.nbytes / rate
+        return once * (1 + len(member.inputs))  # each of them takes about as long
 
 
 class PathStep(Struct, frozen=True):
@@ -92,7 +93,8 @@ class Link(Struct, frozen=True):
     """An object on the way to another one: a base that costs no more to recover.
 
     ``sequence``: the operation that published it. ``depth`` deltas of ``stored`` bytes, the
-    full record included, lead to it; its piece has ``nbytes``.
+    full record included, lead to it; its piece has ``nbytes``. ``predicted``: one of them follows
+    an optimizer's step.
     """
 
     id: bytes
@@ -100,6 +102,7 @@ class Link(Struct, frozen=True):
     depth: int
     stored: int
     nbytes: int
+    predicted: bool = False
 
 
 class _Way(Struct, frozen=True):
@@ -125,6 +128,11 @@ class Graph:
         """Plans no path over these payloads any more, because they are damaged."""
         self._damaged.update(step.place for step in steps)
         self._searched.clear()
+
+    @property
+    def damaged(self) -> AbstractSet[Place]:
+        """The payloads over which no path is planned."""
+        return self._damaged
 
     def was_rewritten(self, generation: int) -> bool:
         """Whether maintenance has replaced the journal since ``generation`` was read."""
@@ -176,18 +184,6 @@ class Graph:
             at += length
         return True
 
-    def recovers(self, id_: bytes, nbytes: int) -> bool:
-        """Whether paths lead to an object of so many bytes, and to every piece that is stored."""
-        starts = {step.member.start for step in self.codings(id_)}
-        if starts < set(range(0, max(nbytes, 1), PIECE)):
-            return False
-        try:
-            for start in starts:
-                self.path(id_, start)
-        except DamagedData:
-            return False
-        return True
-
     def nameable(self, id_: bytes) -> bool:
         """Whether the first bytes of its id, by which a base is named, resolve to this object."""
         return self.resolve_prefix(id_[: keys.ID_BYTES]) == id_
@@ -233,15 +229,23 @@ class Graph:
         for depth, step in enumerate(self.path(id_, start).steps):
             member = step.member
             stored += step.header.share(member)
-            if not member.base or member.coding.transform not in ("", "patch"):
+            predicted = member.coding.predicted or (bool(found) and found[-1].predicted)
+            if not (member.base and (predicted or member.coding.transform in ("", "patch"))):
                 found.clear()
-            made, entry = member.id, step.entry
+            made, entry = self.end_of(step), step.entry
             if step.reverse:
-                made = self.resolve_prefix(member.base) or b""
                 entry = self.entries_holding(made)[0]
             sequence = self._snapshot.entry(entry).sequence
-            found.append(Link(made, sequence, depth, stored, nbytes=member.nbytes))
+            found.append(
+                Link(made, sequence, depth, stored, nbytes=member.nbytes, predicted=predicted)
+            )
         return tuple(found)
+
+    def end_of(self, step: PathStep) -> bytes:
+        """The object to which a step leads."""
+        if not step.reverse:
+            return step.member.id
+        return self.resolve_prefix(step.member.base) or b""
 
     def path(
         self,

@@ -31,13 +31,18 @@ _MAX_EXTRA = 1 << 20
 BASE_BYTES = 8
 """A base is named by the first bytes of its id: the first object published with them."""
 
-_ALL_FLAGS = 15
 BLOB, MANIFEST = 1, 2
+_HAS_BASE, _STARTS_LATER, _HAS_INPUTS = 4, 8, 16
+_ALL_FLAGS = 31
+MOST_INPUTS = 4
+"""Pieces from which, next to the base, one member may be predicted."""
 _KINDS = (BLOB, MANIFEST)
 JOINT = "joint"
+OPTIM = "optim:"
 _ADDS = frozenset({JOINT, "expq", "uniform"})
 """How codings begin that add floats to a base."""
 _MOST_JOINT_DIGITS = 4
+_TEXTS = 4096  # in memory: every step of an optimizer has its own
 
 
 class Coding(Struct, frozen=True):
@@ -47,7 +52,8 @@ class Coding(Struct, frozen=True):
     undirected delta between pieces of equal length, unless it adds approximate steps
     (``mvc.lossy.lc``): a sum of floats cannot be undone. ``joint:M`` before such a pipeline:
     the members are M consecutive steps of some objects. The transforms are forward only, too:
-    ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first)
+    ``resize`` (the base is cut or zero-filled first), ``cast:A>B`` (converted first),
+    ``optim:...`` (an optimizer's step is predicted first, ``mvc.codecs.optim``)
     and ``patch`` (a zstd dictionary).
     """
 
@@ -63,6 +69,11 @@ class Coding(Struct, frozen=True):
         return _is_forward_only(self.text)
 
     @property
+    def predicted(self) -> bool:
+        """Whether an optimizer's step leads from the base, and from inputs next to it."""
+        return self.text.startswith(OPTIM)
+
+    @property
     def joint(self) -> int:
         """How many steps of each object follow each other in one payload; 0 for no super-step."""
         return _joint_of(self.text)
@@ -73,10 +84,10 @@ class Coding(Struct, frozen=True):
         return self.text.partition(" | ")[2] if prefixed else self.text
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_TEXTS)
 def _transform_of(text: str) -> str:
     head = text.split(" | ", 1)[0]
-    return head if head in {"resize", "patch"} or head.startswith("cast:") else ""
+    return head if head in {"resize", "patch"} or head.startswith(("cast:", OPTIM)) else ""
 
 
 @lru_cache(maxsize=256)
@@ -86,7 +97,7 @@ def _joint_of(text: str) -> int:
     return int(count) if known else 0
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=_TEXTS)
 def _is_forward_only(text: str) -> bool:
     # Not by ``Pipeline.parse``: reading a history imports no codecs.
     return bool(_transform_of(text)) or text.partition(" | ")[0].partition(":")[0] in _ADDS
@@ -96,7 +107,8 @@ class Member(NamedTuple):
     """One object, or one piece of a large one, inside a record.
 
     ``start`` and ``nbytes`` are raw bytes of the object; ``at`` and ``stored`` say where
-    its payload lies in the record's body. ``base`` is empty for a full coding.
+    its payload lies in the record's body. ``base`` is empty for a full coding. ``inputs`` name,
+    as ``base`` does, the objects from whose pieces it is predicted together with the base.
     """
 
     kind: int
@@ -108,6 +120,12 @@ class Member(NamedTuple):
     at: int
     stored: int
     check: bytes
+    inputs: tuple[bytes, ...] = ()
+
+    @property
+    def needs(self) -> tuple[bytes, ...]:
+        """The bytes that name its base, if it has one, and its inputs."""
+        return (self.base, *self.inputs) if self.base else self.inputs
 
 
 class RecordHeader(Struct, frozen=True, dict=True):
@@ -190,11 +208,14 @@ def encode_header(members: Sequence[Member], *, group: bool, body_size: int) -> 
         writer.raw(members[0].check)
     writer.uint(len(members))
     for member in members:
-        flags = member.kind | (4 if member.base else 0) | (8 if member.start else 0)
+        flags = member.kind | (_HAS_BASE if member.base else 0)
+        flags |= (_STARTS_LATER if member.start else 0) | (_HAS_INPUTS if member.inputs else 0)
         writer.uint(flags).raw(member.id).uint(member.nbytes)
         if member.start:
             writer.uint(member.start)
         writer.uint(texts.index(member.coding.text)).raw(member.base)
+        if member.inputs:
+            writer.uint(len(member.inputs)).raw(b"".join(member.inputs))
         if not group:
             writer.uint(member.stored).raw(member.check)
     header = writer.done()
@@ -235,17 +256,21 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
         flags, id_, nbytes = reader.raw(1)[0], raw(DIGEST_SIZE), uint(1 << 62)
         if flags > _ALL_FLAGS or flags & 3 not in _KINDS:
             raise reader.fail("an object's kind is unknown")
-        start = uint(1 << 62) if flags & 8 else 0
+        if flags & _HAS_INPUTS and not flags & _HAS_BASE:
+            raise reader.fail("an object has inputs, but no base")
+        start = uint(1 << 62) if flags & _STARTS_LATER else 0
         if not codings:
             raise reader.fail("an object has no coding")
         coding = codings[uint(len(codings) - 1)]
-        base = raw(BASE_BYTES if flags & 4 else 0)
+        base = raw(BASE_BYTES if flags & _HAS_BASE else 0)
+        inputs = _inputs(reader) if flags & _HAS_INPUTS else ()
         stored = body_size if group else reader.free_uint(body_size)
         check = group_check if group else raw(PAYLOAD_CHECK)
         kind = flags & 3
         member = Member(
-            kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check
-        )
+            kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check,
+            inputs=inputs,
+        )  # fmt: skip
         found.append(member)
         at += 0 if group else stored
     reader.end()
@@ -257,15 +282,29 @@ def decode_header(data: bytes, where: str) -> RecordHeader:
     return RecordHeader(members, group, header_size, body_size)
 
 
+def _inputs(reader: Reader) -> tuple[bytes, ...]:
+    """The names of a member's inputs. As fields that are free they are one."""
+    count = reader.uint(MOST_INPUTS)
+    if not count:
+        raise reader.fail("a member has no inputs, but says so")
+    return _named(reader.free_raw(count * BASE_BYTES))
+
+
+def _named(inputs: bytes) -> tuple[bytes, ...]:
+    return tuple(inputs[at : at + BASE_BYTES] for at in range(0, len(inputs), BASE_BYTES))
+
+
 def _like(known: tuple[Member, ...], fields: Sequence[bytes]) -> tuple[Member, ...]:
     """Members with these fields that are like others in all else."""
-    found, at = [], 0
-    for i, (kind, _, start, nbytes, coding, *_) in enumerate(known):
-        id_, base, size, check = fields[4 * i : 4 * i + 4]
-        stored = number(size)
+    found, at, values = [], 0, iter(fields)
+    for kind, _, start, nbytes, coding, *_, predicted_from in known:
+        id_, base = next(values), next(values)
+        inputs = _named(next(values)) if predicted_from else ()
+        stored, check = number(next(values)), next(values)
         member = Member(
-            kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check
-        )
+            kind, id_, start, nbytes, coding=coding, base=base, at=at, stored=stored, check=check,
+            inputs=inputs,
+        )  # fmt: skip
         found.append(member)
         at += stored
     return tuple(found)

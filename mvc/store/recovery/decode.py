@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
+from mvc.codecs.optim import Prediction
 from mvc.codecs.payload import Payload
+from mvc.codecs.streams import decode_bitmap
+from mvc.codecs.varint import Cursor
 from mvc.errors import DamagedData, InvalidPipeline
 from mvc.limits import CHUNK
 from mvc.pipelines.pipeline import Pipeline
+from mvc.store.graph.plan import Action
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
-from mvc.store.packs.records import Member
+from mvc.store.packs.records import OPTIM, Member
 
 LOADED = 32 << 20
 """Payload bytes of one path that are in memory together."""
 
 Each: TypeAlias = Callable[[Callable[[int], None], range], None]
 _Work: TypeAlias = Callable[[int, memoryview], None]
+_Step: TypeAlias = Callable[[int, memoryview, Sequence[memoryview], memoryview], None]
+_SIGNS = "1"  # how a bitmap of signs is compressed
 
 
 class _Scratch(threading.local):
@@ -49,6 +55,8 @@ def pipeline_of(step: PathStep) -> Pipeline:
         raise DamagedData(f"{short_name(step)} names a super-step of what cannot be added")
     if pipeline.forward_only and not member.coding.forward_only:
         raise DamagedData(f"{short_name(step)} names a coding in a form that is never stored")
+    if bool(member.inputs) > member.coding.predicted:
+        raise DamagedData(f"{short_name(step)} has inputs, but nothing is predicted from them")
     if (pipeline.operator == "none") == bool(member.base) or (
         (pipeline.scope == "group") != step.header.group or pipeline is not pipeline.coding()
     ):
@@ -56,9 +64,22 @@ def pipeline_of(step: PathStep) -> Pipeline:
     return pipeline
 
 
+def prediction_of(step: PathStep) -> Prediction:
+    """The prediction that a payload names; DamagedData unless it exists and fits the payload."""
+    try:
+        prediction = Prediction.parse(step.member.coding.transform)
+    except InvalidPipeline as error:
+        raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
+    pipeline = pipeline_of(step)
+    if len(step.member.inputs) != prediction.inputs or pipeline.scope == "group":
+        raise DamagedData(f"{short_name(step)} is predicted in a way that does not exist")
+    return prediction
+
+
 def coding_features(members: Iterable[Member]) -> frozenset[str]:
     """The features that the codings of these need."""
-    found: set[str] = set()
+    members = list(members)
+    found = {OPTIM[:-1]} if any(member.coding.predicted for member in members) else set()
     for text in {member.coding.pipeline for member in members} - {"patch"}:
         with suppress(InvalidPipeline):
             found |= Pipeline.parse(text).features
@@ -108,15 +129,81 @@ def in_order(work: Callable[[int], None], starts: range) -> None:
         work(start)
 
 
+def apply_actions(
+    packs: PackReader,
+    actions: Sequence[Action],
+    pieces: Mapping[bytes, memoryview],
+    each: Each,
+    *,
+    read: Each | None = None,
+    check: bool = True,
+) -> None:
+    """As ``apply_steps``, for actions that lead from some of ``pieces`` to others of them.
+
+    All pieces have one length. A base may lie where the piece will that is made of it.
+    """
+    _scratch.arena.reset()
+    steps = [step for action in actions for step in action.steps]
+    rooms = [_scratch.arena.take(step.member.stored) for step in steps]
+    size = len(pieces[actions[0].id])
+    works: dict[int, _Step] = {}
+
+    def prepare(at: int) -> None:
+        make = _prepare_predicted if steps[at].member.coding.predicted else _prepare_delta
+        works[at] = make(packs, steps[at], rooms[at], size, check=check)
+
+    (read or in_order)(prepare, range(len(steps)))
+
+    def chunk(start: int) -> None:
+        at = 0
+        for action in actions:
+            parts = [pieces[id_][start : start + CHUNK] for id_ in (action.id, *action.inputs)]
+            out, *inputs = parts
+            base = out
+            if action.base is not None and pieces[action.base] is not pieces[action.id]:
+                base = pieces[action.base][start : start + CHUNK]
+            for _ in action.steps:
+                works[at](start, base, inputs, out)
+                base, at = out, at + 1
+
+    each(chunk, range(0, size, CHUNK))
+
+
+def _prepare_delta(
+    packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool
+) -> _Step:
+    apply = _prepare(packs, step, room, size, check)
+
+    def work(start: int, base: memoryview, _: Sequence[memoryview], out: memoryview) -> None:
+        if base is not out:
+            out[:] = base
+        apply(start, out)
+
+    return work
+
+
+def _prepare_predicted(
+    packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool
+) -> _Step:
+    prediction, pipeline = prediction_of(step), pipeline_of(step)
+    payload = _read(packs, step, room, size, check)
+
+    def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:
+        cursor, signs = Cursor(payload.chunk(start // CHUNK)), None
+        if prediction.signed:
+            marks, _ = decode_bitmap(cursor, len(out) // prediction.width, _SIGNS, "signs")
+            signs = marks.data
+        prediction.fill(base, inputs, out, signs)
+        encoded = cursor.data[cursor.position :]
+        pipeline.apply_chunk(encoded, out, payload.width, reverse=False)
+
+    return work
+
+
 def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:
     """Reads a payload into ``room``; returns what applies it to the chunk at a byte offset."""
     pipeline = pipeline_of(step)
-    if step.member.nbytes != size:
-        raise DamagedData(f"{short_name(step)} has a wrong length")
-    data = packs.payload(step.pack, step.offset, step.header, step.member, room=room, check=check)
-    payload = Payload(data, size)
-    if payload.chunk_size != CHUNK and size > CHUNK:
-        raise DamagedData(f"{short_name(step)} is cut into chunks of a foreign size")
+    payload = _read(packs, step, room, size, check)
 
     def work(start: int, part: memoryview) -> None:
         encoded = payload.chunk(start // CHUNK)
@@ -126,3 +213,13 @@ def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, che
             pipeline.decode_chunk(encoded, part, payload.width)
 
     return work
+
+
+def _read(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> Payload:
+    if step.member.nbytes != size:
+        raise DamagedData(f"{short_name(step)} has a wrong length")
+    data = packs.payload(step.pack, step.offset, step.header, step.member, room=room, check=check)
+    payload = Payload(data, size)
+    if payload.chunk_size != CHUNK and size > CHUNK:
+        raise DamagedData(f"{short_name(step)} is cut into chunks of a foreign size")
+    return payload

@@ -1,7 +1,8 @@
 """Recovering objects: walk a path, decode its payloads, check the result's hash.
 
 Where a path's payloads together are large, they are loaded and applied one after the
-other, to bound memory; otherwise all of them are applied chunk by chunk.
+other, to bound memory; otherwise all of them are applied chunk by chunk. Objects that are predicted
+from each other are recovered by one plan.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
-from mvc.codecs import cast
-from mvc.codecs.patch import decode_patch_into
 from mvc.errors import DamagedData
 from mvc.io.process import cpu_count
 from mvc.limits import CHUNK, MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
+from mvc.store.graph.plan import Pieces, Plan, is_predicted, plan, related
 from mvc.store.graph.search import Graph, Path, PathStep, Place
-from mvc.store.packs.records import patch_extra
-from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
+from mvc.store.packs.reader import PackReader
+from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
+from mvc.store.recovery.walk import Walker, drain, room_for
 from mvc.store.snapshot import Snapshot
 
 _QUEUED = 256
@@ -64,12 +65,16 @@ class Recovery:
         graph: Graph,
         pool: Executor,
         made: Mapping[bytes, Held] | None = None,
+        *,
+        packs: PackReader | None = None,
     ) -> None:
         """``made``: objects by id that are taken from there, whether they are stored or not.
 
-        Paths begin there as well, where no cheaper one does.
+        Paths begin there as well, where no cheaper one does. ``packs``: what reads payloads in
+        place of the snapshot's.
         """
-        self.packs = snapshot.packs
+        self.packs = packs or snapshot.packs
+        self._walker = Walker(self.packs, pool)
         self.graph = graph
         self.pool = pool
         self._made: Mapping[bytes, Held] = {} if made is None else made
@@ -83,9 +88,10 @@ class Recovery:
         total, threads = sum(request.spec.nbytes for request in wanted), cpu_count()
         waiting: list[Future[None]] = []
         grouped: list[tuple[Request, Path]] = []
+        predicted: list[tuple[Request, Path]] = []
         try:
             for request in wanted:
-                if request.spec.nbytes > PIECE or len(wanted) == 1:
+                if len(wanted) == 1:
                     self._one(request)
                     continue
                 try:
@@ -93,17 +99,28 @@ class Recovery:
                 except DamagedData:
                     self._one(request)
                     continue
-                if is_grouped(path) and _last_transform(path.steps) is None:
-                    self._begin(path, 0, request.out)
+                if is_predicted(path):
+                    predicted.append((request, path))
+                elif request.spec.nbytes > PIECE:
+                    self._one(request)
+                elif is_grouped(path) and _last_transform(path.steps) is None:
+                    self._begin(path.origin, 0, request.out)
                     grouped.append((request, path))
                 elif by_chunks(request.spec.nbytes, total, threads):
                     self._one(request)
                 else:
                     waiting.append(self.pool.submit(self._alone, request, path))
                 if len(waiting) > _QUEUED:
-                    _drain(waiting)
+                    drain(waiting)
+            for numbers in related(self.graph, [path for _, path in predicted]):
+                together = [predicted[i][0] for i in numbers]
+                nbytes = sum(request.spec.nbytes for request in together)
+                if by_chunks(nbytes, total, threads):
+                    self._together(together)
+                else:
+                    waiting.append(self.pool.submit(self._together, together, parallel=False))
         finally:
-            _drain(waiting)
+            drain(waiting)
         with suppress(DamagedData):  # then every object is recovered by itself
             walk_together(self.packs, [(path, request.out) for request, path in grouped], self.pool)
         for request, _ in grouped:
@@ -139,7 +156,7 @@ class Recovery:
                 raise _mismatch(id_)
             return data
         try:
-            _, whole = self._by_sound_path(id_, 0, self._whole)
+            whole = self._by_sound_path(id_, 0, self._whole)
             if Manifest.id_of(data := bytes(whole)) != id_:
                 raise _mismatch(id_)
         except DamagedData as error:
@@ -158,60 +175,57 @@ class Recovery:
         avoid: set[Place] = set()
         for _ in range(_DESPITE):
             try:
-                path = self.graph.path(id_, avoid=avoid)
+                way = plan(self.graph, [id_], avoid=avoid)
             except DamagedData:
                 return None
-            damaged = {step.place for step in path.steps if not self.is_sound(step)}
+            damaged = {step.place for step in way.steps if not self.is_sound(step)}
             if not damaged:
                 return None
             with suppress(DamagedData):
-                if proves(whole := self._whole(path, check=False)):
+                if proves(whole := self._whole(way, check=False)):
                     return whole
             avoid |= damaged
         return None
 
-    def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> Path:
+    def piece(self, id_: bytes, start: int, out: memoryview, *, parallel: bool = True) -> None:
         """Bytes [start, start + len(out)) of an object, one whole piece. Not verified by hash.
 
         Also of a large skeleton that is stored whole, as mvc 0.1 did.
         """
-        made = self._made.get(id_)
-        if made is not None:
-            self._begin(Path((), 0.0, id_), start, out)
-            return Path((), 0.0)
+        if id_ in self._made:
+            self._begin(id_, start, out)
+            return
         may_be_whole = start or len(out) == PIECE  # else the object is shorter than a piece
         if may_be_whole and any(s.member.nbytes > PIECE for s in self.graph.codings(id_, 0)):
-            path, whole = self._by_sound_path(id_, 0, self._whole)
+            whole = self._by_sound_path(id_, 0, self._whole)
             if len(whole) >= start + len(out):
                 out[:] = whole[start : start + len(out)]
-                return path
+                return
+        self._by_sound_path(
+            id_, start, lambda way: self._run(way, {id_: out}, parallel=parallel, check=True)
+        )
 
-        def walk(path: Path) -> None:
-            self._walk(path, out, parallel, origin=self._origin(path, start))
-
-        return self._by_sound_path(id_, start, walk)[0]
-
-    def _origin(self, path: Path, start: int) -> memoryview | None:
-        """The bytes at which a path begins that does not begin with a record."""
-        if path.origin is None:
-            return None
-        return self._made[path.origin][start : start + PIECE]
-
-    def _begin(self, path: Path, start: int, out: memoryview) -> None:
+    def _begin(self, origin: bytes | None, start: int, out: memoryview) -> None:
         """Fills ``out`` with the bytes at which a path begins that has no record."""
-        if path.origin is not None:
-            data = self._made[path.origin][start : start + len(out)]
+        if origin is not None:
+            data = self._made[origin][start : start + len(out)]
             if len(data) != len(out):
                 raise DamagedData("a delta has another length than what it starts from")
             out[:] = data
 
-    def _whole(self, path: Path, *, check: bool = True) -> memoryview:
-        """The object at the end of a path, in memory of its own."""
-        out = _room(path.steps[-1])
-        self._walk(path, out, parallel=False, check=check, origin=self._origin(path, 0))
+    def _run(
+        self, way: Plan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
+    ) -> None:
+        held = _pieces(self._made, way)
+        self._walker.run(way, outs, held, parallel=parallel, check=check)
+
+    def _whole(self, way: Plan, *, check: bool = True) -> memoryview:
+        """The object at the end of a plan, in memory of its own."""
+        out = room_for(way.actions[-1].steps[-1])
+        self._run(way, {way.targets[0]: out}, parallel=False, check=check)
         return out
 
-    def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Path], _T]) -> tuple[Path, _T]:
+    def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Plan], _T]) -> _T:
         """Walks the cheapest path; where a payload is damaged, the cheapest one around it.
 
         If maintenance has moved a payload of the path meanwhile, the search is repeated.
@@ -220,16 +234,16 @@ class Recovery:
         while True:
             generation = self.graph.generation
             try:
-                path = self.graph.path(id_, start, self._made)
+                way = plan(self.graph, [id_], start, self._made)
             except DamagedData as error:
                 raise first or error from None
             try:
-                return path, walk(path)
+                return walk(way)
             except DamagedData as error:
                 if self.graph.was_rewritten(generation):
                     continue
                 first = first or error
-                damaged = [step for step in path.steps if not self.is_sound(step)]
+                damaged = [step for step in way.steps if not self.is_sound(step)]
                 if not damaged:
                     raise
                 self.graph.exclude(damaged)
@@ -269,6 +283,18 @@ class Recovery:
         if hasher.done() != request.id:
             raise _mismatch(request.id)
 
+    def _together(self, requests: Sequence[Request], *, parallel: bool = True) -> None:
+        """Objects that are predicted from each other; those that fail their hash by themselves."""
+        first = {request.id: request for request in reversed(requests)}
+        with suppress(DamagedData):
+            self.together(list(first.values()), self._made, parallel=parallel)
+        for request in requests:
+            twin = first[request.id]
+            if twin is not request and twin.spec == request.spec:
+                request.out[:] = twin.out
+            if blob_id(request.spec, request.out, parallel=parallel) != request.id:
+                self._one(request, parallel=parallel)
+
     def _alone(self, request: Request, path: Path) -> None:
         """A whole object in this thread, hashed chunk by chunk as it is finished.
 
@@ -279,7 +305,7 @@ class Recovery:
         if path.stored <= LOADED and not is_grouped(path) and _last_transform(steps) is None:
             hasher = BlobHasher(request.spec)
             with suppress(DamagedData):
-                self._begin(path, 0, request.out)
+                self._begin(path.origin, 0, request.out)
                 apply_steps(
                     self.packs, steps, request.out, in_order, done=hasher.update, check=False
                 )
@@ -287,128 +313,49 @@ class Recovery:
                     return
         self._one(request, parallel=False)
 
-    # -- one path ----------------------------------------------------------------------
+    def together(
+        self, requests: Sequence[Request], held: Mapping[bytes, Held], *, parallel: bool = False
+    ) -> None:
+        """Fills the buffers of objects that are predicted from each other, each payload once.
+
+        ``held``: objects at which their paths may begin. ``parallel``: with the threads of the
+        pool; else in this thread, which may be one of them. Nothing is compared with a hash.
+        Raises DamagedData.
+        """
+        for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
+            outs = {each.id: each.out[start : start + PIECE] for each in requests}
+            way = plan(self.graph, list(outs), start, held)
+            self._walker.run(way, outs, _pieces(held, way), parallel=parallel, check=False)
 
     def walk(
         self,
         path: Path,
         out: memoryview,
-        origin: memoryview | None = None,
+        held: Pieces,
         *,
         parallel: bool = False,
     ) -> None:
-        """Fills ``out`` along a path; with ``origin`` it begins at these bytes.
+        """Fills ``out`` along a path, and along others from which it is predicted.
 
-        ``parallel``: with the threads of the pool; else in this thread, which may be one of them.
-        Nothing is compared with a hash. Raises DamagedData.
+        ``held``: pieces at which these may begin. ``parallel``: with the threads of the pool; else
+        in this thread, which may be one of them. Nothing is compared with a hash. Raises
+        DamagedData.
         """
-        self._walk(path, out, parallel=parallel, origin=origin)
-
-    def _walk(
-        self,
-        path: Path,
-        out: memoryview,
-        parallel: bool,
-        check: bool = True,
-        *,
-        origin: memoryview | None = None,
-    ) -> None:
-        """Fills ``out``: from transform to transform, and straight on between them."""
-        sections = _sections(path.steps) or [(None, ())]
-        state = memoryview(b"") if origin is None else origin
-        for i, (transform, straight) in enumerate(sections):
-            last = i + 1 == len(sections)
-            target = out if last else _room(transform or straight[0])
-            if transform is not None:
-                self._cross(transform, state, target, check)
-            elif origin is not None:
-                if len(state) != len(target):
-                    raise DamagedData("a delta has another length than what it starts from")
-                target[:] = state
-            self._straight(straight, target, parallel and last, check)
-            state = target
-
-    def _straight(
-        self, steps: Sequence[PathStep], out: memoryview, parallel: bool, check: bool
-    ) -> None:
-        """A full record, or nothing where ``out`` is filled already; then undirected deltas."""
-        path = Path(tuple(steps), 0.0)
-        if is_grouped(path):
-            pool = self.pool if parallel else None
-            walk_together(self.packs, [(path, out)], pool, check=check)
-            return
-        each = self._spread if parallel else in_order
-        if path.stored <= LOADED:
-            if steps:
-                apply_steps(self.packs, steps, out, each, read=each, check=check)
-            return
-        for step in steps:
-            apply_steps(self.packs, [step], out, each, check=check)
-
-    def _spread(self, work: Callable[[int], None], starts: range) -> None:
-        if len(starts) == 1:
-            work(0)
-        else:
-            _drain([self.pool.submit(work, start) for start in starts])
-
-    def _cross(self, step: PathStep, base: memoryview, out: memoryview, check: bool) -> None:
-        """Fills ``out`` by one forward transform from the bytes of its base."""
-        member = step.member
-        if member.nbytes != len(out):
-            raise DamagedData(f"{short_name(step)} has a wrong length")
-        transform = member.coding.transform
-        if transform == "patch":
-            payload = self.packs.payload(step.pack, step.offset, step.header, member, check=check)
-            extra = patch_extra(step.header.members, member.kind)
-            old = base if member.base else memoryview(b"")
-            decode_patch_into(memoryview(payload), old, extra, out)
-            return
-        if transform == "resize":
-            common = min(len(base), len(out))
-            out[:common] = base[:common]
-            out[common:] = bytes(len(out) - common)
-        else:
-            source, _, to = transform.removeprefix("cast:").partition(">")
-            if not cast.supported(source, to) or len(base) != len(out) * cast.RATIO:
-                raise DamagedData(f"{short_name(step)} is converted from something else")
-            out[:] = memoryview(cast.cast(base, source, to)).cast("B")
-        self._straight([step], out, False, check)
+        last = path.steps[-1]
+        target, start = self.graph.end_of(last), last.member.start
+        way = plan(self.graph, [target], start, held, along=path)
+        pieces = {id_: held[id_] for id_ in way.origins}
+        self._walker.run(way, {target: out}, pieces, parallel=parallel)
 
 
-def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[PathStep, ...]]]:
-    """A path cut at its forward transforms: each with the undirected steps after it."""
-    starts = [i for i, step in enumerate(steps) if step.member.coding.transform]
-    ends = [*starts[1:], len(steps)]
-    sections: list[tuple[PathStep | None, tuple[PathStep, ...]]] = (
-        [
-            (steps[start], tuple(steps[start + 1 : end]))
-            for start, end in zip(starts, ends, strict=True)
-        ]
-        if starts
-        else []
-    )
-    first = starts[0] if starts else len(steps)
-    return [(None, tuple(steps[:first])), *sections] if first else sections
-
-
-def _room(step: PathStep) -> memoryview:
-    """Memory for a step's result; DamagedData if it claims more than any object has."""
-    if step.member.nbytes > max(MAX_MANIFEST, PIECE):
-        raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
-    return memoryview(bytearray(step.member.nbytes))
+def _pieces(held: Mapping[bytes, Held], way: Plan) -> dict[bytes, memoryview]:
+    """The pieces at which a plan begins."""
+    return {id_: held[id_][way.start : way.start + PIECE] for id_ in way.origins}
 
 
 def _last_transform(steps: Sequence[PathStep]) -> int | None:
     """The last step that can only be walked forward; everything after it is undirected."""
     return max((i for i, s in enumerate(steps) if s.member.coding.transform), default=None)
-
-
-def _drain(waiting: list[Future[None]]) -> None:
-    """Waits for all, then raises the first failure."""
-    failures = [error for future in waiting if (error := future.exception()) is not None]
-    waiting.clear()
-    if failures:
-        raise failures[0]
 
 
 def _mismatch(id_: bytes) -> DamagedData:

@@ -7,13 +7,14 @@ stored ones are damaged, the object is recovered by itself (``Recovery``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
 from mvc.model.hashing import blob_id
+from mvc.store.graph.plan import is_predicted, related
 from mvc.store.graph.search import Path
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order
@@ -38,19 +39,30 @@ def fill_where_sound(
 ) -> list[Request]:
     """As ``fill_sequentially``, but returns the requests whose objects fail their hash.
 
-    These need another path: a payload or what is held is damaged, or the path has a transform.
+    These need another path: a payload or what is held is damaged, or the path has a transform that
+    is no prediction.
     """
     wanted = list(requests)
-    by_size: dict[int, set[bytes]] = {}
+    by_size: dict[int, dict[bytes, memoryview]] = {}
     for id_, data in held.items():
-        by_size.setdefault(len(data), set()).add(id_)
+        by_size.setdefault(len(data), {})[id_] = data
     grouped: list[tuple[Path, memoryview]] = []
+    predicted: list[tuple[Request, Path]] = []
     waiting: list[Future[None]] = []
     for request in wanted:
+        near = by_size.get(request.spec.nbytes, {})
+        paths = _paths(recovery, request, near)
+        if any(map(is_predicted, paths)):
+            predicted.append((request, paths[0]))
+            continue
         plain: list[tuple[Path, memoryview]] = []
-        for path, out in _routes(recovery, request, held, by_size):
+        for path, out in _begun(request, near, paths):
             (grouped if is_grouped(path) else plain).append((path, out))
         waiting.append(recovery.pool.submit(_walk, recovery.packs, plain))
+    for numbers in related(recovery.graph, [path for _, path in predicted]):
+        together = [predicted[i][0] for i in numbers]
+        near = by_size.get(together[0].spec.nbytes, {})
+        waiting.append(recovery.pool.submit(recovery.together, together, near))
     failures = [future.exception() for future in waiting]
     for failure in failures:
         if failure is not None and not isinstance(failure, DamagedData):
@@ -61,30 +73,30 @@ def fill_where_sound(
     return [request for request, check in zip(wanted, checks, strict=True) if not check.result()]
 
 
-def _routes(
-    recovery: Recovery,
-    request: Request,
-    held: Mapping[bytes, memoryview],
-    by_size: Mapping[int, Set[bytes]],
+def _paths(recovery: Recovery, request: Request, near: Container[bytes]) -> list[Path]:
+    """To every piece; nothing where there is none to one."""
+    starts = range(0, max(request.spec.nbytes, 1), PIECE)
+    try:
+        return [recovery.graph.path(request.id, start, near) for start in starts]
+    except DamagedData:
+        return []
+
+
+def _begun(
+    request: Request, near: Mapping[bytes, memoryview], paths: Sequence[Path]
 ) -> list[tuple[Path, memoryview]]:
     """Copies the nearest held bytes into each piece's buffer; returns the paths from there.
 
-    Nothing where the path needs a forward transform or there is none: the object then fails
-    its hash.
+    Nothing where a path needs a forward transform: the object then fails its hash.
     """
-    size = request.spec.nbytes
-    near = by_size.get(size, frozenset())
+    if any(step.member.coding.transform for path in paths for step in path.steps):
+        return []
     routes = []
-    for start in range(0, max(size, 1), PIECE):
+    for at, path in enumerate(paths):
+        start = at * PIECE
         out = request.out[start : start + PIECE]
-        try:
-            path = recovery.graph.path(request.id, start, near)
-        except DamagedData:
-            return []
-        if any(step.member.coding.transform for step in path.steps):
-            return []
         if path.origin is not None:
-            out[:] = held[path.origin][start : start + PIECE]
+            out[:] = near[path.origin][start : start + PIECE]
         if path.steps:
             routes.append((path, out))
     return routes

@@ -30,10 +30,11 @@ from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.group import decode_group, encode_group
 from mvc.pipelines.pipeline import Pipeline
-from mvc.store.graph.search import Path, PathStep
+from mvc.store.graph.plan import Action
+from mvc.store.graph.search import Path, PathStep, Place
 from mvc.store.packs.reader import PackReader
-from mvc.store.packs.records import Member, RecordHeader
-from mvc.store.recovery.decode import apply_steps
+from mvc.store.packs.records import OPTIM, Coding, Member, RecordHeader
+from mvc.store.recovery.decode import apply_actions, apply_steps
 from mvc.store.recovery.grouped import decode_shared
 from mvc.store.recovery.recover import Recovery, by_chunks
 
@@ -77,7 +78,7 @@ class Timing:
 
         ``spec``: of the object, if it is known.
         """
-        text, share = member.coding.pipeline, header.share(member)
+        text, share = _timed(member.coding), header.share(member)
         if member.coding.transform == "patch" or not member.nbytes:
             return _LATENCY + (share + member.nbytes) / _READ
         kind = _class(header, member)
@@ -94,20 +95,28 @@ class Timing:
     ) -> list[tuple[int, float]]:
         """(raw bytes, processor seconds) of pieces that are recovered together.
 
-        Each piece: its raw bytes, its object's spec and its path. Groups count as in ``together``.
+        Each piece: its raw bytes, its object's spec and the steps of its plan. Groups count as in
+        ``together``; where steps are predicted, a payload that several plans need counts once.
         """
         groups = {(s.pack, s.offset): s.header for *_, steps in walks for s in steps}
+        counted: set[Place] = set()
 
         def part(step: PathStep, spec: TensorSpec) -> Part:
             if step.header.group:
                 return 0.0, (step.pack, step.offset)
             return self.payload(step.header, step.member, spec), None
 
+        def own(spec: TensorSpec, steps: Sequence[PathStep]) -> list[Part]:
+            if any(step.member.coding.predicted for step in steps):
+                steps = [step for step in steps if step.place not in counted]
+                counted.update(step.place for step in steps)
+            return [part(step, spec) for step in steps]
+
         def whole(place: Hashable) -> float:
             header = groups[place]  # type: ignore[index]
             return of_group(self.payload(header, member) for member in header.members)
 
-        return together([(n, [part(s, spec) for s in steps]) for n, spec, steps in walks], whole)
+        return together([(n, own(spec, steps)) for n, spec, steps in walks], whole)
 
     def coding(
         self, pipeline: Pipeline, nbytes: int, spec: TensorSpec, stored: int | None = None
@@ -161,8 +170,12 @@ class Timing:
         return one_by_one + min(beside, spread)
 
     def _measure(self, path: Path) -> None:
-        """Decodes one chunk along a path, and notes the processor time of each of its payloads."""
-        if any(s.member.coding.transform or s.member.nbytes > PIECE for s in path.steps):
+        """Decodes one chunk along a path, and notes the processor time of each of its payloads.
+
+        Not where a transform lies on it that is no prediction.
+        """
+        kinds = {s.member.coding.transform for s in path.steps if not s.member.coding.predicted}
+        if kinds != {""} or any(s.member.nbytes > PIECE for s in path.steps):
             return
         packs = self._recovery.packs
         out = memoryview(bytearray(path.steps[-1].member.nbytes))
@@ -170,10 +183,16 @@ class Timing:
             if step.header.group:
                 seconds = _best_in_new_memory(partial(_decode_whole, packs, step))
                 _note(step, 0, seconds, step.header.raw_bytes)
+                continue
+            payload = packs.payload(step.pack, step.offset, step.header, step.member)
+            width = Payload(payload, len(out)).width
+            timed = partial(_time_one, step, width, out)
+            if step.member.coding.predicted:
+                pieces = dict.fromkeys((b"", *step.member.needs), out)
+                action = Action(b"", (step,), step.member.base, step.member.inputs, ())
+                apply_actions(packs, [action], pieces, timed)
             else:
-                payload = packs.payload(step.pack, step.offset, step.header, step.member)
-                width = Payload(payload, len(out)).width
-                apply_steps(packs, [step], out, partial(_time_one, step, width, out))
+                apply_steps(packs, [step], out, timed)
 
 
 def forget_rates() -> None:
@@ -239,7 +258,7 @@ def _time_one(
 
 def _note(step: PathStep, width: int, seconds: float, nbytes: int) -> None:
     member = step.member
-    text, kind = member.coding.pipeline, _class(step.header, member)
+    text, kind = _timed(member.coding), _class(step.header, member)
     degree = _degree(step.header.share(member), member.nbytes)
     kinds = (kind, _GROUP) if step.header.group and nbytes >= _SMALL else (kind,)
     for each in kinds:
@@ -299,7 +318,12 @@ def _spread(nbytes: int, threads: int) -> float:
 
 @cache
 def _trial(text: str, width: int) -> float:
-    """Processor seconds per raw byte for weights that moved a little."""
+    """Processor seconds per raw byte for weights that moved a little.
+
+    A prediction takes about as long as decoding what it lacks.
+    """
+    if text.startswith(OPTIM):
+        return 2 * _trial(text.partition(" | ")[2], width)
     try:
         pipeline = Pipeline.parse(text).coding()
     except MvcError:
@@ -337,6 +361,14 @@ def _trial_step(pipeline: Pipeline, new: memoryview, base: memoryview) -> float:
     data = memoryview(b"".join(encode_steps(pipeline, [step])))
     state = memoryview(bytearray(base))
     return _best(lambda: decode_steps(pipeline, data, [len(base)])[0].apply(state))
+
+
+def _timed(coding: Coding) -> str:
+    """What of a coding decides how long it takes: of a prediction not its numbers."""
+    if not coding.predicted:
+        return coding.pipeline
+    rule = coding.transform.rpartition(":")[0]
+    return f"{rule} | {coding.pipeline}"
 
 
 @cache

@@ -12,7 +12,7 @@ from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, verify_pieces
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.search import Graph, Link, Path
+from mvc.store.graph.search import Graph, Link
 from mvc.store.packs.arena import Arena
 
 
@@ -39,7 +39,7 @@ class Base(Protocol):
 class Recovers(Protocol):
     """Recovers a blob's pieces, as ``mvc.store.recovery.recover.Recovery`` does."""
 
-    def piece(self, id_: bytes, start: int, out: memoryview) -> Path: ...
+    def piece(self, id_: bytes, start: int, out: memoryview) -> None: ...
 
 
 class StoredBase(Struct):

@@ -13,14 +13,14 @@ NUMBERS = (0.9, 0.1, 0.25, 1e-08, 0.5, 0.75, 0.001, 0.125, 2.0, 0.3, 0.7, 1.5)
 
 
 def prediction(rule: str, dtype: str = "float32") -> Prediction:
-    return Prediction(rule, dtype, NUMBERS[: RULES[rule].numbers])
+    return Prediction(rule, dtype, NUMBERS[: RULES[rule].count])
 
 
 def bits(seed: int, count: int, width: int) -> np.ndarray:
     """Numbers of all sizes, zeros, infinities, NaNs and subnormals."""
     rng = np.random.default_rng(seed)
     kind = f"<f{width}"
-    values = (rng.normal(size=count) * 10.0 ** rng.integers(-9, 3, count)).astype(kind)
+    values = np.ldexp(rng.normal(size=count), rng.integers(-30, 10, count)).astype(kind)
     wild = np.frombuffer(rng.bytes(count * width), kind)
     return np.where(rng.random(count) < 0.7, values, wild).astype(kind)
 

@@ -13,7 +13,7 @@ import torch
 
 from mvc.api.repository import Repository
 from mvc.distributed.protocols import base
-from mvc.distributed.protocols.layout import VectorLayout
+from mvc.distributed.protocols.base import VectorLayout
 from mvc.distributed.runner.coordinator import Service
 from mvc.distributed.runner.layout import ModelLayout
 from mvc.distributed.runner.participant import Participant

@@ -7,9 +7,10 @@ import sys
 
 import pytest
 import torch
+from msgspec import to_builtins
 from torch import nn
 
-from mvc.distributed.runner.layout import ModelLayout
+from mvc.distributed.runner.layout import ModelLayout, write_tensors
 from mvc.errors import BadMessage, CannotDistribute
 from tests.cli.program import ROOT
 
@@ -42,7 +43,7 @@ def test_there_and_back() -> None:
     torch.manual_seed(0)
     one, other = Net(), Net()
     layout = ModelLayout.of(one)
-    assert ModelLayout.from_json(layout.to_json()) == layout
+    assert ModelLayout.from_json(to_builtins(layout)) == layout
     assert layout.difference(ModelLayout.of(other)) is None
     vector, carried = layout.read(one), layout.unpack(layout.pack(one))
     state = layout.state(vector, carried)
@@ -53,7 +54,7 @@ def test_there_and_back() -> None:
     assert (again == vector).all()
     assert all(torch.equal(rest[name], value) for name, value in carried.items())
     layout.write(other, vector + 1)
-    layout.write_carried(other, {**carried, "mask": torch.zeros(3, dtype=torch.bool)})
+    write_tensors(other, {**carried, "mask": torch.zeros(3, dtype=torch.bool)})
     assert torch.equal(other.words.weight, one.words.weight + 1)
     assert other.out.weight is other.words.weight
     assert not other.mask.any()

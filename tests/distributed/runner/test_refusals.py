@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec import to_builtins
 
 from mvc.api.repository import Repository
 from mvc.distributed import messages as m
-from mvc.distributed.protocols.layout import VectorLayout
+from mvc.distributed.protocols.base import VectorLayout
 from mvc.distributed.protocols.named import protocol_named
 from mvc.distributed.runner.connection import (
     CONTROL,
@@ -338,7 +339,7 @@ def test_a_run_goes_on_from_its_own_round_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_worker_that_says_odd_things_of_itself_is_refused(tmp_path: Path) -> None:
     """It knows the secret of the run, but it takes no part, and the others train."""
-    layout = ModelLayout.of(make()).to_json()
+    layout = to_builtins(ModelLayout.of(make()))
     hello = {"layout": layout, "settings": {}}
     unread = "a message of the runner cannot be read"
     odd = "what this process says of itself cannot be read"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,7 +14,6 @@ from mvc.api.repository import Repository
 from mvc.ids import CommitId
 from mvc.maintenance.fsck.fsck import fsck
 from mvc.remote.bucket import door as doors
-from mvc.remote.bucket import inspect, maintain
 from mvc.remote.bucket.objects import Objects
 from mvc.remote.fetch import fetch
 from mvc.remote.push import Pushed, PushOptions, push
@@ -66,13 +65,13 @@ class Team:
 
     def maintain(self, name: str, act: Callable[[Repository], T]) -> T:
         """Runs a verb on the bucket's repository."""
-        return maintain(self.remote, self[name].context, lambda context: act(Repository(context)))
+        with closing(doors.open_door(self.remote, self[name].context)) as door:
+            return door.maintain(lambda context: act(Repository(context)))
 
     def problems(self, name: str) -> tuple[object, ...]:
         """What fsck finds in the bucket."""
-        return inspect(
-            self.remote, self[name].context, lambda context: fsck(context, full=True).problems
-        )
+        with closing(doors.open_door(self.remote, self[name].context)) as door:
+            return door.inspect(lambda context: fsck(context, full=True).problems)
 
     def close(self) -> None:
         for repo in self._repos.values():

@@ -17,7 +17,7 @@ from mvc.errors import (
     RemoteRefused,
     RemoteUnreachable,
 )
-from mvc.remote.bucket import open_door
+from mvc.remote.bucket.door import open_door
 from mvc.remote.bucket.layout import MAX_HEAD
 from tests.remote.bucket.faults import Passing, Unconditional
 from tests.remote.bucket.kit import Team, messages, state

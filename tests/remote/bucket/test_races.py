@@ -28,14 +28,9 @@ COLLECTOR = """
 import sys
 from datetime import timedelta
 from mvc.api.repository import Repository
-from mvc.remote.bucket import maintain
-from mvc.remote.remotes import find_remote
 with Repository.open(sys.argv[1]) as repo:
     for _ in range(int(sys.argv[2])):
-        maintain(
-            find_remote(repo.context), repo.context,
-            lambda context: Repository(context).storage.gc(grace=timedelta(0)),
-        )
+        repo.remotes.maintain("origin", lambda there: there.storage.gc(grace=timedelta(0)))
 """
 
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -19,8 +19,7 @@ from unittest.mock import patch
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
 from mvc.remote import sender
-from mvc.remote.bucket import inspect, maintain
-from mvc.remote.bucket.door import objects_of
+from mvc.remote.bucket.door import objects_of, open_door
 from mvc.remote.remotes import Remote
 from mvc.repo.config import set_value
 from mvc.server.tokens import Tokens
@@ -144,8 +143,9 @@ class Place:
         if self.root is not None:
             with open_quietly(self.root) as repo:
                 return act(repo)
-        act_on = inspect if reads else maintain
-        return act_on(Remote(self.url), None, lambda context: act(Repository(context)))
+        with closing(open_door(Remote(self.url), None)) as door:
+            act_on = door.inspect if reads else door.maintain
+            return act_on(lambda context: act(Repository(context)))
 
     @contextmanager
     def counted(self) -> Iterator[Wire]:

@@ -60,7 +60,6 @@ def lengths_of(counts: Sequence[int] | NDArray[Any]) -> Lengths:
 
 
 def _depths(weights: list[int]) -> list[int]:
-    """The depth of each leaf in a Huffman tree."""
     heap = [(weight, i) for i, weight in enumerate(weights)]
     heapq.heapify(heap)
     parents = [0] * (2 * len(weights) - 1)

@@ -1,0 +1,107 @@
+"""Finds by the data which weights a state belongs to.
+
+A step moves weights along their first moment, scaled by the second; so where a sample of the way
+that weights went points where a state says, they belong together. Optimizers that keep no first
+moment say how far, and not where to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mvc.model.tensor import TensorSpec
+
+_SAMPLE = 256
+"""Numbers of each tensor that are compared."""
+SAMPLE_BYTES = 8 * _SAMPLE
+_LEAST = 8
+_SURE = 0.7
+"""The part of a way, squared, that lies in the expected directions."""
+
+Numbers = NDArray[np.float64]
+
+_TINY = np.finfo(np.float32).tiny
+_FIRST = ("momentum_buffer", "exp_avg")
+_SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
+_DTYPES = {"float32": "<f4", "float64": "<f8", "float16": "<f2"}
+
+
+def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
+    """The first numbers of a tensor; None where there are too few to tell tensors apart.
+
+    ``data``: at least its first ``SAMPLE_BYTES``.
+    """
+    width = spec.nbytes // max(spec.elements, 1)
+    part = data[: width * min(_SAMPLE, spec.elements)]
+    if spec.elements < _LEAST:
+        return None
+    if spec.dtype == "bfloat16":
+        wide = np.frombuffer(part, "<u2").astype("<u4") << 16
+        return wide.view("<f4").astype(np.float64)
+    form = _DTYPES.get(spec.dtype)
+    return None if form is None else np.frombuffer(part, form).astype(np.float64)
+
+
+class Expected(NamedTuple):
+    """Directions one of which, or a mixture of which, a step took; ``signed``: not only sizes."""
+
+    directions: tuple[Numbers, ...]
+    signed: bool
+
+
+def expected(
+    new: Mapping[str, Numbers], old: Mapping[str, Numbers], values: Mapping[str, object]
+) -> Expected | None:
+    """Where a step went by the states after and before it, and the values of its group.
+
+    From the first moments before and after, because the gradient is a mixture of them.
+    """
+    first = next((name for name in _FIRST if name in new), None)
+    second = next((name for name in _SECOND if name in new), None)
+    with np.errstate(all="ignore"):
+        if first is not None:
+            scale: Numbers | float = 1.0
+            if first == "exp_avg" and second is not None:
+                scale = np.sqrt(new[second]) + _TINY
+            elif first == "exp_avg":
+                scale = new.get("exp_inf", np.ones(1)) + _TINY
+            return Expected((new[first] / scale, old[first] / scale), True)
+        if second is None:
+            return None
+        kept = values.get("alpha", 1.0) if second == "square_avg" else 1.0
+        kept = kept if isinstance(kept, float) else 1.0
+        square = (new[second] - kept * old[second]) / (new[second] + _TINY)
+        return Expected((np.sqrt(np.maximum(square, 0)),), False)
+
+
+def matches(went: Sequence[Numbers], expectations: Sequence[Expected]) -> dict[int, int]:
+    """For each of ``expectations`` the one of ``went`` that fits, where there is one.
+
+    All have the same length, and all expectations as many directions.
+    """
+    if not went or not expectations:
+        return {}
+    moved = np.stack(went)
+    ways = _unit(moved if expectations[0].signed else np.abs(moved))
+    total = np.zeros((len(expectations), len(went)))
+    bases: list[Numbers] = []
+    for directions in zip(*(each.directions for each in expectations), strict=True):
+        basis = _unit(np.stack(directions))
+        for other in bases:
+            basis = basis - other * np.sum(other * basis, axis=1, keepdims=True)
+        bases.append(_unit(basis))
+        total += np.square(bases[-1] @ ways.T)
+    best, back = total.argmax(axis=1), total.argmax(axis=0)
+    return {i: int(j) for i, j in enumerate(best) if total[i, j] >= _SURE and back[j] == i}
+
+
+def _unit(rows: Numbers) -> Numbers:
+    """Rows of length 1; zeros for those without a direction, to the precision of float32."""
+    rows = np.nan_to_num(rows, posinf=0, neginf=0)
+    rows = rows / np.where((most := np.abs(rows).max(axis=1, keepdims=True)) > 0, most, 1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)

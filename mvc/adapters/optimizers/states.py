@@ -1,0 +1,264 @@
+"""The optimizers and the mappings of weights that a file holds, found in its structure.
+
+An optimizer is a mapping with ``state`` and ``param_groups``, as torch's ``state_dict`` returns
+it, or with ``state`` and ``groups`` of names, as a Recorder keeps it. It may lie anywhere in a
+file; what a file says is believed as little as the rest of it.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from mvc.adapters.files.safetensors import LENGTH_BYTES, parse_header
+from mvc.adapters.parsed import ParsedFile, PlacedFile
+from mvc.adapters.structure import decode
+from mvc.errors import BadModelFile, DamagedData
+from mvc.model.tensor import TensorSpec
+
+SCALARS = frozenset({"step", "mu_product", "eta", "mu", "rho"})
+"""State of torch's optimizers that is one number for a whole parameter."""
+SCALAR_BYTES = 8
+_MARK = b"groups"
+_MAX_DEPTH = 8
+_MAX_VISITS = 1_000_000
+_MAX_LIST = 16
+_BITS = 64
+_NUMBERS = {
+    "float32": "<f", "float64": "<d", "float16": "<e", "int64": "<q", "int32": "<i",
+    "uint8": "<B", "bool": "<?",
+}  # fmt: skip
+
+Number = float | int | bool | str | None
+ParameterId = int | str
+
+
+class Ref(Struct, frozen=True):
+    """A tensor of the file, in place of its value; ``whole`` if it fills its content."""
+
+    content: int
+    spec: TensorSpec
+    whole: bool = True
+
+
+class Parameter(Struct, frozen=True):
+    """The state of one parameter: tensors of its shape by name, and its scalars."""
+
+    spec: TensorSpec
+    members: Mapping[str, int]
+    scalars: Mapping[str, float]
+
+
+class Group(Struct, frozen=True):
+    """Parameters that share hyperparameters; ``names`` are theirs in the model, if known."""
+
+    values: Mapping[str, object]
+    parameters: tuple[ParameterId, ...]
+    names: tuple[str, ...] = ()
+
+
+class OptimizerState(Struct, frozen=True):
+    """``place`` is where it lies in its file."""
+
+    place: str
+    groups: tuple[Group, ...]
+    parameters: Mapping[ParameterId, Parameter]
+
+
+class Weights(Struct, frozen=True):
+    """Tensors outside of optimizers that lie in one mapping or list, in its order."""
+
+    place: str
+    tensors: Mapping[str, Ref]
+
+
+class FileState(Struct, frozen=True):
+    """What one file of a version holds of a training; ``step`` is its number, if it says one.
+
+    ``ordered``: tensors lie in mappings in the order in which they were put there.
+    """
+
+    path: str
+    optimizers: tuple[OptimizerState, ...] = ()
+    weights: tuple[Weights, ...] = ()
+    step: int | None = None
+    ordered: bool = True
+
+
+def has_optimizer(skeleton: bytes) -> bool:
+    """Whether a file with this skeleton may hold an optimizer's state."""
+    return _MARK in skeleton
+
+
+def scalar_contents(file: PlacedFile) -> list[int]:
+    """The contents of a file that may be scalars, whose bytes ``file_state`` needs."""
+    small = (i for i, content in enumerate(file.contents) if content.spec.nbytes <= SCALAR_BYTES)
+    return [i for i in small if file.contents[i].spec.dtype in {*_NUMBERS, "bfloat16"}]
+
+
+def parsed_state(path: str, parsed: ParsedFile) -> FileState:
+    """As ``file_state``, of a file whose contents can be read."""
+    skeleton, scalars = parsed.skeleton(), dict[int, bytes]()
+    for i in scalar_contents(parsed) if has_optimizer(skeleton) else ():
+        out = bytearray(parsed.contents[i].spec.nbytes)
+        parsed.read(i, 0, memoryview(out))
+        scalars[i] = bytes(out)
+    return file_state(path, parsed, skeleton, scalars)
+
+
+def file_state(
+    path: str, file: PlacedFile, skeleton: bytes, scalars: Mapping[int, bytes]
+) -> FileState:
+    """What a file holds; nothing where its structure cannot be read."""
+    if file.format == "safetensors":
+        refs = {t.key: _ref(t) for t in file.tensors}
+        return FileState(path, weights=(Weights("", refs),) if refs else (), ordered=False)
+    try:
+        value = _nested(file, skeleton)
+    except (BadModelFile, DamagedData):
+        return FileState(path)
+    finder = _Finder(scalars)
+    finder.walk("", value, 0)
+    step = value.get("step") if isinstance(value, Mapping) and "schema" in value else None
+    step = step if type(step) is int else None
+    return FileState(path, tuple(finder.optimizers), tuple(finder.weights), step)
+
+
+def _ref(tensor: Any) -> Ref:
+    return Ref(tensor.content, tensor.spec, tensor.view is None)
+
+
+def _nested(file: PlacedFile, skeleton: bytes) -> Any:
+    refs = {tensor.key: _ref(tensor) for tensor in file.tensors}
+    if file.format == "torch":
+        from mvc.adapters.files.torch_zip import known_values  # by torch's users only
+
+        return known_values(file, skeleton, refs.__getitem__)
+    if file.format != "state":
+        return None
+    structure = parse_header(skeleton[LENGTH_BYTES:], "").get("__metadata__", {}).get("mvc", "")
+    return decode(structure, lambda _tag, name: refs[name])
+
+
+class _Finder:
+    """Walks nested values, each container once."""
+
+    def __init__(self, scalars: Mapping[int, bytes]) -> None:
+        self.optimizers: list[OptimizerState] = []
+        self.weights: list[Weights] = []
+        self._scalars = scalars
+        self._seen: set[int] = set()
+
+    def walk(self, place: str, value: Any, depth: int) -> None:
+        if not isinstance(value, Mapping | list | tuple) or depth > _MAX_DEPTH:
+            return
+        if id(value) in self._seen or len(self._seen) > _MAX_VISITS:
+            return
+        self._seen.add(id(value))
+        if isinstance(value, Mapping) and (found := self._optimizer(place, value)) is not None:
+            self.optimizers.append(found)
+            return
+        items = list(value.items() if isinstance(value, Mapping) else enumerate(value))
+        refs = {str(key): x for key, x in items if isinstance(x, Ref) and x.whole}
+        if refs:
+            self.weights.append(Weights(place, refs))
+        for key, inner in items:
+            if isinstance(inner, Mapping | list | tuple):
+                self.walk(f"{place}.{key}" if place else str(key), inner, depth + 1)
+
+    def _optimizer(self, place: str, value: Mapping[Any, Any]) -> OptimizerState | None:
+        state, listed = value.get("state"), value.get("param_groups")
+        named = listed is None
+        listed = value.get("groups") if named else listed
+        if not isinstance(state, Mapping) or not isinstance(listed, list):
+            return None
+        groups = tuple(_groups(listed, self._scalars, named=named))
+        if len(groups) != len(listed):
+            return None
+        found = {}
+        for key in (key for group in groups for key in group.parameters):
+            parameter = self._parameter(state.get(key))
+            if parameter is not None:
+                found[key] = parameter
+        return OptimizerState(place, groups, found)
+
+    def _parameter(self, values: Any) -> Parameter | None:
+        """None for a state without tensors, with different shapes, or with odd scalars."""
+        if not isinstance(values, Mapping):
+            return None
+        refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, Ref)}
+        members = {k: v for k, v in refs.items() if k not in SCALARS}
+        specs = {ref.spec for ref in members.values()}
+        if len(specs) != 1 or not all(ref.whole for ref in members.values()):
+            return None
+        numbers = {k: scalar(v, self._scalars) for k, v in values.items() if k in SCALARS}
+        scalars = {k: float(v) for k, v in numbers.items() if isinstance(v, float | int)}
+        if len(scalars) < len(numbers):
+            return None
+        (spec,) = specs
+        return Parameter(spec, {k: ref.content for k, ref in members.items()}, scalars)
+
+
+def _groups(listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool) -> Iterator[Group]:
+    """The groups of an optimizer, up to the first one that is none."""
+    for group in listed:
+        if not isinstance(group, Mapping):
+            return
+        ids = group.get("names" if named else "params")
+        values = group.get("values") if named else group
+        if not isinstance(ids, list) or not isinstance(values, Mapping):
+            return
+        if not all(type(each) in {int, str} for each in ids):
+            return
+        names = group.get("param_names", ids)  # DTensor's helpers number by name, too
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            names = []
+        known = tuple(names) if len(names) == len(ids) else ()
+        yield Group(dict(_values(values, scalars)), tuple(ids), known)
+
+
+def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator[tuple[str, Any]]:
+    """The hyperparameters that are numbers, texts, or a few of them."""
+    for key, value in values.items():
+        if not isinstance(key, str) or key in {"params", "param_names"}:
+            continue
+        if isinstance(value, list | tuple):
+            numbers = [scalar(each, scalars) for each in value[:_MAX_LIST]]
+            if len(numbers) == len(value) and all(isinstance(n, float | int) for n in numbers):
+                yield key, tuple(numbers)
+        elif not isinstance(number := scalar(value, scalars), Ref):
+            yield key, number
+
+
+def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | Ref:
+    """A plain value as it is, a tensor of one number as that number; the Ref of any other."""
+    if isinstance(value, Ref):
+        number = _number(value, scalars)
+        return value if number is None else number
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        return None
+    return value if isinstance(value, float | int | str) else None
+
+
+def _number(ref: Ref, scalars: Mapping[int, bytes]) -> float | int | None:
+    data = scalars.get(ref.content)
+    if data is None or not ref.whole or ref.spec.elements != 1:
+        return None
+    if ref.spec.dtype == "bfloat16":
+        return float(struct.unpack("<f", b"\0\0" + data)[0])
+    form = _NUMBERS.get(ref.spec.dtype)
+    if form is None or struct.calcsize(form) != len(data):
+        return None
+    number: float | int = struct.unpack(form, data)[0]
+    return number
+
+
+def whole_number(number: float | None) -> int | None:
+    """A count of steps as an integer; None for anything that counts nothing."""
+    if number is None or not math.isfinite(number) or number != int(number):
+        return None
+    return int(number)

@@ -1,0 +1,295 @@
+"""The optimizers of ``torch.optim`` whose steps are known, and what may have made their states.
+
+A candidate is a rule with its inputs and numbers. Numbers are computed as torch computes them: in
+float64 from Python's numbers, or in float32 where ``lr`` or the step is a tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from mvc.codecs.optim.rules import RULES
+
+Input = tuple[bool, str]
+"""Whether it is of the older version, and the member's name."""
+
+_M, _V, _X, _U = "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf"
+_A, _S, _SUM, _B, _W = "grad_avg", "square_avg", "sum", "momentum_buffer", "param"
+
+ORDER = (_M, _A, _V, _S, _SUM, _U, _X, _B, _W)
+"""Members, so that each comes after those that it is predicted from."""
+
+_SCALARS = frozenset({"step", "mu_product"})
+_SCHEDULED = ("step", "mu_product")  # of the new state, whatever the group's values are
+
+
+class Candidate(Struct, frozen=True):
+    """A rule that may have made a member, with its base, inputs and numbers."""
+
+    member: str
+    rule: str
+    base: Input
+    inputs: tuple[Input, ...]
+    numbers: tuple[float, ...]
+
+
+class _Values:
+    """A parameter group's values and its state's scalars as numbers.
+
+    ``tensor``: ``lr`` is a float32 tensor. ``capturable``: so are the step and its powers.
+    """
+
+    def __init__(self, values: Mapping[str, object], *, tensor: bool, capturable: bool) -> None:
+        self._values, self._tensor, self._capturable = values, tensor, capturable
+
+    def number(self, name: str, index: int | None = None) -> float:
+        """The finite number ``name``; KeyError where there is none."""
+        value = self._values.get(name)
+        if index is not None and isinstance(value, (tuple, list)) and len(value) > index:
+            value = value[index]
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise KeyError(name)
+        return float(value)
+
+    def flag(self, name: str) -> bool | None:
+        """Whether it is so; None where nothing says."""
+        return None if name not in self._values else self._values[name] is True
+
+    @property
+    def lr(self) -> Any:
+        lr = self.number("lr")
+        return np.float32(lr) if self._tensor else lr
+
+    @property
+    def step(self) -> Any:
+        step = self.number("step")
+        return np.float32(step) if self._capturable else step
+
+    def left(self, beta: float, power: Any = None) -> Any:
+        """What is left of 1 after so many steps; after those that were made if not given."""
+        return 1 - beta ** (self.step if power is None else power)
+
+
+Numbered = tuple[str, str, Sequence[Input], Sequence[Any]]
+"""Member, rule, and its inputs and numbers; the base is the member of the older version."""
+
+
+def _new(*names: str) -> tuple[Input, ...]:
+    return tuple((False, name) for name in names)
+
+
+def _both(name: str) -> tuple[Input, ...]:
+    return ((False, name), (True, name))
+
+
+def _first_moment(name: str, beta: float) -> Iterator[Numbered]:
+    yield name, "decay.2", (), (1 - beta,)
+    yield name, "decay.1", (), (beta,)
+    yield name, "decay.3", (), (beta,)
+
+
+def _second_moment(name: str, first: str, betas: tuple[float, float]) -> Iterator[Numbered]:
+    h, b = betas
+    for rule in ("square.1", "square.2", "square.3"):
+        yield name, rule, _both(first), (b, 1 - b, 1 - h)
+    for rule in ("square.4", "square.5"):
+        yield name, rule, _both(first), (b, 1 - b, h, 1 - h)
+    yield name, "square.z", _new(first), (1 - b, 1 - h)
+
+
+def _moments(values: _Values) -> Iterator[Numbered]:
+    h, b = values.number("betas", 0), values.number("betas", 1)
+    yield from _first_moment(_M, h)
+    yield from _second_moment(_V, _M, (h, b))
+
+
+def _shrinking(values: _Values) -> Iterator[tuple[str, Any]]:
+    """The suffix of the rule and the number of each kind of decoupled weight decay."""
+    decay, decoupled = values.number("weight_decay"), values.flag("decoupled_weight_decay")
+    if decoupled is not True or not decay:
+        yield "", 1.0
+    if decoupled is not False and decay:
+        yield "", 1 - values.lr * decay
+        yield "d", values.lr * decay
+        yield "f", values.lr * decay
+
+
+def _adam(values: _Values) -> Iterator[Numbered]:
+    yield from _moments(values)
+    amsgrad = values.flag("amsgrad")
+    if amsgrad:
+        yield _X, "greater", _new(_V), ()
+    inputs = _new(_M, _X if amsgrad else _V)
+    b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
+    size, root = values.lr / values.left(b1), values.left(b2) ** 0.5
+    for suffix, d in _shrinking(values):
+        for name, b in (("1", root), ("2", root), ("3", 1 / root), ("4", root)):
+            yield _W, f"adam.{name}{suffix}", inputs, (d, size, b, e)
+        yield _W, f"adam.5{suffix}", inputs, (d, root * size, e / size)
+
+
+def _radam(values: _Values) -> Iterator[Numbered]:
+    yield from _moments(values)
+    b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
+    most = 2 / (1 - b2) - 1
+    length = most - 2 * values.step * (b2**values.step) / values.left(b2)
+    bias, root, lr = values.left(b1), values.left(b2) ** 0.5, values.lr
+    for suffix, d in _shrinking(values):
+        if length > 5:
+            rect = (length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)
+            t = rect**0.5
+            yield _W, f"radam.1{suffix}", _new(_M, _V), (d, bias, lr, root, e, t)
+            yield _W, f"radam.2{suffix}", _new(_M, _V), (d, -root * (lr * t / bias), 0.0, e)
+        else:
+            yield _W, f"radam.3{suffix}", _new(_M), (d, bias, lr)
+            yield _W, "momentum.1", _new(_M), (lr / bias,)
+
+
+def _nadam(values: _Values) -> Iterator[Numbered]:
+    yield from _moments(values)
+    b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
+    step, fade = values.step, values.number("momentum_decay")
+    mu = b1 * (1.0 - 0.5 * (0.96 ** (step * fade)))
+    following = b1 * (1.0 - 0.5 * (0.96 ** ((step + 1) * fade)))
+    product = values.number("mu_product")
+    a = values.lr * (1.0 - mu) / (1.0 - product)
+    s = values.lr * following / (1.0 - product * following)
+    square, both = values.left(b2), (*_both(_M), (False, _V))
+    for suffix, d in _shrinking(values):
+        yield _W, f"nadam.1{suffix}", both, (d, 1 - b1, a, s, square, e)
+        for name in ("2", "3"):
+            yield _W, f"nadam.{name}{suffix}", both, (d, 1 - b1, a, s, square**0.5, e)
+        yield _W, f"nadam.z{suffix}", _new(_M, _V), (d, 1 - b1, a, s, square, e)
+
+
+def _adamax(values: _Values) -> Iterator[Numbered]:
+    b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
+    yield from _first_moment(_M, b1)
+    yield _U, "norm.1", _both(_M), (b2, 1 - b1, e)
+    yield _U, "norm.z", _new(_M), (1 - b1, e)
+    size = values.lr / values.left(b1)
+    yield _W, "adamax.1", _new(_M, _U), (size,)
+    yield _W, "adamax.2", _new(_M, _U), (size,)
+    yield _W, "adamax.3", _new(_M, _U), (values.left(b1) / values.lr,)
+
+
+def _adagrad(values: _Values) -> Iterator[Numbered]:
+    size = values.lr / (1 + (values.step - 1) * values.number("lr_decay"))
+    for rule in ("root.1", "root.2"):
+        yield _W, rule, _both(_SUM), (size, values.number("eps"), 1.0, 1.0)
+
+
+def _sgd(values: _Values) -> Iterator[Numbered]:
+    lr, u, q = values.lr, values.number("momentum"), 1 - values.number("dampening")
+    yield _B, "decay.1", (), (u,)
+    if not values.flag("nesterov"):
+        for rule in ("momentum.1", "momentum.2"):
+            yield _W, rule, _new(_B), (lr,)
+        return
+    for rule in ("nesterov.1", "nesterov.2"):
+        yield _W, rule, _both(_B), (lr, u, q)
+    yield _W, "nesterov.z", _new(_B), (lr, u)
+
+
+def _rmsprop(values: _Values) -> Iterator[Numbered]:
+    lr, e, b, u = (values.number(name) for name in ("lr", "eps", "alpha", "momentum"))
+    centred, average = values.flag("centered"), (*_both(_A), (False, _S))
+    if centred:
+        yield from _first_moment(_A, b)
+        yield from _second_moment(_S, _A, (b, b))
+        yield _B, "pushed.2", average, (u, e, 1 - b)
+    else:
+        yield _S, "decay.1", (), (b,)
+        yield _B, "pushed.1", _both(_S), (u, e, b, 1 - b)
+        yield _B, "pushed.z", _new(_S), (e, 1 - b)
+    if u > 0:
+        for rule in ("momentum.1", "momentum.2"):
+            yield _W, rule, _new(_B), (lr,)
+    elif centred:
+        for rule in ("centred.1", "centred.2"):
+            yield _W, rule, average, (lr, e, 1 - b)
+        yield _W, "centred.z", _new(_A, _S), (lr, e, 1 - b)
+    else:
+        for rule in ("root.1", "root.2"):
+            yield _W, rule, _both(_S), (lr, e, b, 1 - b)
+        yield _W, "root.z", _new(_S), (lr, e, 1 - b)
+
+
+class _Optimizer(Struct, frozen=True):
+    """Names of states that it has and may have, of values of its groups, and its candidates."""
+
+    states: str
+    values: str
+    candidates: Callable[[_Values], Iterator[Numbered]]
+    may: str = ""
+
+
+_KINDS = {
+    "adam": _Optimizer(f"{_M} {_V}", "betas eps amsgrad", _adam, may=_X),
+    "radam": _Optimizer(f"{_M} {_V}", "betas eps", _radam),
+    "nadam": _Optimizer(f"{_M} {_V}", "betas eps momentum_decay", _nadam),
+    "adamax": _Optimizer(f"{_M} {_U}", "betas eps", _adamax),
+    "adagrad": _Optimizer(_SUM, "eps lr_decay", _adagrad),
+    "rmsprop": _Optimizer(_S, "alpha eps centered momentum", _rmsprop, may=f"{_A} {_B}"),
+    "sgd": _Optimizer(_B, "momentum dampening", _sgd),
+}
+
+
+def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple[str, ...]:
+    """The optimizers whose states have these names: first the one whose values fit best.
+
+    ``group``: the values of the parameter group. Empty if there is none.
+    """
+    names = frozenset(state_names) - _SCALARS
+    found = []
+    for name, kind in _KINDS.items():
+        has, keys = frozenset(kind.states.split()), frozenset(kind.values.split())
+        if has <= names <= has | set(kind.may.split()) and keys <= group.keys():
+            found.append((len(keys), name))
+    return tuple(name for _, name in sorted(found, reverse=True))
+
+
+def candidates(
+    kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
+) -> Iterator[Candidate]:
+    """Those of all kinds, with the values of each group; step and its like are the first one's."""
+    first = groups[0] if groups else {}
+    moved = {name: first[name] for name in _SCHEDULED if name in first}
+    for kind in (_KINDS[name] for name in kinds if name in _KINDS):
+        for group in groups:
+            for tensor, capturable in ((False, False), (True, False), (True, True)):
+                values = _Values({**group, **moved}, tensor=tensor, capturable=capturable)
+                yield from _readable(kind, values, dtype)
+
+
+def _readable(kind: _Optimizer, values: _Values, dtype: str) -> Iterator[Candidate]:
+    """Candidates until a value is missing or no number."""
+    try:
+        with np.errstate(all="ignore"):
+            for member, rule, inputs, numbers in kind.candidates(values):
+                wide = RULES[rule].wide or dtype == "float64"
+                written = tuple(float(n) if wide else _shortest(n) for n in numbers)
+                if np.isfinite(written).all():
+                    yield _candidate(member, rule, tuple(inputs), written)
+    except (KeyError, ArithmeticError, ValueError, TypeError):
+        return
+
+
+def _candidate(
+    member: str, rule: str, inputs: tuple[Input, ...], numbers: tuple[float, ...]
+) -> Candidate:
+    """The base is the first input where the rule takes one less."""
+    if RULES[rule].inputs < len(inputs):
+        return Candidate(member, rule, inputs[0], inputs[1:], numbers)
+    return Candidate(member, rule, (True, member), inputs, numbers)
+
+
+def _shortest(value: Any) -> float:
+    """The number of fewest digits that is rounded to the same float32."""
+    single = np.float32(value)
+    short = float(str(single))
+    return short if np.float32(short) == single else float(single)

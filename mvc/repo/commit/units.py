@@ -1,0 +1,166 @@
+"""The units of an optimizer among the files of a commit, one step after those of the parent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from mvc.adapters.optimizers.matching import (
+    SAMPLE_BYTES,
+    Expected,
+    Numbers,
+    expected,
+    matches,
+    sample,
+)
+from mvc.adapters.optimizers.states import (
+    FileState,
+    ParameterId,
+    file_state,
+    has_optimizer,
+    parsed_state,
+    scalar_contents,
+)
+from mvc.adapters.optimizers.units import Place, Step, Unit, steps, units
+from mvc.adapters.optimizers.weights import Unsure, Weight
+from mvc.errors import DamagedData
+from mvc.limits import PIECE
+from mvc.model.manifest import FileEntry, Manifest
+from mvc.repo.content.contents import in_memory, skeleton_of
+
+if TYPE_CHECKING:
+    from mvc.adapters.parsed import ParsedFile
+    from mvc.repo.context import Context
+
+_FORMATS = {"state", "torch", "safetensors"}
+_MOST = 4096  # tensors of one shape that are compared with each other
+
+
+class Found(Struct, frozen=True):
+    """The units of a commit, and what its files hold, for ``Trainings``."""
+
+    units: tuple[Unit, ...] = ()
+    states: Mapping[str, FileState] = field(default_factory=dict)
+
+
+def units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifest) -> Found:
+    """The units among the ``files`` of a commit, by path, on top of ``parent``."""
+    chosen = {path: file for path, file in files.items() if file.format in _FORMATS}
+    if not any(
+        file.format != "safetensors" and has_optimizer(file.skeleton()) for file in chosen.values()
+    ):
+        return Found()
+    new = {path: parsed_state(path, file) for path, file in chosen.items()}
+    if not any(state.optimizers for state in new.values()):
+        return Found()
+    entries = {path: parent.by_path[path] for path in new if path in parent.by_path}
+    try:
+        old = [_stored(context, entry) for entry in entries.values()]
+    except DamagedData:
+        return Found(states=new)
+    found: list[Unit] = []
+    for step in steps(list(new.values()), old):
+        weights = _weights(context, step, chosen, entries)
+        found += units(step, weights)
+    return Found(tuple(found), new)
+
+
+def _stored(context: Context, entry: FileEntry) -> FileState:
+    known = context.trainings.state(entry.path, entry.content_id)
+    if known is not None:
+        return known
+    skeleton, scalars = skeleton_of(context, entry), dict[int, bytes]()
+    if has_optimizer(skeleton):
+        small = scalar_contents(entry)
+        first = {entry.contents[i].id: i for i in reversed(small)}
+        read = in_memory(context, entry, first.values())
+        scalars = {i: bytes(read[first[entry.contents[i].id]]) for i in small}
+    state = file_state(entry.path, entry, skeleton, scalars)
+    context.trainings.remember(entry.content_id, state)
+    return state
+
+
+def _weights(
+    context: Context,
+    step: Step,
+    files: Mapping[str, ParsedFile],
+    entries: Mapping[str, FileEntry],
+) -> Mapping[ParameterId, Weight]:
+    """The weights that a step moved; where that is a guess, the data decide, once a training."""
+    if not step.guess.unsure:
+        return step.guess.weights
+    known = context.trainings.matched(step.key)
+    if known is None or not known.keys() >= step.guess.weights.keys():
+        compare = _Comparison(context, files, entries)
+        weights = dict(step.guess.weights)
+        for unsure in step.guess.unsure:
+            if len(unsure.weights) <= _MOST:
+                seen = compare.matched(step, unsure)
+                taken = {weight.key for weight in seen.values()}
+                free = [weight for weight in unsure.weights if weight.key not in taken]
+                rest = [each for each in unsure.parameters if each not in seen]
+                weights |= seen | dict(zip(rest, free, strict=False))
+        known = {each: weight.key for each, weight in weights.items()}
+        context.trainings.remember_matched(step.key, known)
+    return {each: step.newer[key] for each, key in known.items() if key in step.newer}
+
+
+class _Comparison:
+    """Samples of a commit's tensors and of those of its parent."""
+
+    def __init__(
+        self, context: Context, files: Mapping[str, ParsedFile], entries: Mapping[str, FileEntry]
+    ) -> None:
+        self._context = context
+        self._files = files
+        self._entries = entries
+
+    def matched(self, step: Step, unsure: Unsure) -> dict[ParameterId, Weight]:
+        """Which of some parameters has which of the weights of its shape, where the data say it.
+
+        Raises DamagedData.
+        """
+        went, weights = list[Numbers](), list[Weight]()
+        for weight in unsure.weights:
+            before = step.before(weight)
+            new = self._new(Place(weight.path, weight.ref.content))
+            if new is None or before is None:
+                continue
+            if (old := self._old(Place(before.path, before.ref.content))) is not None:
+                went.append(new - old)
+                weights.append(weight)
+        values = {each: g.values for g in step.new.groups for each in g.parameters}
+        expectations, parameters = list[Expected](), list[ParameterId]()
+        for each in unsure.parameters:
+            after = self._members(step.path, step.new.parameters[each].members, self._new)
+            earlier = step.old.parameters.get(each)
+            if after is None or earlier is None or after.keys() != earlier.members.keys():
+                continue
+            then = self._members(step.path, earlier.members, self._old)
+            if then is not None and (one := expected(after, then, values[each])) is not None:
+                expectations.append(one)
+                parameters.append(each)
+        found = matches(went, expectations)
+        return {parameters[i]: weights[j] for i, j in found.items()}
+
+    def _members(
+        self, path: str, members: Mapping[str, int], read: Callable[[Place], Numbers | None]
+    ) -> dict[str, Numbers] | None:
+        found = {name: read(Place(path, content)) for name, content in members.items()}
+        sound = {name: numbers for name, numbers in found.items() if numbers is not None}
+        return sound if len(sound) == len(found) else None
+
+    def _new(self, place: Place) -> Numbers | None:
+        file = self._files[place.path]
+        spec = file.contents[place.content].spec
+        out = memoryview(bytearray(min(SAMPLE_BYTES, spec.nbytes)))
+        file.read(place.content, 0, out)
+        return sample(spec, out)
+
+    def _old(self, place: Place) -> Numbers | None:
+        content = self._entries[place.path].contents[place.content]
+        out = memoryview(bytearray(min(PIECE, content.spec.nbytes)))
+        self._context.store.recovery.piece(content.id, 0, out)
+        return sample(content.spec, out)

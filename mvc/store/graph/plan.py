@@ -1,0 +1,276 @@
+"""What is decoded, and in which order, where steps of an optimizer lead to a piece.
+
+Such a step needs its base and its inputs, pieces of the same start, which may be predicted
+themselves. A plan makes every piece once, each just before it is needed, so that few are in
+memory together: of a run of versions those of one step and of the step before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Protocol
+
+from msgspec import Struct
+
+from mvc.errors import DamagedData
+from mvc.limits import PIECE
+from mvc.store.graph.search import Graph, Path, PathStep, Place
+
+_TRIES = 64  # steps that lead nowhere, around which a way is searched
+
+
+class Pieces(Protocol):
+    """Pieces of objects that are in memory, by the objects' ids."""
+
+    def __contains__(self, id_: object, /) -> bool: ...
+    def __getitem__(self, id_: bytes, /) -> memoryview: ...
+
+
+class Action(Struct, frozen=True):
+    """Makes the piece of one object.
+
+    ``steps`` lead there from the piece of ``base``, without it from a full record. One that is
+    predicted stands alone, and has the objects of its ``inputs``. ``drops``: objects whose pieces
+    nothing after it needs.
+    """
+
+    id: bytes
+    steps: tuple[PathStep, ...]
+    base: bytes | None
+    inputs: tuple[bytes, ...]
+    drops: tuple[bytes, ...]
+
+    @property
+    def needs(self) -> tuple[bytes, ...]:
+        """The objects whose pieces must be in memory before."""
+        return self.inputs if self.base is None else (self.base, *self.inputs)
+
+
+class Plan(Struct, frozen=True):
+    """Makes the pieces of ``targets`` that begin at ``start``."""
+
+    start: int
+    targets: tuple[bytes, ...]
+    actions: tuple[Action, ...]
+
+    @property
+    def steps(self) -> list[PathStep]:
+        """Every payload that is decoded."""
+        return [step for action in self.actions for step in action.steps]
+
+    @property
+    def origins(self) -> set[bytes]:
+        """The objects that are in memory and needed, or targets."""
+        made = {action.id for action in self.actions}
+        return {*self.targets, *(id_ for each in self.actions for id_ in each.needs)} - made
+
+
+class _Made(Struct, frozen=True):
+    """The last step that leads to an object, from which one, and what else that needs."""
+
+    step: PathStep
+    base: bytes | None
+    inputs: tuple[bytes, ...]
+
+
+class _Known(Struct, frozen=True):
+    """The objects at which a path may begin: those that are in memory or will be made."""
+
+    made: Mapping[bytes, _Made]
+    held: Container[bytes]
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self.made or id_ in self.held
+
+
+class _LeadsNowhereError(Exception):
+    """A step whose base or inputs cannot be had."""
+
+    def __init__(self, step: PathStep, why: str) -> None:
+        super().__init__(why)
+        self.step = step
+
+
+def plan(
+    graph: Graph,
+    targets: Sequence[bytes],
+    start: int = 0,
+    held: Container[bytes] = (),
+    *,
+    avoid: AbstractSet[Place] | None = None,
+    along: Path | None = None,
+) -> Plan:
+    """Raises DamagedData if a target cannot be made. ``held`` and ``avoid`` are as for a path.
+
+    ``along``: the path to a target that is taken, whether there is a cheaper one or not.
+    """
+    nowhere: dict[Place, _LeadsNowhereError] = {}
+    while len(nowhere) < _TRIES:
+        closed = graph.damaged if avoid is None else avoid
+        shut = closed | nowhere.keys() if nowhere else avoid
+        try:
+            made = _made(graph, targets, start, held, avoid=shut, along=along)
+            return Plan(start, tuple(targets), _ordered(made, targets))
+        except _LeadsNowhereError as error:
+            if error.step.place in nowhere:  # of ``along``, which is taken in any case
+                break
+            nowhere[error.step.place] = error
+        except DamagedData:
+            if not nowhere:
+                raise
+            break
+    first = next(iter(nowhere.values()))
+    raise DamagedData(
+        f"object {first.step.member.id.hex()[:10]} cannot be recovered: {first}",
+        hint="run 'mvc fsck' to see which versions it touches",
+    )
+
+
+def _made(
+    graph: Graph,
+    targets: Sequence[bytes],
+    start: int,
+    held: Container[bytes],
+    *,
+    avoid: AbstractSet[Place] | None,
+    along: Path | None,
+) -> dict[bytes, _Made]:
+    """How every object on the way is made. Raises DamagedData and _LeadsNowhereError."""
+    made: dict[bytes, _Made] = {}
+    waiting = _add(graph, along, made) if along is not None else []
+    waiting += [(id_, None) for id_ in targets]
+    while waiting:
+        id_, needs = waiting.pop()
+        if id_ in made or id_ in held:
+            continue
+        begin = _Known(made, held) if made or held else ()
+        try:
+            path = graph.path(id_, start, begin, avoid=avoid)
+        except DamagedData as error:
+            if needs is None:
+                raise
+            raise _LeadsNowhereError(needs, error.message) from error
+        waiting += _add(graph, path, made)
+    for each in made.values():
+        others = (each.base, *each.inputs) if each.step.member.coding.predicted else ()
+        for other in others:
+            size = made[other].step.member.nbytes if other in made else each.step.member.nbytes
+            if size != each.step.member.nbytes:
+                raise _LeadsNowhereError(each.step, "a prediction is of pieces of several lengths")
+    return made
+
+
+def _add(graph: Graph, path: Path, made: dict[bytes, _Made]) -> list[tuple[bytes, PathStep | None]]:
+    """Adds how the objects on a path are made; returns what else that needs, and which step."""
+    needed: list[tuple[bytes, PathStep | None]] = []
+    at = path.origin
+    for step in path.steps:
+        inputs, end = _inputs(graph, step), graph.end_of(step)
+        made[end], at = _Made(step, at, inputs), end
+        needed += [(each, step) for each in inputs]
+    return needed
+
+
+def _inputs(graph: Graph, step: PathStep) -> tuple[bytes, ...]:
+    found = []
+    for prefix in step.member.inputs:
+        if (id_ := graph.resolve_prefix(prefix)) is None:
+            raise _LeadsNowhereError(step, "what it is predicted from is not stored")
+        found.append(id_)
+    return tuple(found)
+
+
+def _ordered(made: Mapping[bytes, _Made], targets: Sequence[bytes]) -> tuple[Action, ...]:
+    """Every action after those that it needs. Raises _LeadsNowhereError where they need it."""
+    cuts = {*targets, *(id_ for each in made.values() for id_ in each.inputs)}
+    for id_, each in made.items():
+        if each.step.member.coding.predicted:
+            cuts |= {id_, each.base or id_}
+    found: list[Action] = []
+    opened: dict[bytes, Iterator[bytes]] = {}  # in the order in which they were opened
+    done: set[bytes] = set()
+    for target in targets:
+        if target not in made or target in done:
+            continue
+        actions = {target: _action(made, target, cuts)}
+        opened[target] = iter(actions[target].needs)
+        while opened:
+            id_ = next(reversed(opened))
+            need = next(opened[id_], None)
+            if need is None:
+                del opened[id_]
+                done.add(id_)
+                found.append(actions.pop(id_))
+            elif need in opened:
+                raise _LeadsNowhereError(actions[id_].steps[0], "it is predicted from itself")
+            elif need in made and need not in done:
+                actions[need] = _action(made, need, cuts)
+                opened[need] = iter(actions[need].needs)
+    return _dropping(found, targets)
+
+
+def _action(made: Mapping[bytes, _Made], id_: bytes, cuts: Container[bytes]) -> Action:
+    """Goes back to the nearest object at which the way is cut."""
+    each = made[id_]
+    steps, base = [each.step], each.base
+    while base is not None and base in made and base not in cuts:
+        steps.append(made[base].step)
+        base = made[base].base
+    return Action(id_, tuple(reversed(steps)), base, each.inputs, ())
+
+
+def _dropping(actions: Sequence[Action], targets: Sequence[bytes]) -> tuple[Action, ...]:
+    later = set(targets)
+    found = []
+    for action in reversed(actions):
+        ends = {action.id, *action.needs} - later
+        later |= ends
+        found.append(Action(action.id, action.steps, action.base, action.inputs, tuple(ends)))
+    return tuple(reversed(found))
+
+
+def recovers(graph: Graph, id_: bytes, nbytes: int) -> bool:
+    """Whether an object of so many bytes can be made, and every piece of it that is stored."""
+    starts = {step.member.start for step in graph.codings(id_)}
+    if starts < set(range(0, max(nbytes, 1), PIECE)):
+        return False
+    try:
+        for start in starts:
+            plan(graph, [id_], start)
+    except DamagedData:
+        return False
+    return True
+
+
+def is_predicted(path: Path) -> bool:
+    """Whether an optimizer's step leads to it, so that a plan is needed."""
+    return any(step.member.coding.predicted for step in path.steps)
+
+
+def related(graph: Graph, paths: Sequence[Path]) -> list[list[int]]:
+    """Numbers of paths in sets that are planned together: one needs what is on another's way.
+
+    Full records do not relate: many objects may begin at the same zeros.
+    """
+    owners: dict[bytes, int] = {}
+    roots = list(range(len(paths)))
+
+    def root(i: int) -> int:
+        while roots[i] != i:
+            roots[i] = i = roots[roots[i]]
+        return i
+
+    for i, path in enumerate(paths):
+        for step in path.steps:
+            if step.member.base:
+                roots[root(owners.setdefault(graph.end_of(step), i))] = root(i)
+    for i, path in enumerate(paths):
+        for prefix in {each for step in path.steps for each in step.member.inputs}:
+            owner = owners.get(graph.resolve_prefix(prefix) or b"")
+            if owner is not None:
+                roots[root(owner)] = root(i)
+    found: dict[int, list[int]] = {}
+    for i in range(len(paths)):
+        found.setdefault(root(i), []).append(i)
+    return list(found.values())

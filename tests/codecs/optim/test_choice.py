@@ -1,0 +1,191 @@
+"""Rules are found for the steps of every optimizer of torch, whatever its flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mvc.codecs.optim import ORDER, Prediction, choose_predictions, kinds_of
+from tests.codecs.optim.training import Tensors, Version, hypers, steps
+
+torch = pytest.importorskip("torch")
+optim = torch.optim
+
+OPTIMIZERS: dict[str, tuple[Callable[[Any], Any], dict[str, float]]] = {
+    # least shares of the second moments (and what takes their place) and of the weights
+    "adam": (lambda p: optim.Adam(p), {"exp_avg_sq": 0.6, "param": 0.95}),
+    "adam, fused": (lambda p: optim.Adam(p, fused=True), {"exp_avg_sq": 0.6, "param": 1}),
+    "adam, foreach": (lambda p: optim.Adam(p, foreach=True), {"exp_avg_sq": 0.6, "param": 0.95}),
+    "adam, coupled": (lambda p: optim.Adam(p, weight_decay=0.1), {"param": 0.9}),
+    "adam, tensor": (lambda p: optim.Adam(p, lr=torch.tensor(0.003)), {"param": 0.9}),
+    "adam, fused tensor": (
+        lambda p: optim.Adam(p, lr=torch.tensor(0.003), fused=True), {"param": 1}
+    ),
+    "adam, no momentum": (lambda p: optim.Adam(p, betas=(0.0, 0.9)), {"exp_avg_sq": 1}),
+    "adamw": (lambda p: optim.AdamW(p), {"exp_avg_sq": 0.6, "param": 0.95}),
+    "adamw, fused": (lambda p: optim.AdamW(p, fused=True), {"exp_avg_sq": 0.6, "param": 1}),
+    "adamw, amsgrad": (
+        lambda p: optim.AdamW(p, amsgrad=True, maximize=True),
+        {"max_exp_avg_sq": 1, "param": 0.95},
+    ),
+    "nadam": (lambda p: optim.NAdam(p), {"exp_avg_sq": 0.6, "param": 0.75}),
+    "nadam, foreach": (
+        lambda p: optim.NAdam(p, foreach=True, weight_decay=0.1, decoupled_weight_decay=True),
+        {"param": 0.75},
+    ),
+    "radam": (lambda p: optim.RAdam(p), {"exp_avg_sq": 0.6, "param": 0.95}),
+    "radam, foreach": (
+        lambda p: optim.RAdam(p, foreach=True, weight_decay=0.1, decoupled_weight_decay=True),
+        {"param": 0.95},
+    ),
+    "adamax": (lambda p: optim.Adamax(p), {"exp_inf": 0.6, "param": 1}),
+    "adamax, foreach": (lambda p: optim.Adamax(p, foreach=True), {"exp_inf": 0.6, "param": 1}),
+    "adagrad": (lambda p: optim.Adagrad(p), {"param": 0.4}),
+    "adagrad, fused": (lambda p: optim.Adagrad(p, lr_decay=0.1, fused=True), {"param": 0.4}),
+    "adagrad, foreach": (lambda p: optim.Adagrad(p, foreach=True), {"param": 0.4}),
+    "rmsprop": (lambda p: optim.RMSprop(p), {"param": 0.3}),
+    "rmsprop, foreach": (lambda p: optim.RMSprop(p, foreach=True), {"param": 0.3}),
+    "rmsprop, centred": (
+        lambda p: optim.RMSprop(p, centered=True), {"square_avg": 0.6, "param": 0.3}
+    ),
+    "rmsprop, momentum": (
+        lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.9), {"momentum_buffer": 0.1, "param": 1}
+    ),
+    "rmsprop, centred momentum": (
+        lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
+        {"momentum_buffer": 0.1, "param": 1},
+    ),
+    "sgd": (lambda p: optim.SGD(p, lr=0.01, momentum=0.9), {"param": 1}),
+    "sgd, fused": (lambda p: optim.SGD(p, lr=0.01, momentum=0.9, fused=True), {"param": 1}),
+    "sgd, foreach": (
+        lambda p: optim.SGD(p, lr=0.01, momentum=0.9, dampening=0.3, foreach=True), {"param": 1}
+    ),
+    "sgd, nesterov": (
+        lambda p: optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.01),
+        {"param": 0.95},
+    ),
+}  # fmt: skip
+
+
+def chosen(old: Version, new: Version, index: int = 0, **others: Any) -> dict[str, Any]:
+    kinds = kinds_of(set(new[0][index]) - {"param"}, new[2])
+    return choose_predictions(
+        kinds, hypers(old, new, index), old[0][index], new[0][index], **others
+    )
+
+
+def predicted(choice: Any, old: Tensors, new: Tensors, member: str) -> np.ndarray:
+    places = [choice.base, *choice.inputs]
+    base, *inputs = ((old if older else new)[name].view(np.uint8).data for older, name in places)
+    made = choice.prediction
+    wanted = new[member].view(np.uint8).data
+    signs = memoryview(made.signs(base, inputs, wanted)) if made.signed else None
+    out = bytearray(len(wanted))
+    made.fill(base, inputs, memoryview(out), signs)
+    return np.frombuffer(out, new[member].dtype)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_is_predicted(name: str) -> None:
+    make, least = OPTIMIZERS[name]
+    for step, old, new in steps(make, (1, 2, 30)):
+        found = chosen(old, new)
+        if step > 1:
+            assert found.keys() == new[0][0].keys() - {"sum"}
+        assert list(found) == sorted(found, key=ORDER.index)
+        for member, choice in found.items():
+            assert Prediction.parse(choice.prediction.text) == choice.prediction
+            after = [n for older, n in (choice.base, *choice.inputs) if not older]
+            assert all(ORDER.index(n) < ORDER.index(member) for n in after)
+            wanted = new[0][0][member]
+            same = predicted(choice, old[0][0], new[0][0], member).view("<u4") == wanted.view("<u4")
+            assert np.mean(same) == pytest.approx(choice.exact)
+            assert choice.exact >= least.get(member, 0), (step, member, choice)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "nadam", "rmsprop", "sgd, nesterov"])
+def test_float64_is_predicted(name: str) -> None:
+    for _, old, new in steps(OPTIMIZERS[name][0], (1, 20), dtype=torch.float64):
+        found = chosen(old, new)
+        assert found["param"].prediction.dtype == "float64"
+        least = {"adam": 0.95, "adamw": 0.95}.get(name, 0.2)
+        assert found["param"].exact >= least
+
+
+def test_a_scheduler_changes_the_values_between_two_steps() -> None:
+    def cycle(optimizer: Any) -> Any:
+        return optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=50)
+
+    for _, old, new in steps(lambda p: optim.AdamW(p, fused=True), (2, 20), schedule=cycle):
+        assert new[2]["lr"] != old[2]["lr"]
+        assert chosen(old, new)["param"].exact == 1
+
+
+def test_of_some_members_one_rule_alone_is_tried() -> None:
+    *_, (_, old, new) = steps(lambda p: optim.Adam(p), (20,))
+    rule = {"param": "adam.2", "exp_avg": "none"}
+    found = chosen(old, new, only=rule)
+    assert found["param"].prediction.rule == "adam.2"
+    assert "exp_avg" not in found and "exp_avg_sq" in found
+
+
+def test_moments_are_predicted_without_their_weights() -> None:
+    *_, (_, old, new) = steps(lambda p: optim.Adam(p), (20,))
+    for tensors in (old[0][0], new[0][0]):
+        del tensors["param"]
+    assert chosen(old, new).keys() == {"exp_avg", "exp_avg_sq"}
+
+
+WILD = (None, "0.1", True, math.nan, math.inf, -1.0, 0, 1, 0.5, 2**64 - 1, 1e308, 5e-324, (), (2,))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_wild_values_of_a_group_are_survived(name: str) -> None:
+    *_, (_, old, new) = steps(OPTIMIZERS[name][0], (2,))
+    rng = np.random.default_rng(5)
+    kinds = kinds_of(set(new[0][0]) - {"param"}, new[2])
+    names = [*new[2], *new[1][0]]
+    for _ in range(60):
+        wild = [dict(h) for h in hypers(old, new)]
+        for values in wild:
+            for key in rng.choice(names, 2):
+                values[key] = WILD[rng.integers(len(WILD))]
+                if key == "betas":
+                    values[key] = tuple(WILD[rng.integers(len(WILD))] for _ in range(2))
+        for choice in choose_predictions(kinds, wild, old[0][0], new[0][0]).values():
+            assert Prediction.parse(choice.prediction.text) == choice.prediction
+
+
+def test_wild_gradients_are_predicted_too() -> None:
+    def wild(grad: Any) -> None:
+        flat = grad.view(-1)
+        flat[:6] = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1e-42])
+
+    for name in ("adam", "sgd", "rmsprop", "adamax", "nadam, foreach"):
+        for _, old, new in steps(OPTIMIZERS[name][0], (2, 9), gradient=wild):
+            for member, choice in chosen(old, new, 1).items():
+                predicted(choice, old[0][1], new[0][1], member)
+
+
+@pytest.mark.parametrize(
+    ("states", "group", "kinds"),
+    [
+        ({"exp_avg", "exp_avg_sq", "step"}, optim.AdamW, ("adam", "radam")),
+        ({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, optim.Adam, ("adam",)),
+        ({"exp_avg", "exp_avg_sq"}, optim.RAdam, ("radam",)),
+        ({"exp_avg", "exp_avg_sq", "mu_product"}, optim.NAdam, ("nadam", "radam")),
+        ({"exp_avg", "exp_inf"}, optim.Adamax, ("adamax",)),
+        ({"square_avg", "grad_avg"}, optim.RMSprop, ("rmsprop",)),
+        ({"momentum_buffer"}, optim.SGD, ("sgd",)),
+        ({"square_avg", "acc_delta"}, optim.Adadelta, ()),
+        ({"exp_avg", "exp_avg_sq", "other"}, optim.Adam, ()),
+        (set(), optim.SGD, ()),
+    ],
+)
+def test_optimizers_are_known_by_their_states(states: set[str], group: Any, kinds: Any) -> None:
+    optimizer = group([torch.nn.Parameter(torch.zeros(3))])
+    assert kinds_of(states, optimizer.param_groups[0]) == kinds

@@ -1,0 +1,136 @@
+"""Predictions of optimizers' steps, read from the tables of docs/format.md and nothing else.
+
+Operations in float32 are done in float64 and rounded: for one operation that is the same.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
+ROW = r"^\| `([a-z]+\.?\w*)` \| `([a-z ]+)` \| (?:`([a-z ]+)`)? ?\| `(.+)`(, [a-z]+)? \|$"
+NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}
+OPERATORS = {ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide}
+
+
+@cache
+def rules():
+    """By name: arrays, numbers, formula, and what else is said of it."""
+    text = DOCUMENT.read_text().partition("\n### Steps of optimizers")[2].partition("\n###")[0]
+    found = {}
+    for name, arrays, numbers, formula, said in re.findall(ROW, text, re.M):
+        found[name] = arrays.split(), numbers.split(), formula, said[2:]
+    return found
+
+
+@cache
+def helpers():
+    """The names that stand for formulas: their parameters and bodies."""
+    text = DOCUMENT.read_text().partition("These names stand for")[2].partition("\n|")[0]
+    found = re.findall(r"(\w+)\(([\w, ]+)\) = (\S.*?)(?=   |\n)", text)
+    return {name: (names.split(", "), body) for name, names, body in found}
+
+
+def lookup(rule):
+    """A rule's row, and how its weights decay: f, d, or by a factor, or not."""
+    if rule in rules():
+        row = rules()[rule]
+        return row, "by" if row[3] == "decayed" else ""
+    return rules()[rule[:-1]], rule[-1]
+
+
+class Machine:
+    """Computes formulas in a dtype; numbers are held as float64."""
+
+    def __init__(self, dtype):
+        self.dtype = dtype
+
+    def round(self, value):
+        return np.asarray(value).astype(self.dtype).astype("f8")
+
+    def run(self, formula, values):
+        return self.at(ast.parse(formula, mode="eval").body, values)
+
+    def at(self, node, values):
+        if isinstance(node, ast.Constant):
+            return np.float64(node.value)
+        if isinstance(node, ast.Name):
+            return values[node.id]
+        if isinstance(node, ast.UnaryOp):
+            return -self.at(node.operand, values)
+        if isinstance(node, ast.BinOp):
+            left, right = self.at(node.left, values), self.at(node.right, values)
+            return self.round(OPERATORS[type(node.op)](left, right))
+        arguments = [self.at(argument, values) for argument in node.args]
+        if node.func.id in helpers():
+            names, body = helpers()[node.func.id]
+            return self.run(body, dict(zip(names, arguments, strict=True)))
+        return getattr(self, node.func.id)(*arguments)
+
+    def sqrt(self, x):
+        return self.round(np.sqrt(x))
+
+    def abs(self, x):
+        return np.abs(x)
+
+    def max(self, a, b):
+        return np.where(b > a, b, a)
+
+    def narrow(self, x):
+        return x.astype(self.narrowed).astype("f8")
+
+    def fma(self, a, b, c):
+        if self.dtype == "float32":
+            return self.round(a * b + c)
+        p, big = a * b, 134217729.0
+        high_a, high_b = a * big - (a * big - a), b * big - (b * big - b)
+        x, y = a - high_a, b - high_b
+        r = (((high_a * high_b - p) + high_a * y) + x * high_b) + x * y
+        t = p + c
+        z = t - p
+        return t + (r + ((p - (t - z)) + (c - z)))
+
+
+def parse(text):
+    _, rule, dtype, *numbers = text.split(":")
+    return rule, dtype, [float(number) for number in numbers[0].split(",")] if numbers else []
+
+
+def signed(text):
+    return lookup(parse(text)[0])[0][3] == "signed"
+
+
+def width(text):
+    return 4 if parse(text)[1] == "float32" else 8
+
+
+def predict(text, base, inputs, signs=None):
+    """The bytes of a piece or chunk; ``signs``: whether each element is marked."""
+    rule, dtype, numbers = parse(text)
+    (arrays, names, formula, said), decay = lookup(rule)
+    if (len(arrays), len(names)) != (1 + len(inputs), len(numbers)):
+        raise ValueError(f"{text} has other inputs or numbers")
+    count = len(base) // width(text)
+    pieces = [np.frombuffer(data, dtype, count) for data in (base, *inputs)]
+    machine, wide = Machine(dtype), Machine("float64")
+    wide.narrowed = dtype
+    values = {}
+    if said == "signed":
+        values["g"] = np.where(signs, -1.0, 1.0)
+    exact = dict(zip(names, map(np.float64, numbers), strict=True))
+    with np.errstate(all="ignore"):
+        values |= zip(arrays, (piece.astype("f8") for piece in pieces), strict=True)
+        values |= exact if said == "wide" else {n: machine.round(x) for n, x in exact.items()}
+        if decay == "by":
+            values["w"] = machine.run("d * w", values)
+        elif decay == "f":
+            values["w"] = machine.run("fma(-d, w, w)", values)
+        elif decay == "d":
+            values["w"] = machine.round(wide.run("w - d * w", {**values, "d": exact["d"]}))
+        out = (wide if said == "wide" else machine).run(formula, values).astype(dtype)
+    bits = out.view(f"u{width(text)}").copy()
+    bits[np.isnan(out)] = NANS[dtype]
+    return bits.tobytes() + bytes(base[count * width(text) :])

@@ -1,0 +1,187 @@
+"""What an optimizer's step predicts is recovered, each payload once, and around damage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mvc.api.repository import Repository
+from mvc.errors import DamagedData
+from mvc.model.tensor import TensorSpec
+from mvc.store.graph.plan import plan, recovers
+from mvc.store.packs.reader import PackReader
+from mvc.store.recovery.recover import Request
+from mvc.store.recovery.sequential import fill_where_sound
+from tests.oracle import reader
+from tests.store.predicted import Run
+from tests.store.sizes import shrink
+
+
+def request(data: bytes, id_: bytes) -> Request:
+    return Request(id_, TensorSpec("raw", (len(data),)), memoryview(bytearray(len(data))))
+
+
+def requests(run: Run, version: int, members: str = "wmv") -> list[Request]:
+    state = run.versions[version]
+    return [request(state[member], run.id(version, member)) for member in members]
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[tuple[int, int]]]:
+    """How often every payload is read."""
+    counts: Counter[tuple[int, int]] = Counter()
+    payload = PackReader.payload
+
+    def counted(self, pack, offset, header, member, *args, **kwargs):  # type: ignore[no-untyped-def]
+        counts[offset, member.at] += 1
+        return payload(self, pack, offset, header, member, *args, **kwargs)
+
+    monkeypatch.setattr(PackReader, "payload", counted)
+    return counts
+
+
+@pytest.mark.parametrize("members", ["w", "v", "m", "wmv", "vw", "ww"])
+def test_every_member_of_a_run_comes_back_with_each_payload_read_once(
+    tmp_path: Path, reads: Counter[tuple[int, int]], members: str
+) -> None:
+    run = Run(tmp_path / "repo")
+    with Repository.open(run.write()) as repo:
+        for version in range(len(run.versions)):
+            wanted = requests(run, version, members)
+            reads.clear()
+            repo.context.store.recovery.fill(wanted)
+            for member, each in zip(members, wanted, strict=True):
+                assert bytes(each.out) == run.versions[version][member]
+            assert version == 0 or set(reads.values()) == {1}
+            strata = max("mvw".index(member) for member in members) + 1
+            assert len(reads) == strata * version + (strata if version else len(set(members)))
+
+
+def test_pieces_of_large_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: Counter[tuple[int, int]]
+) -> None:
+    shrink(monkeypatch, PIECE=8192, CHUNK=1024)
+    run = Run(tmp_path / "repo", count=5001)
+    with Repository.open(run.write()) as repo:
+        wanted = requests(run, 6)
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [run.versions[6][m] for m in "wmv"]
+        assert set(reads.values()) == {1}
+        assert (
+            bytes(repo.context.store.recovery.blob(run.id(5, "w"), wanted[0].spec))
+            == (run.versions[5]["w"])
+        )
+
+
+def test_version_after_version_costs_one_payload_an_object(
+    tmp_path: Path, reads: Counter[tuple[int, int]]
+) -> None:
+    run = Run(tmp_path / "repo")
+    with Repository.open(run.write()) as repo:
+        held: dict[bytes, memoryview] = {}
+        for version in range(len(run.versions)):
+            wanted = requests(run, version)
+            reads.clear()
+            assert not fill_where_sound(repo.context.store.recovery, wanted, held)
+            assert [bytes(each.out) for each in wanted] == [run.versions[version][m] for m in "wmv"]
+            assert sum(reads.values()) == 3
+            held = {each.id: each.out for each in wanted}
+        for each in wanted:
+            each.out[:] = bytes(len(each.out))
+        again = requests(run, 5)
+        missed = fill_where_sound(repo.context.store.recovery, again, held)
+        repo.context.store.recovery.fill(missed)
+        assert [bytes(each.out) for each in again] == [run.versions[5][m] for m in "wmv"]
+
+
+def ruin(run: Run, version: int, member: str, *, delta: bool) -> None:
+    """Makes every byte of a payload another one."""
+    with Repository.open(run.root) as repo:
+        steps = repo.context.store.graph.codings(run.id(version, member))
+        (step,) = [step for step in steps if bool(step.member.base) is delta]
+    file = run.root / ".mvc/packs/00000001.pack"
+    data = bytearray(file.read_bytes())
+    begin = step.offset + step.header.body_at + step.member.at
+    for at in range(begin, begin + step.member.stored):
+        data[at] ^= 0xA5
+    file.write_bytes(data)
+
+
+def test_a_damaged_input_is_gone_around(tmp_path: Path) -> None:
+    run = Run(tmp_path / "repo")
+    run.forger.publish(run.forger.record(run.full(0)))
+    for version in range(1, 7):
+        run.forger.publish(run.forger.record(run.step(version)))
+    run.forger.publish(run.forger.record([run.full(3)[1]]))
+    run.finish()
+    ruin(run, 3, "m", delta=True)
+    with Repository.open(run.root) as repo:
+        wanted = requests(run, 6)
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [run.versions[6][m] for m in "wmv"]
+    ruin(run, 3, "m", delta=False)
+    with Repository.open(run.root) as repo:
+        for version in range(3):
+            repo.context.store.recovery.fill(requests(run, version))
+        for member in "wmv":
+            with pytest.raises(DamagedData):
+                repo.context.store.recovery.fill(requests(run, 6, member))
+
+
+def test_what_is_predicted_from_itself_is_damage_with_a_way_around(tmp_path: Path) -> None:
+    run = Run(tmp_path / "repo", steps=2)
+    first, second, third = run.step(1)
+    run.forger.publish(run.forger.record(run.full(0)))
+    first.text, first.inputs = third.text, third.inputs  # m needs v, which needs m
+    run.forger.publish(run.forger.record([first, second, third]))
+    with Repository.open(run.finish()) as repo:
+        for member in "mvw":
+            with pytest.raises(DamagedData, match="predicted from itself"):
+                repo.context.store.recovery.fill(requests(run, 1, member))
+            assert not recovers(repo.context.store.graph, run.id(1, member), 4 * run.count)
+    other = Run(tmp_path / "other", steps=2)
+    other.forger.publish(other.forger.record(other.full(0)))
+    other.forger.publish(other.forger.record([first, second, third]))
+    other.forger.publish(other.forger.record([other.full(1)[1]]))
+    with Repository.open(other.finish()) as repo:
+        wanted = requests(other, 1)
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [other.versions[1][m] for m in "wmv"]
+
+
+def test_a_version_costs_its_payloads_once_and_weights_alone_what_they_need(
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path / "repo", count=100_000)
+    with Repository.open(run.write()) as repo:
+        timing, graph = repo.context.store.timing, repo.context.store.graph
+        spec = TensorSpec("raw", (400_000,))
+
+        def seconds(members: str, version: int = 6) -> float:
+            walks = [
+                (400_000, spec, plan(graph, [run.id(version, member)]).steps) for member in members
+            ]
+            return sum(each for _, each in timing.works(walks))
+
+        assert seconds("wmv") == pytest.approx(seconds("w"))
+        assert 0 < seconds("m") < seconds("v") < seconds("w")
+        assert seconds("w", 3) < seconds("w", 6)
+
+
+@pytest.mark.parametrize("count", [1, 9, 1000, 300_001])
+def test_signs_of_gradients_lie_before_each_chunk(tmp_path: Path, count: int) -> None:
+    run = Run(tmp_path / "repo", count=count, steps=1)
+    old, new = run.versions
+    text = "optim:root.1:float32:0.001,1e-08,0.999,0.001"
+    third = run.piece(text, new["w"], old["w"], [new["v"], old["v"]])
+    run.forger.publish(run.forger.record(run.full(0)))
+    run.forger.publish(run.forger.record([*run.step(1)[:2], third]))
+    with Repository.open(run.finish()) as repo:
+        wanted = requests(run, 1)
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [new[m] for m in "wmv"]
+    oracle = reader.Repository(run.root / ".mvc")
+    assert oracle.pieces[run.id(1, "w"), 0] == new["w"]
