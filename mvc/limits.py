@@ -43,6 +43,7 @@ ZSTD_MAX_WINDOW = 8 * MIB
 
 # store
 RECORD = 8 * MIB  # raw bytes gathered into one record, unless a single piece is larger
+RECORD_TEXTS = 250  # codings that a record names before it is closed; a header has room for 256
 RECORD_MEMBERS = 1 << 14  # objects gathered into one record; small ones cost more than their bytes
 PACK_TARGET = 128 * MIB  # a pack this large is not appended to any more
 MAX_RECORD_HEADER = 64 * MIB

@@ -43,6 +43,13 @@ class Storage(Namespace):
 
         return stats.stats(self.context)
 
+    def predicted(self, rev: Rev = "HEAD") -> dict[str, tuple[str, ...]]:
+        """By path the tensors of a version that are stored as an optimizer's step from another."""
+        from mvc.repo.history.log import predicted_tensors
+        from mvc.repo.lookup.revisions import resolve
+
+        return predicted_tensors(self.context, resolve(self.context, rev))
+
     def fsck(self, *, full: bool = False, progress: Progress | None = None) -> FsckReport:
         """Checks every byte; with ``full`` every object is recovered and hashed as well."""
         from mvc.maintenance.fsck import fsck

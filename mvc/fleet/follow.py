@@ -74,11 +74,7 @@ OnChange = Callable[[Followed], object]
 
 
 class FollowOptions(Struct, frozen=True):
-    """``path`` names a file of the version where it has several. ``name``: of this node, for its
-    reports; without one there are none. ``command`` is run by a shell after each swap, for
-    ``command_seconds`` at most. ``interval``: seconds between two looks, by default as the remote
-    allows. ``remote``: options of it (``token_file``, ``ca_file``...).
-    """
+    """As for ``follow``; ``command`` is its ``exec``, and runs for ``command_seconds`` at most."""
 
     path: str | None = None
     name: str = ""

@@ -133,9 +133,8 @@ class LiveAnswer(Struct, frozen=True):
         if truths is None or len(entries[0].commits) != 1 or len(truths.deployments) != 1:
             raise _strange()
         commit, (deployment,) = Commit.decode(entries[0].commits[0]), truths.deployments
-        if entries[0].size != given.size or deployment.target != target:
-            raise _strange()
-        if deployment.commit != commit.id:
+        is_of = deployment.target, deployment.commit
+        if entries[0].size != given.size or is_of != (target, commit.id):
             raise _strange()
         return cls(commit, deployment, given)
 

@@ -96,7 +96,22 @@ def nodes(context: Context, target: str | None = None) -> tuple[NodeStatus, ...]
             continue
         if follows not in followed:
             followed[follows] = _Followed(snapshot, follows, now_ns)
-        found.append(_status(*newest, node=node, followed=followed[follows]))
+        recorded, made = newest
+        there = followed[follows]
+        found.append(
+            NodeStatus(
+                node,
+                follows,
+                made.commit,
+                made.time_ns,
+                reported_ns=recorded.entry.done_ns,
+                ahead_ms=made.ahead_ms,
+                live=there.live,
+                live_ns=there.live_ns,
+                behind=there.behind(made.commit),
+                now_ns=now_ns,
+            )
+        )
     if target is not None and not found:
         check_target(context, target)
     return tuple(sorted(found, key=lambda each: (each.target, _natural(each.node))))
@@ -113,21 +128,6 @@ def _newest(snapshot: Snapshot, name: str) -> tuple[Recorded, Deployment] | None
     return None
 
 
-def _status(recorded: Recorded, made: Deployment, *, node: str, followed: _Followed) -> NodeStatus:
-    return NodeStatus(
-        node,
-        followed.target,
-        made.commit,
-        made.time_ns,
-        reported_ns=recorded.entry.done_ns,
-        ahead_ms=made.ahead_ms,
-        live=followed.live,
-        live_ns=followed.live_ns,
-        behind=followed.behind(made.commit),
-        now_ns=followed.now_ns,
-    )
-
-
 def _natural(name: str) -> tuple[int, str]:
     """Numbers in their order: node 9 stands before node 10."""
     return int(name) if name.isascii() and name.isdecimal() else -1, name
@@ -137,7 +137,6 @@ class _Followed:
     """What is live on a target, and what was before, read as far as it is asked for."""
 
     def __init__(self, snapshot: Snapshot, target: str, now_ns: int) -> None:
-        self.target, self.now_ns = target, now_ns
         self.live: CommitId | None = None
         self.live_ns: int | None = None
         self._places: dict[CommitId, int] = {}

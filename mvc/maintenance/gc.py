@@ -8,7 +8,7 @@ which codings that needs (``keep_codings``), which journal entries can be shorte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from mvc.maintenance.rewrite_plan import (
     executing,
     retry_on_rewrite,
 )
-from mvc.maintenance.storage_graph import Flags, Piece, Reachability, column
+from mvc.maintenance.storage_graph import Flags, Integers, Piece, Reachability, column
 from mvc.model.tensor import TensorSpec
 from mvc.repo.context import Context
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -209,15 +209,15 @@ def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
     if not named <= reach.commits:
         raise ConcurrentRewrite("an operation came to need a version that was to be collected")
 
-    def goes(id_: bytes | None) -> bool:
-        return id_ in found.codings and not reach.needs(id_ or b"")
+    def goes(id_: bytes) -> bool:
+        return id_ in found.codings and not reach.needs(id_)
 
     manifests = ManifestStream(store)
     for commit in entry.commits:
         if any(map(goes, (*objects(manifests.load(commit.manifest)), commit.manifest))):
             raise ConcurrentRewrite("a commit came to need an object that was to be collected")
     for _, _, header in store.snapshot.records(recorded.offset):
-        if any(goes(found.base_of(member)) for member in header.members):
+        if any(goes(id_) for member in header.members for id_ in found.needs_of(member)):
             raise ConcurrentRewrite("a commit came to build on an object that was to be collected")
 
 
@@ -405,7 +405,8 @@ def keep_codings(found: Inventory, reach: Reachable, estimate: _Estimate) -> Kep
 
     If the path to a needed object leads through unneeded ones, there are three choices: encode
     it against the next needed object (the deltas between become one), store it in full, or
-    keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken.
+    keep the unneeded objects as *phantoms*, which belong to no version. The cheapest is taken, for
+    objects that are predicted from each other together.
     An object of a state forgotten by name is never kept as a phantom.
     """
     graph = found.graph
@@ -415,12 +416,11 @@ def keep_codings(found: Inventory, reach: Reachable, estimate: _Estimate) -> Kep
     coded = np.zeros(len(graph), np.bool_)
     coded[graph.object[graph.sound]] = True
     stays = needed | graph.ambiguous
-    rows = graph.sound & stays[graph.object]
-    rows &= ~graph.delta | stays[graph.base]
+    rows = graph.with_all(graph.sound & stays[graph.object], stays)
     kept = KeptCodings(rows, needed, coded, add=[], added_bytes=0, phantoms=set())
     work = _Reconnecting(found, reach, kept, stays)
     for lost in work.cut_off():
-        work.reconnect(lost, estimate.stored(lost.id, lost.base))
+        work.reconnect(lost, [estimate.stored(each.id, each.base) for each in lost])
     return kept
 
 
@@ -454,51 +454,117 @@ class _Reconnecting:
         self._nodes = graph.reached(kept.rows)
         self._reached = Reachability(lambda piece: graph.has(self._nodes, piece))
 
-    def cut_off(self) -> Iterator[_CutOff]:
+    def cut_off(self) -> Iterator[list[_CutOff]]:
         """Objects that stay without a way or a coding of their own, oldest first.
 
-        Reconnect each before the next is asked for: what led to it may lead to others as well.
+        Those that are predicted from each other come together. Reconnect each before the next is
+        asked for: what led to it may lead to others as well.
         """
         graph, kept, nodes = self._found.graph, self._kept, self._nodes
-        astray = kept.rows & graph.delta & ~nodes[graph.node] & ~nodes[graph.base_node]
-        for row in np.flatnonzero(astray).tolist():
+        for row in np.flatnonzero(kept.rows & graph.delta & ~nodes[graph.node]).tolist():
             self._follow(self._found.coding(row))
         lost = graph.sound & self._stays[graph.object]
         lost &= ~nodes[graph.node] | ~self._named[graph.object]
-        for number in np.unique(graph.object[lost]).tolist():
-            id_ = graph.id_of(number)
-            pieces = {(id_, coding.member.start) for coding in self._found.codings[id_]}
-            if not self._named[number] or not self._reached.has_all(pieces):
-                base, steps = self._way(id_) or (self._neighbour(id_), [])
-                yield _CutOff(id_, pieces, base, steps)
+        numbers = np.unique(graph.object[lost])
+        mates = self._mates(numbers)
+        for number in numbers.tolist():
+            if not self._is_there(number):
+                together = dict.fromkeys([number])
+                waiting = [number]
+                while waiting:
+                    fresh = [each for each in mates.get(waiting.pop(), ()) if each not in together]
+                    fresh = [each for each in fresh if not self._is_there(each)]
+                    together |= dict.fromkeys(fresh)
+                    waiting += fresh
+                yield [self._cut_off(graph.id_of(each)) for each in sorted(together)]
 
-    def reconnect(self, lost: _CutOff, size: int) -> None:
-        """Keeps the codings behind an object if they take less than ``size``, which a new one
-        would take; else adds that.
+    def _mates(self, numbers: Integers) -> dict[int, set[int]]:
+        """Of these objects those that one is predicted from, or that are predicted from it, by
+        codings that are not kept.
         """
-        kept, graph, steps = self._kept, self._found.graph, lost.steps
-        if steps and sum(step.stored for step in steps) < size and self._are_fit(lost.id, steps):
+        graph = self._found.graph
+        lost = np.zeros(len(graph), np.bool_)
+        lost[numbers] = True
+        rows = graph.sound & ~self._kept.rows & lost[graph.object]
+        chosen = rows[graph.input_row] & lost[graph.input_object]
+        found: dict[int, set[int]] = {}
+        pairs = graph.object[graph.input_row[chosen]].tolist(), graph.input_object[chosen].tolist()
+        for one, other in zip(*pairs, strict=True):
+            found.setdefault(one, set()).add(other)
+            found.setdefault(other, set()).add(one)
+        return found
+
+    def _is_there(self, number: int) -> bool:
+        return bool(self._named[number]) and self._reached.has_all(self._pieces(number))
+
+    def _pieces(self, number: int) -> set[Piece]:
+        id_ = self._found.graph.id_of(number)
+        return {(id_, coding.member.start) for coding in self._found.codings[id_]}
+
+    def _cut_off(self, id_: bytes) -> _CutOff:
+        base, steps = self._way(id_) or (self._neighbour(id_), [])
+        return _CutOff(id_, self._pieces(self._found.graph.number(id_)), base, steps)
+
+    def reconnect(self, lost: Sequence[_CutOff], sizes: Sequence[int]) -> None:
+        """Keeps the codings behind objects if they take less than ``sizes``, which new ones would
+        take; else adds those. Of several it is decided one by one then.
+        """
+        kept, graph = self._kept, self._found.graph
+        steps = self._behind(lost)
+        if steps and sum(step.stored for step in steps) < sum(sizes):
             for step in steps:
-                kept.phantoms |= {step.member.id, step.base or b""} - {lost.id, lost.base}
+                ends = {step.member.id, *step.needs}
+                kept.phantoms |= {end for end in ends if not self._stays[graph.number(end)]}
                 kept.rows[step.row] = True
                 self._named[graph.object[step.row]] = True
                 self._follow(step)
-            if self._reached.has_all(lost.pieces):
-                return
-        kept.added_bytes += size
-        kept.add.append(EncodeRequest(lost.id, lost.base))
-        self._named[graph.number(lost.id)] = True
-        self._reached.reach(lost.pieces)
+        for each, size in zip(lost, sizes, strict=True):
+            if self._is_there(graph.number(each.id)):
+                continue
+            if len(lost) > 1:
+                self.reconnect([each], [size])
+                continue
+            kept.added_bytes += size
+            kept.add.append(EncodeRequest(each.id, each.base))
+            self._named[graph.number(each.id)] = True
+            self._reached.reach(each.pieces)
 
     def _follow(self, coding: StoredCoding) -> None:
-        member = coding.member
-        self._reached.add(member.id, member.start, coding.base, reversible=coding.reversible)
+        self._reached.add(
+            coding.member.id,
+            coding.member.start,
+            coding.base,
+            reversible=coding.reversible,
+            inputs=coding.inputs,
+        )
 
-    def _are_fit(self, id_: bytes, steps: list[StoredCoding]) -> bool:
-        """Whether codings can stay as they are: both ends have codings, none is banned."""
-        ends = {end for step in steps for end in (step.member.id, step.base) if end is not None}
+    def _behind(self, lost: Sequence[_CutOff]) -> list[StoredCoding]:
+        """The codings behind objects and behind the inputs of these; none if they cannot stay."""
+        found: dict[int, StoredCoding] = {}
+        made: set[bytes] = set()
+        waiting = [step for each in lost for step in each.steps]
+        if not all(each.steps for each in lost):
+            return []
+        while waiting:
+            found |= {step.row: step for step in waiting}
+            made |= {step.member.id for step in waiting}
+            needed = {id_ for step in waiting for id_ in step.inputs} - made
+            waiting = []
+            for id_ in needed:
+                if self._is_there(self._found.graph.number(id_)):
+                    continue
+                way = self._way(id_)
+                if way is None:
+                    return []
+                waiting += way[1]
+        steps = list(found.values())
+        return steps if self._are_fit({each.id for each in lost}, steps) else []
+
+    def _are_fit(self, ids: set[bytes], steps: list[StoredCoding]) -> bool:
+        """Whether codings can stay as they are: all they name has codings, none is banned."""
+        ends = {end for step in steps for end in (step.member.id, *step.needs)}
         made = {step.member.id for step in steps}
-        others = map(self._found.graph.number, {*ends, id_} - made)
+        others = map(self._found.graph.number, (ends | ids) - made)
         shared = any(step.record.header.group for step in steps)
         named = all(number >= 0 and self._named[number] for number in others)
         return not shared and named and not ends & self._reach.banned
@@ -518,15 +584,17 @@ class _Reconnecting:
         waiting: deque[tuple[bytes, list[StoredCoding]]] = deque([(id_, [])])
         while waiting:
             at, steps = waiting.popleft()
+            by_other: dict[bytes, dict[int, StoredCoding]] = {}  # one of each piece
             for coding in (*found.codings.get(at, ()), *found.codings_from(at)):
                 other = coding.base if coding.member.id == at else coding.member.id
-                if other is None or other in seen or self._kept.rows[coding.row]:
-                    continue
+                if other is not None and other not in seen and not self._kept.rows[coding.row]:
+                    by_other.setdefault(other, {}).setdefault(coding.member.start, coding)
+            for other, codings in by_other.items():
                 seen.add(other)
                 if not self._stays[found.graph.number(other)]:
-                    waiting.append((other, [coding, *steps]))
+                    waiting.append((other, [*codings.values(), *steps]))
                 elif self._is_base(other):
-                    return other, [coding, *steps]
+                    return other, [*codings.values(), *steps]
         return None
 
 

@@ -61,7 +61,8 @@ class StoredRecord(Struct, frozen=True):
 
 
 class StoredCoding(Struct, frozen=True, kw_only=True):
-    """One member of a record. ``base``: the id of its base, None for a full record.
+    """One member of a record. ``base``: the id of its base, None for a full record; ``inputs``:
+    the ids of what it needs as well.
 
     ``stored``: bytes of its payload; of a group's payload its share by raw size.
     ``reversible``: whether the base can be recovered from the object as well. Readers look for
@@ -75,6 +76,12 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
     base: bytes | None
     stored: int
     reversible: bool
+    inputs: tuple[bytes, ...] = ()
+
+    @property
+    def needs(self) -> tuple[bytes, ...]:
+        """What it cannot be decoded without: its base and its inputs."""
+        return self.inputs if self.base is None else (self.base, *self.inputs)
 
     @property
     def step(self) -> PathStep:
@@ -185,6 +192,7 @@ class Inventory:
             base=None if base < 0 else self.graph.id_of(base),
             stored=record.header.share(member),
             reversible=bool(self.graph.reversible[row]),
+            inputs=tuple(map(self.graph.id_of, self.graph.inputs_of(row))),
         )
 
     @property
@@ -217,6 +225,11 @@ class Inventory:
         """
         number = self.graph.meant_by(member.base) if member.base else -1
         return None if number < 0 else self.graph.id_of(number)
+
+    def needs_of(self, member: Member) -> set[bytes]:
+        """The ids of a member's base and inputs, as far as they are stored."""
+        numbers = [self.graph.meant_by(prefix) for prefix in member.needs]
+        return {self.graph.id_of(number) for number in numbers if number >= 0}
 
     def entry_of(self, id_: bytes) -> int:
         """The position of the entry that first published an object; KeyError if none did."""

@@ -110,7 +110,7 @@ def purged(fs: FileSystem, folder: Path, reach: Reachable) -> list[Path]:
 def _only_needed(packs: QuarantinePacks, number: int, reach: Reachable, needed: set[bytes]) -> bool:
     try:
         return all(
-            reach.needs(member.id) and (not member.base or member.base in needed)
+            reach.needs(member.id) and needed.issuperset(member.needs)
             for _, header in packs.records(packs.region(number))
             for member in header.members
         )

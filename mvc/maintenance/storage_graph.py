@@ -40,12 +40,20 @@ class CheapestPath(NamedTuple, Generic[_N, _S]):
 
 
 def cheapest_paths(
-    sources: Iterable[tuple[float, _N, _S]], edges: Mapping[_N, Sequence[tuple[float, _N, _S]]]
+    sources: Iterable[tuple[float, _N, _S]],
+    edges: Mapping[_N, Sequence[tuple[float, _N, _S]]],
+    joint: Sequence[tuple[float, Sequence[_N], _N, _S]] = (),
 ) -> dict[_N, CheapestPath[_N, _S]]:
     """The cheapest path to every node that a source leads to, nearest first (Dijkstra).
 
-    Of paths of equal cost the one with fewer deltas counts.
+    Of paths of equal cost the one with fewer deltas counts. ``joint`` are edges that lead on from
+    the first of several nodes once all of them are found, from the furthest on.
     """
+    needs = [set(nodes) for _, nodes, _, _ in joint]
+    by_need: dict[_N, list[int]] = {}
+    for number, nodes in enumerate(needs):
+        for node in nodes:
+            by_need.setdefault(node, []).append(number)
     heap = [(cost, 0, i, node, step) for i, (cost, node, step) in enumerate(sources)]
     heapify(heap)
     origins: list[_N | None] = [None] * len(heap)
@@ -59,19 +67,28 @@ def cheapest_paths(
             if target not in found:
                 heappush(heap, (cost + more, deltas + 1, len(origins), target, next_step))
                 origins.append(node)
+        for number in by_need.get(node, ()):
+            needs[number].discard(node)
+            more, (first, *_), target, next_step = joint[number]
+            if not needs[number] and target not in found:
+                under = found[first].deltas
+                heappush(heap, (cost + more, under + 1, len(origins), target, next_step))
+                origins.append(first)
     return found
 
 
 class Reachability:
     """The pieces that full records lead to, kept up to date as codings are added.
 
-    ``before`` says which pieces count as reached from the start; nothing leads on from these.
+    A coding with inputs leads on once its base and all of these are reached. ``before`` says which
+    pieces count as reached from the start; nothing leads on from these.
     """
 
     def __init__(self, before: Callable[[Piece], bool] | None = None) -> None:
         self._before = before
         self._reached: set[Piece] = set()
-        self._edges: dict[Piece, list[Piece]] = {}
+        # By piece what it leads to, and the pieces that this needs as well.
+        self._edges: dict[Piece, list[tuple[Piece, tuple[Piece, ...]]]] = {}
 
     def __contains__(self, piece: Piece) -> bool:
         return piece in self._reached or (self._before is not None and self._before(piece))
@@ -86,17 +103,30 @@ class Reachability:
         """Whether all of these are reached."""
         return all(piece in self for piece in pieces)
 
-    def add(self, id_: bytes, start: int, base: bytes | None, *, reversible: bool) -> None:
+    def add(
+        self,
+        id_: bytes,
+        start: int,
+        base: bytes | None,
+        *,
+        reversible: bool,
+        inputs: Sequence[bytes] = (),
+    ) -> None:
         """Adds the coding of a piece; ``reversible``: it makes its base as well."""
         piece = (id_, start)
         if base is None:
             self.reach([piece])
             return
-        origin = (base, start)
-        for at, target in ((origin, piece), (piece, origin))[: 1 + reversible]:
-            self._edges.setdefault(at, []).append(target)
-            if at in self:
-                self.reach([target])
+        self._lead([(needed, start) for needed in dict.fromkeys((base, *inputs))], piece)
+        if reversible:
+            self._lead([piece], (base, start))
+
+    def _lead(self, needs: Sequence[Piece], target: Piece) -> None:
+        for at in needs:
+            others = tuple(other for other in needs if other != at) if len(needs) > 1 else ()
+            self._edges.setdefault(at, []).append((target, others))
+        if self.has_all(needs):
+            self.reach([target])
 
     def reach(self, pieces: Iterable[Piece]) -> None:
         """Takes these pieces as reached, and all that can be reached from them."""
@@ -105,7 +135,8 @@ class Reachability:
             piece = waiting.pop()
             if piece not in self:
                 self._reached.add(piece)
-                waiting.extend(self._edges.get(piece, ()))
+                edges = self._edges.get(piece, ())
+                waiting.extend(target for target, others in edges if self.has_all(others))
 
 
 Integers = NDArray[np.signedinteger[Any]]
@@ -143,8 +174,9 @@ class StorageGraph:
     mention them. A *node* is the number of a piece of an object.
 
     Columns after ``settle``: ``object``, ``base`` (-1 without one, or if it is not stored),
-    ``node``, ``base_node``, ``entry``; ``sound``: not a delta whose base is lost;
-    ``reversible``: the delta makes its base as well; ``delta``; ``manifest``.
+    ``node``, ``base_node``, ``entry``; ``sound``: not a delta whose base or input is lost;
+    ``reversible``: the delta makes its base as well; ``delta``; ``manifest``. By input of a row:
+    ``input_row``, ascending, ``input_object`` and ``input_node``, as of bases.
     """
 
     def __init__(self) -> None:
@@ -155,6 +187,7 @@ class StorageGraph:
         self._sizes = array("Q")
         self._seconds = array("d")
         self._kinds = array("B")
+        self._inputs, self._input_rows = bytearray(), array("q")
 
     # -- collecting ------------------------------------------------------------------------
 
@@ -173,6 +206,9 @@ class StorageGraph:
         kind = _MANIFEST if member.kind == MANIFEST else 0
         if member.base:
             kind |= (_DELTA | _FORWARD) if member.coding.forward_only else _DELTA
+        for each in member.inputs:
+            self._inputs += each
+            self._input_rows.append(len(self._kinds))
         self._append(member.id, member.base, len(self._kinds) if entry is None else entry, kind)
         self._starts.append(member.start)
         self._sizes.append(member.nbytes)
@@ -193,8 +229,11 @@ class StorageGraph:
         self._number_objects()
         bases = _words(self._bases)
         self.base: Integers = _short(np.where(self.delta, self._resolved(bases), -1))
-        self._bases = bytearray()
+        self.input_row: Integers = column(self._input_rows)
+        self.input_object: Integers = _short(self._resolved(_words(self._inputs)))
+        self._bases, self._inputs = bytearray(), bytearray()
         self.sound: Flags = ~named & (~self.delta | (self.base >= 0))
+        self.sound[self.input_row[self.input_object < 0]] = False
         published = self.entry[self._first_rows]
         early = self.sound & self.delta
         early[early] = published[self.base[early]] <= self.entry[early]
@@ -249,10 +288,16 @@ class StorageGraph:
         base_keys = np.where(
             self.base >= 0, len(self._offsets) * self.base.astype(np.int64) + part, -1
         )
-        self._pieces = np.unique(np.concatenate((keys, base_keys)))
+        input_keys = np.where(
+            self.input_object >= 0,
+            len(self._offsets) * self.input_object.astype(np.int64) + part[self.input_row],
+            -1,
+        )
+        self._pieces = np.unique(np.concatenate((keys, base_keys, input_keys)))
         self._pieces = self._pieces[self._pieces >= 0]
         self.node: Integers = _short(self._place_of(keys))
         self.base_node: Integers = _short(self._place_of(base_keys))
+        self.input_node: Integers = _short(self._place_of(input_keys))
 
     @property
     def sizes(self) -> NDArray[np.uint64]:
@@ -269,6 +314,18 @@ class StorageGraph:
         known = (places < len(self._pieces)) & (keys >= 0)
         known[known] = self._pieces[places[known]] == keys[known]
         return np.where(known, places, -1)
+
+    def inputs_of(self, row: int) -> list[int]:
+        """The objects that a row needs beside its base, in the order of its rule."""
+        begin, end = np.searchsorted(self.input_row, (row, row + 1))
+        found: list[int] = self.input_object[begin:end].tolist()
+        return found
+
+    def with_all(self, rows: Flags, objects: Flags) -> Flags:
+        """Those of the rows whose base and inputs are among these objects."""
+        found: Flags = rows & (~self.delta | objects[self.base])
+        found[self.input_row[~objects[self.input_object]]] = False
+        return found
 
     # -- objects and nodes -----------------------------------------------------------------
 
@@ -371,7 +428,9 @@ class StorageGraph:
         """By node: the last row of the cheapest path, and the node before it; -1 for none."""
         rows, before = self.sources.copy(), np.full(len(self._pieces), -1)
         rows[self.depths > 0] = -1
-        forth = np.flatnonzero(self.sound & self.delta)
+        leads = self.sound & self.delta
+        leads[self.input_row[~np.isfinite(self.costs[self.input_node])]] = False
+        forth = np.flatnonzero(leads)
         back = forth[self.reversible[forth]]
         for chosen, origins, targets in (
             (forth, self.base_node[forth], self.node[forth]),
@@ -400,6 +459,7 @@ class StorageGraph:
         """The cheapest paths over some rows (Bellman-Ford, from what has changed last).
 
         Of paths of equal cost the one with fewer deltas counts, of equal full records the first.
+        They lead along bases; a row with inputs counts once all of these are reached.
         """
         full, forth = np.flatnonzero(rows & ~self.delta)[::-1], rows & self.delta
         full = full[np.argsort(-seconds[full], kind="stable")]  # the last one of a node counts
@@ -414,9 +474,12 @@ class StorageGraph:
         order = np.argsort(origins, kind="stable")
         begins = np.searchsorted(origins[order], np.arange(len(costs) + 1, dtype=np.int32))
         targets, prices = targets[order], prices[order]
+        inputs = _OpenRows(self, forth, order) if len(self.input_row) else None
         del origins, order
         changed = np.flatnonzero(np.isfinite(costs))
         while len(changed):
+            if inputs is not None:
+                changed = np.union1d(changed, inputs.reached(changed, costs))
             counts = begins[changed + 1] - begins[changed]
             ends = np.cumsum(counts)
             edges = np.arange(ends[-1]) + np.repeat(begins[changed] - ends + counts, counts)
@@ -425,6 +488,8 @@ class StorageGraph:
             depth = np.repeat(depths[changed], counts) + 1
             source = np.repeat(sources[changed], counts)
             better = (cost < costs[to]) | ((cost == costs[to]) & (depth < depths[to]))
+            if inputs is not None:
+                better &= inputs.open[edges]
             to, cost, depth, source = to[better], cost[better], depth[better], source[better]
             best = np.lexsort((depth, cost, to))
             to = to[best]
@@ -445,6 +510,43 @@ class StorageGraph:
     def is_whole(self, id_: bytes, nbytes: int) -> bool:
         """Whether an object larger than a piece can be reached as one."""
         return (self.number(id_), nbytes) in self._whole and self.reach(id_) is not None
+
+
+class _OpenRows:
+    """The edges of a search of which all inputs are reached. ``open``: by edge, in their order."""
+
+    def __init__(self, graph: StorageGraph, forth: Flags, order: Integers) -> None:
+        """``forth``: the rows whose edges come first; ``order``: how all edges are sorted."""
+        edge_of = np.full(len(forth), -1)
+        edge_of[forth] = np.argsort(order, kind="stable")[: np.count_nonzero(forth)]
+        chosen = forth[graph.input_row]
+        self._edges = edge_of[graph.input_row[chosen]]  # by input
+        self._origins = graph.base_node[graph.input_row[chosen]]
+        nodes = graph.input_node[chosen]
+        self._left = np.bincount(self._edges, minlength=len(order))
+        self._by_node = np.argsort(nodes, kind="stable")
+        self._begins = np.searchsorted(nodes[self._by_node], np.arange(len(graph.full) + 1))
+        self._seen = np.zeros(len(graph.full), np.bool_)
+        self.open: Flags = self._left == 0
+
+    def reached(self, nodes: Integers, costs: NDArray[np.float64]) -> Integers:
+        """Notes that these nodes are reached; returns the bases of what is open since, which are
+        reached as well.
+        """
+        nodes = nodes[~self._seen[nodes]]
+        self._seen[nodes] = True
+        counts = self._begins[nodes + 1] - self._begins[nodes]
+        ends = np.cumsum(counts)
+        if not len(ends) or not ends[-1]:
+            return nodes[:0]
+        places = np.arange(ends[-1]) + np.repeat(self._begins[nodes] - ends + counts, counts)
+        hit = self._by_node[places]
+        np.subtract.at(self._left, self._edges[hit], 1)
+        hit = hit[self._left[self._edges[hit]] == 0]
+        self.open[self._edges[hit]] = True
+        origins: Integers = np.unique(self._origins[hit])
+        fit: Integers = origins[np.isfinite(costs[origins])]
+        return fit
 
 
 _NO_BASE = bytes(BASE_BYTES)

@@ -170,13 +170,7 @@ class Pipeline(Struct, frozen=True, dict=True):
         if total <= _WHOLE:
             encoded = form.encode_chunk(new, base, width)
             return len(encoded) / total, encoded
-        step = (total - _SAMPLE) // (_SAMPLES - 1) // 64 * 64
-
-        def blocks(data: memoryview) -> memoryview:
-            starts = range(0, _SAMPLES * step, step)
-            return memoryview(b"".join(data[at : at + _SAMPLE] for at in starts))
-
-        sample, old = blocks(new), None if base is None else blocks(base)
+        sample, old = sample_of(new), None if base is None else sample_of(base)
         return len(form.encode_chunk(sample, old, width)) / len(sample), None
 
     def decode_chunk(self, data: memoryview, out: memoryview, width: int) -> None:
@@ -315,6 +309,14 @@ class Pipeline(Struct, frozen=True, dict=True):
         if not self.elides:
             raise DamagedData(f"a chunk leaves out words, which pipeline {self.text} never does")
         return decode_bitmap(cursor, count, _ELIDE_METHOD, "mask")
+
+
+def sample_of(data: memoryview, block: int = _SAMPLE) -> memoryview:
+    """Blocks spread evenly over ``data``; all of it if it is hardly longer than they are."""
+    if len(data) <= 2 * _SAMPLES * block:
+        return data
+    step = (len(data) - block) // (_SAMPLES - 1) // 64 * 64
+    return memoryview(b"".join(data[at : at + block] for at in range(0, _SAMPLES * step, step)))
 
 
 def _build(stages: tuple[Stage, ...]) -> Pipeline:

@@ -3,7 +3,8 @@
 The records of the version's own entry go as they are. What they build on, or what another entry
 published, goes along the cheapest path in bytes from what the receiver has. A payload that several
 objects share goes with all of them. An object whose dtype and shape nobody knows, or that only a
-version forgotten by name has, never goes: what needs it is encoded anew.
+version forgotten by name has, never goes: what needs it is encoded anew; and so is what is
+predicted from objects that the receiver has no other use for, if these take more bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from mvc.remote.slices import SentShape
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
-from mvc.store.graph.search import Graph, PathStep, Speed
+from mvc.store.graph.search import Graph, Path, PathStep, Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
 from mvc.store.packs.arena import Arena
@@ -40,6 +41,7 @@ from mvc.store.packs.records import (
     encode_header,
     payload_check,
 )
+from mvc.store.recovery.recover import Recovery
 from mvc.types import Bytes
 
 _RESOLVED = 1 << 16
@@ -75,6 +77,8 @@ NOTHING = ChosenRecords(0, (), lambda: iter(()))
 
 _Place = tuple[int, int]
 _Own = Mapping[bytes, Sequence[PathStep]]
+_Anew = tuple[TensorSpec, tuple[bytes, TensorSpec] | None]
+"""What an object is, and what the receiver has that it is coded against."""
 
 
 class Closure:
@@ -128,6 +132,9 @@ class Closure:
         """The records that an entry's versions need and that were not sent yet."""
         work = _Choice(self, recorded.offset, needed)
         work.run()
+        if work.drags_along_too_much:
+            work = _Choice(self, recorded.offset, needed, follows_predictions=False)
+            work.run()
         self._done.add(recorded.offset)
         self._extra.update(work.moved)
         self._left.update(work.left)
@@ -184,21 +191,12 @@ class Closure:
 
     def _is_spec(self, id_: bytes, spec: TensorSpec) -> bool:
         try:
-            for _ in verify_pieces(id_, spec, self._reader(id_, spec), DamagedData("another one")):
+            read = piece_reader(self._context.store.recovery, id_, spec)
+            for _ in verify_pieces(id_, spec, read, DamagedData("another one")):
                 pass
         except DamagedData:
             return False
         return True
-
-    def _reader(self, id_: bytes, spec: TensorSpec) -> Callable[[int, int], memoryview]:
-        recovery = self._context.store.recovery
-        room = memoryview(bytearray(min(PIECE, spec.nbytes)))
-
-        def read(start: int, length: int) -> memoryview:
-            recovery.piece(id_, start, room[:length])
-            return room[:length]
-
-        return read
 
     # -- what _Choice asks -----------------------------------------------------------------
 
@@ -215,40 +213,42 @@ class Closure:
         """Whether the entry at this byte of the journal published an object first."""
         return self._home(id_) == offset
 
-    def base_of(self, member: Member) -> bytes | None:
-        """What a coding builds on; None if it is nothing, or here no more."""
-        return self._graph.resolve_prefix(member.base) if member.base else None
+    def needs_of(self, member: Member) -> list[bytes | None]:
+        """The base of a coding and its inputs; None in place of one that is not stored."""
+        return [self._graph.resolve_prefix(prefix) for prefix in member.needs]
 
-    def path(self, id_: bytes, start: int) -> Sequence[PathStep]:
-        """The payloads of the cheapest path to a piece from what the receiver has.
+    def path(self, id_: bytes, start: int) -> Path:
+        """The cheapest path to a piece from what the receiver has, in bytes of payloads.
 
         To what it lacks from a full record: it may lack all that lies between, and named this only.
         """
         if not self.lacks(id_):
-            return self._graph.path(id_, start, self).steps
-        steps = self._graph.path(id_, start).steps
-        self._lacking.update(base for step in steps if (base := self.base_of(step.member)))
-        return steps
+            return self._graph.path(id_, start, self)
+        path = self._graph.path(id_, start)
+        needs = (each for step in path.steps for each in self.needs_of(step.member))
+        self._lacking.update(filter(None, needs))
+        return path
 
     def encoded(
-        self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, TensorSpec]
+        self, manifests_: Sequence[ManifestId], blobs: Mapping[bytes, _Anew]
     ) -> RecordSpool:
-        """Objects in full, each encoded anew from verified bytes."""
+        """Objects encoded anew from verified bytes, manifests in full."""
         from mvc.maintenance.rewrite_plan import encoding_policy  # all seldom needed
-        from mvc.store.writing.full_or_delta import Policy
+        from mvc.store.writing.bases import StoredBase
         from mvc.store.writing.pieces import Piece
 
         store, spool = self._context.store, RecordSpool()
-        policy = Policy(encoding_policy(self._context.config).pipeline, reset=True)
-        with closing(store.object_writer(spool, policy)) as writer:
-            room = Arena(2 * PIECE)
-            for id_, spec in blobs.items():
+        with closing(store.object_writer(spool, encoding_policy(self._context.config))) as writer:
+            room, old = Arena(2 * PIECE), Arena(2 * PIECE)
+            for id_, (spec, against) in blobs.items():
                 writer.begin(id_)
+                base = against and StoredBase(BlobId(against[0]), against[1], store.recovery, old)
 
                 def read(start: int, length: int, id_: bytes = id_) -> memoryview:
-                    if room.used + length > 2 * PIECE:
+                    if max(room.used, old.used) + length > 2 * PIECE:
                         writer.drain()
                         room.reset()
+                        old.reset()
                     part = room.take(length)
                     store.recovery.piece(id_, start, part)
                     return part
@@ -258,7 +258,7 @@ class Closure:
                     hint="run 'mvc fsck --full --repair' first",
                 )
                 for start, part in verify_pieces(id_, spec, read, wrong):
-                    writer.put(Piece(BlobId(id_), spec, start, part))
+                    writer.put(Piece(BlobId(id_), spec, start, part), base)
             writer.drain()
             writer.flush()
             for manifest in manifests_:
@@ -289,6 +289,19 @@ class Closure:
 def _home(graph: Graph, id_: bytes) -> int | None:
     """Where the entry stands that published an object first."""
     return next(iter(graph.entries_holding(id_)), None)
+
+
+def piece_reader(
+    recovery: Recovery, id_: bytes, spec: TensorSpec
+) -> Callable[[int, int], memoryview]:
+    """Reads pieces of an object one after the other into the same memory."""
+    room = memoryview(bytearray(min(PIECE, spec.nbytes)))
+
+    def read(start: int, length: int) -> memoryview:
+        recovery.piece(id_, start, room[:length])
+        return room[:length]
+
+    return read
 
 
 class RecordSpool:
@@ -324,14 +337,19 @@ class RecordSpool:
 class _Choice:
     """The choice for one entry. ``moved``: objects that went and that others published first."""
 
-    def __init__(self, closure: Closure, offset: int, needed: Needed) -> None:
+    def __init__(
+        self, closure: Closure, offset: int, needed: Needed, *, follows_predictions: bool = True
+    ) -> None:
+        """``follows_predictions``: from what the receiver neither has nor needs otherwise, too."""
         self._closure, self._needed, self._offset = closure, needed, offset
+        self._follows = follows_predictions
+        self._predicted: set[bytes] = set()  # blobs that are, from such objects
         self._own: _Own = closure.own(offset)
         self._records: dict[_Place, tuple[RecordHeader, set[int]]] = {}
         self._specs = dict(needed.blobs)
         self._taken: set[bytes] = set()
         self._waiting: deque[bytes] = deque()
-        self._anew: dict[bytes, TensorSpec] = {}
+        self._anew: dict[bytes, _Anew] = {}
         self._anew_manifests: list[ManifestId] = []
         self.moved: set[bytes] = set()
 
@@ -352,28 +370,45 @@ class _Choice:
 
     def _blob(self, id_: bytes) -> None:
         """Takes the codings of a blob: those of its own entry, or the cheapest paths."""
-        spec, steps = self._specs[id_], list[PathStep]()
+        spec, steps, origin = self._specs[id_], list[PathStep](), None
         if self._closure.file is None and not self._closure.lacks(id_):
             steps += (s for s in self._own.get(id_, ()) if self._may_go(s) and self._is_free(s))
         there = {step.member.start for step in steps}
         try:
             for start, _ in pieces(spec):
                 if start not in there:
-                    steps += self._closure.path(id_, start)
+                    path = self._closure.path(id_, start)
+                    steps += path.steps
+                    origin = path.origin
         except DamagedData:
             steps = []
-        if steps and all(map(self._may_go, steps)):
+        drags = any(
+            step.member.inputs and not self._is_free(step, of_inputs=True) for step in steps
+        )
+        if steps and (self._follows or not drags) and all(map(self._may_go, steps)):
+            if drags and id_ in self._needed:
+                self._predicted.add(id_)
             for step in steps:
                 self._take(step)
-        else:
-            self._anew[id_] = spec
+            return
+        known = origin is not None and self._know(origin, [step.member for step in steps])
+        self._anew[id_] = spec, (origin, self._specs[origin]) if known and origin else None
 
-    def _is_free(self, step: PathStep) -> bool:
-        """Whether a coding needs nothing more than what goes anyway."""
-        base = self._closure.base_of(step.member)
-        if base is None:
-            return not step.member.base
-        return base in self._taken or base in self._needed or self._closure.has(base)
+    def _is_free(self, step: PathStep, *, of_inputs: bool = False) -> bool:
+        """Whether a coding needs nothing more than what goes anyway; or its inputs do."""
+        needs = self._closure.needs_of(step.member)
+        return all(
+            id_ is not None
+            and (id_ in self._taken or id_ in self._needed or self._closure.has(id_))
+            for id_ in (needs[1:] if of_inputs else needs)
+        )
+
+    @property
+    def drags_along_too_much(self) -> bool:
+        """Whether what only predictions need takes more bytes than what is predicted, as it is."""
+        members = (header.members[i] for header, some in self._records.values() for i in some)
+        dragged = sum(member.stored for member in members if member.id not in self._needed)
+        return dragged > sum(self._specs[id_].nbytes for id_ in self._predicted) > 0
 
     def _may_go(self, step: PathStep) -> bool:
         """Whether the receiver can prove what comes with a coding."""
@@ -381,9 +416,8 @@ class _Choice:
         for member in mates:
             if member.kind == MANIFEST or not self._know(member.id, mates):
                 return False
-            if member.base:
-                base = self._closure.base_of(member)
-                if base is None or not (self._closure.has(base) or self._know(base, (member,))):
+            for id_ in self._closure.needs_of(member):
+                if id_ is None or not (self._closure.has(id_) or self._know(id_, (member,))):
                     return False
         return True
 
@@ -406,7 +440,7 @@ class _Choice:
                 continue
             members.add(i)
             member = header.members[i]
-            for id_ in (member.id, self._closure.base_of(member)):
+            for id_ in (member.id, *self._closure.needs_of(member)):
                 if id_ is not None and id_ not in self._taken and not self._closure.has(id_):
                     self._waiting.append(id_)
 
@@ -420,8 +454,8 @@ class _Choice:
             place = step.pack, step.offset
             blobs = {i for i, each in enumerate(header.members) if each.kind == BLOB}
             chosen = self._records.get(place, (header, set()))[1]
-            base = self._closure.base_of(member)
-            sound = not member.base or (base is not None and self._closure.has(base))
+            needs = self._closure.needs_of(member)
+            sound = all(each is not None and self._closure.has(each) for each in needs)
             if sound and blobs <= chosen and not header.group:
                 _, members = self._records.setdefault(place, (header, set()))
                 members.add(_index(header, member))

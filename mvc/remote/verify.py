@@ -9,7 +9,7 @@ and everything it holds is there.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import closing, contextmanager
 from functools import lru_cache, partial
@@ -28,6 +28,7 @@ from mvc.model.hashing import BlobHasher, blob_id, pieces, verify_pieces
 from mvc.model.manifest import FileEntry, LogicalTensor, Manifest, View
 from mvc.model.names import ATTACHED, RECIPE
 from mvc.model.tensor import TensorSpec
+from mvc.remote.closure import piece_reader
 from mvc.repo.context import Context
 from mvc.repo.lookup import availability, commits, manifests
 from mvc.repo.lookup.manifest_stream import ManifestStream
@@ -197,17 +198,15 @@ class _Proof:
         return True
 
     def _look_for_bases(self, records: Sequence[Placed]) -> None:
-        """Notes the bases to which nothing leads."""
-        asked: set[tuple[bytes, int]] = set()
-        for _, _, header in records:
-            for member in header.members:
-                if member.base and (member.base, member.start) not in asked:
-                    asked.add((member.base, member.start))
-                    id_ = self._graph.resolve_prefix(member.base)
-                    if id_ is None:
-                        self._miss(member.base)
-                    elif id_ not in self._received:
-                        self._is_there(id_, member.start)
+        """Notes the bases and inputs to which nothing leads."""
+        members = (member for _, _, header in records for member in header.members)
+        asked = dict.fromkeys((name, member.start) for member in members for name in member.needs)
+        for name, start in asked:
+            id_ = self._graph.resolve_prefix(name)
+            if id_ is None:
+                self._miss(name)
+            elif id_ not in self._received:
+                self._is_there(id_, start)
 
     def _look_for_version(self, given: Given) -> None:
         """Notes what a version holds and nothing leads to; its parents' states are whole."""
@@ -406,19 +405,12 @@ class _Proof:
     def _whole(self, id_: bytes, spec: TensorSpec) -> None:
         """Recovers an object piece by piece, and compares it with its hash."""
         digests = self._large[id_].digests if id_ in self._large else {}
-        for start, part in verify_pieces(id_, spec, self._reader(id_, spec), _wrong(id_)):
+        for start, part in verify_pieces(
+            id_, spec, piece_reader(self._recovery, id_, spec), _wrong(id_)
+        ):
             if digests.get(start, digest := blake3(part).digest()) != digest:
                 raise _wrong(id_)
         self._proven.add(id_)
-
-    def _reader(self, id_: bytes, spec: TensorSpec) -> Callable[[int, int], memoryview]:
-        room = np.empty(min(PIECE, spec.nbytes), np.uint8).data
-
-        def read(start: int, length: int) -> memoryview:
-            self._recovery.piece(id_, start, room[:length])
-            return room[:length]
-
-        return read
 
     def _check_views(self, entry: FileEntry) -> None:
         """Tensors that are views into a content: each is hashed unless a version before had it."""

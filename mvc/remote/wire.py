@@ -20,7 +20,7 @@ from mvc.ids import CommitId
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import slices
-from mvc.remote.door import Place, Received, RemoteHead, Wanted
+from mvc.remote.door import Received, RemoteHead, Wanted
 
 CONTENT = "application/x-mvc"
 """The type of every body."""
@@ -48,17 +48,10 @@ class Broken(ConnectionError):
     """A connection that ended before what it was to bring."""
 
 
-class _Head(Struct, array_like=True):
-    """A RemoteHead; the value of a ref is the id of a version, or the name of another ref."""
+class _Head(RemoteHead, frozen=True, array_like=True):
+    """The value of a ref is the id of a version, or the name of another ref."""
 
-    identity: bytes
-    place: Place
-    features: frozenset[str]
-    refs: dict[str, tuple[CommitId | None, str | None]]
-    time_ns: int
-    bare: bool
-    scopes: tuple[str, ...]
-    unnamed: tuple[CommitId, ...]
+    refs: dict[str, tuple[CommitId | None, str | None]]  # type: ignore[assignment]
 
 
 class _SentError(Struct, array_like=True):

@@ -18,7 +18,8 @@ class VersionStats(Struct, frozen=True):
     or the whole was made a reset point; ``delta``: some of what changed is; ``update``: what
     changed is in full, the rest was there; ``recipe``: its weights were given up. ``seconds``: to
     recover it, of a recipe those of its training and of making its base. ``price``: both together,
-    as ``Stats.price``.
+    as ``Stats.price``. ``predicted``: of the contents that came with it those that are stored as
+    an optimizer's step.
     """
 
     bytes: Mapping[str, int]
@@ -28,3 +29,4 @@ class VersionStats(Struct, frozen=True):
     kind: str
     seconds: float
     price: float | None
+    predicted: int = 0

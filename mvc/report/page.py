@@ -178,7 +178,9 @@ def _versions(
 def _chain(of: VersionStats, anchors: Collection[CommitId]) -> str:
     if not of.deltas or of.base is None:
         return "in full" if not of.deltas else f"{of.deltas} deltas"
-    return f"{of.deltas} {'delta' if of.deltas == 1 else 'deltas'} from {_link(of.base, anchors)}"
+    steps = f", {of.predicted} predicted" if of.predicted else ""
+    deltas = f"{of.deltas} {'delta' if of.deltas == 1 else 'deltas'}"
+    return f"{deltas} from {_link(of.base, anchors)}{steps}"
 
 
 def _deployments(found: Overview, anchors: Collection[CommitId]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -15,8 +16,9 @@ from mvc.errors import MvcError
 from mvc.ids import CommitId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import Contents, Inventory, inventory_and_contents
-from mvc.maintenance.rewrite_plan import retry_on_rewrite
+from mvc.maintenance.rewrite_plan import encoding_policy, retry_on_rewrite
 from mvc.maintenance.storage_graph import Flags, Integers, StorageGraph, column
+from mvc.model.tensor import TensorSpec
 from mvc.repo import attached
 from mvc.repo.context import Context
 from mvc.repo.display import html_table, size
@@ -24,10 +26,23 @@ from mvc.repo.lookup.availability import all_dropped
 from mvc.repo.lookup.refs import branches, tags
 from mvc.repo.version_stats import VersionStats
 from mvc.store.index.folder import current
+from mvc.store.packs.records import Coding
 from mvc.store.recovery.timing import Part, Timing, of_group, together
 from mvc.store.snapshot import INDEX, Snapshot
+from mvc.store.writing.full_or_delta import BasePiece, choose
 
 _KINDS = ("full", "delta", "metadata")
+_TRIED = 3  # predicted pieces of each kind that are coded as deltas, too, to see what that takes
+
+
+class Predictions(Struct, frozen=True):
+    """``contents`` that are stored as an optimizer's step from the version before, in ``bytes`` of
+    payloads. ``saved``: bytes that deltas would take more, estimated on some of each kind.
+    """
+
+    contents: int
+    bytes: int
+    saved: int
 
 
 class Stats(Struct, frozen=True):
@@ -43,7 +58,8 @@ class Stats(Struct, frozen=True):
     ``versions``, and only with the bytes that are still stored. ``dropped`` ones
     gave up their weights, which a recipe makes again: they do not count in ``recovery_*``.
     ``kinds``: versions by ``VersionStats.kind``. ``price``: seconds, of the packs and of one
-    recovery of every version; None without ``store.storage_weight``.
+    recovery of every version; None without ``store.storage_weight``. ``predicted``: what an
+    optimizer's steps are used for; None if for nothing.
     """
 
     versions: int
@@ -67,6 +83,7 @@ class Stats(Struct, frozen=True):
     kinds: Mapping[str, int] = field(default_factory=dict)
     price: float | None = None
     absent: int = 0
+    predicted: Predictions | None = None
 
     def _repr_html_(self) -> str:
         rows = [
@@ -77,6 +94,7 @@ class Stats(Struct, frozen=True):
             ("stored in full", f"{self.reset_points:,}"),
             ("stored", f"{size(self.stored_bytes)} for {size(self.raw_bytes)}"),
             *((f"of it {kind}", size(nbytes)) for kind, nbytes in self.bytes.items()),
+            ("predicted", "" if self.predicted is None else f"{self.predicted.contents:,}"),
             ("deltas to apply", f"at most {self.deltas_worst:,}, mean {self.deltas_mean:.1f}"),
             ("recovery", f"at most {self.recovery_worst:.2f} s, mean {self.recovery_mean:.2f} s"),
             ("deployments", f"{self.deployments:,} on {self.targets:,} targets"),
@@ -148,10 +166,57 @@ def _look(context: Context) -> tuple[Stats, _Figures]:
         tags=len(tags(context)),
         forgotten=count - len(states) - absent,
         absent=absent,
+        predicted=_predictions(context, found),
         dropped=len(states) - len(timed),
         kinds={kind: kinds.count(kind) for kind in ("full", "update", "delta", "recipe")},
         price=None if weight is None else packs * weight / 1e9 + sum(map(held.seconds_of, states)),
     ), held
+
+
+def _predicted_rows(found: Inventory) -> Integers:
+    """The rows of the graph that are an optimizer's step."""
+    kinds = [n for text, n in found.texts.items() if Coding(text).predicted]
+    return np.flatnonzero(found.graph.sound & np.isin(column(found.kinds), kinds))
+
+
+def _predictions(context: Context, found: Inventory) -> Predictions | None:
+    rows = _predicted_rows(found)
+    if not len(rows):
+        return None
+    texts, kinds = list(found.texts), column(found.kinds)
+    by_rule: dict[str, list[int]] = {}
+    for row in rows.tolist():
+        by_rule.setdefault(":".join(texts[kinds[row]].split(":")[1:3]), []).append(row)
+    payloads, sizes = column(found.payloads), found.graph.sizes
+    saved = 0.0
+    for rule, same in by_rule.items():
+        known = [each for row in _spread(same) if (each := _as_delta(context, found, row, rule))]
+        if known:
+            raw = int(sizes[same].sum())
+            saved += raw * sum(known) / len(known) - int(payloads[same].sum())
+    contents = len(np.unique(found.graph.object[rows]))
+    return Predictions(contents, int(payloads[rows].sum()), round(saved))
+
+
+def _spread(rows: Sequence[int]) -> set[int]:
+    """Some of the rows, from all over."""
+    return {rows[i * (len(rows) - 1) // (_TRIED - 1)] for i in range(_TRIED)}
+
+
+def _as_delta(context: Context, found: Inventory, row: int, rule: str) -> float | None:
+    """The share of its raw bytes that a predicted piece would take as a delta from its base."""
+    coding, recovery = found.coding(row), context.store.recovery
+    size, start = coding.member.nbytes, coding.member.start
+    with suppress(MvcError):
+        dtype = rule.rpartition(":")[2]
+        spec = TensorSpec(dtype, (size // TensorSpec(dtype, ()).nbytes,))
+        new, old = (memoryview(bytearray(size)) for _ in range(2))
+        assert coding.base is not None
+        recovery.piece(coding.base, start, old)
+        recovery.piece(coding.member.id, start, new)
+        policy = encoding_policy(context.config)
+        return choose(spec, new, spec, BasePiece(coding.base, old), policy=policy)[0].share
+    return None
 
 
 def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np.float64]:
@@ -267,6 +332,10 @@ class _Figures(Struct, kw_only=True, dict=True):
         at = _furthest(manifests, depth[slots])
         furthest = dict(zip(manifests[at].tolist(), slots[at].tolist(), strict=True))
         ids, found = list(history.numbers), {}
+        rows = _predicted_rows(self.found)
+        homes = column(history.homes)[graph.entry[rows]]
+        _, first = np.unique(graph.object[rows], return_index=True)
+        predicted = np.bincount(homes[first] % (len(ids) + 1), minlength=len(ids) + 1)
         for i, (id_, kind) in enumerate(zip(history.states(), self.kinds(), strict=True)):
             slot, stored = furthest.get(int(self.versions[i])), self.bytes[history.numbers[id_]]
             row = -1 if slot is None else int(sources[slot])
@@ -280,6 +349,7 @@ class _Figures(Struct, kw_only=True, dict=True):
                 kind=kind,
                 seconds=seconds,
                 price=None if weight is None else int(stored.sum()) * weight / 1e9 + seconds,
+                predicted=int(predicted[history.numbers[id_]]),
             )
         return found
 

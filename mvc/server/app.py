@@ -437,7 +437,6 @@ class Application:
             await self._run(upload.delete)
             await _drained(request)  # else the client sees a broken connection, and no answer
             raise
-        whole = False
         try:
             with upload.appending(at) as write:
                 buffer = bytearray()
@@ -447,20 +446,16 @@ class Application:
                         if len(buffer) >= MIB:
                             await self._run(write, bytes(buffer))
                             buffer.clear()
-                    whole = True
                 finally:
                     if buffer:
                         write(buffer)
             left = await self._run(upload.left)
             if at == 0:  # there must be room for what it says that it has
                 await self._run(served.reserve, upload.id, left)
-        except InUse:
+        except (InUse, StorageFull, DamagedData) as error:
+            if not isinstance(error, InUse):  # what came would keep the disk full for everybody
+                await self._run(upload.delete)
             await _drained(request)
-            raise
-        except (StorageFull, DamagedData):  # what came would keep the disk full for everybody
-            await self._run(upload.delete)
-            if not whole:
-                await _drained(request)
             raise
         finally:
             served.release(upload.id)
@@ -630,7 +625,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _drained(request: Request) -> None:
-    with suppress(Denied):
+    with suppress(Denied, RuntimeError):  # nothing is left
         async for _ in _chunks(request, wire.PART):
             pass
 

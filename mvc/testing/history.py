@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,9 +20,11 @@ from mvc.repo.config import set_value
 from mvc.repo.lookup import manifests
 from mvc.testing.process import fresh_process, open_repository
 
-State = dict[str, NDArray[Any]]
+State = dict[str, Any]
 
 _BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)
+_RATE, _BETAS, _EPS, _DECAY = 1e-3, (0.9, 0.999), 1e-8, 1e-2
+_SHAPES = {"w": (64, 48), "b": (48,)}
 
 
 def weights(step: int) -> State:
@@ -29,17 +32,83 @@ def weights(step: int) -> State:
     return {"w": _BASE + np.float32(step * 1e-3), "step": np.array(step), "constant": _BASE[0]}
 
 
+def training(step: int) -> State:
+    """A model and its optimizer's state after so many steps of AdamW, as torch keeps them."""
+    while len(_trained) <= step:
+        _trained.append(_stepped(_trained[-1]))
+    model, moments, number = _trained[step]
+    state = {
+        i: {"step": np.float32(number), "exp_avg": moments[name][0], "exp_avg_sq": moments[name][1]}
+        for i, name in enumerate(model)
+    }
+    group = {
+        "lr": _RATE, "betas": _BETAS, "eps": _EPS, "weight_decay": _DECAY, "amsgrad": False,
+        "maximize": False, "foreach": None, "capturable": False, "differentiable": False,
+        "fused": None, "decoupled_weight_decay": True, "params": list(range(len(model))),
+    }  # fmt: skip
+    return {"model": dict(model), "optimizer": {"state": state, "param_groups": [group]}}
+
+
+_Array = NDArray[np.float32]
+_Trained = tuple[dict[str, _Array], dict[str, tuple[_Array, _Array]], int]
+
+
+def _first() -> _Trained:
+    rng = np.random.default_rng(6)
+    model = {n: rng.standard_normal(s).astype(np.float32) for n, s in _SHAPES.items()}
+    return _stepped((model, {n: (w * 0, w * 0) for n, w in model.items()}, 0))
+
+
+def _stepped(before: _Trained) -> _Trained:
+    """One step on a quadratic bowl with noise; every operation in float32, as torch on a CPU."""
+    model, moments, number = before[0], before[1], before[2] + 1
+    rng = np.random.default_rng(number)
+    f, (b1, b2) = np.float32, _BETAS
+    weights, states = {}, {}
+    for name, old in model.items():
+        g = (old * f(0.1) + rng.standard_normal(old.shape) * 0.01).astype(np.float32)
+        m, v = moments[name]
+        m = m + f(1 - b1) * (g - m)
+        v = v * f(b2) + f(1 - b2) * g * g
+        denominator = np.sqrt(v) / f((1 - b2**number) ** 0.5) + f(_EPS)
+        w = old * f(1 - _RATE * _DECAY)
+        w = w + f(-_RATE / (1 - b1**number)) * (m / denominator)
+        weights[name] = w.astype(np.float32)
+        states[name] = m, v
+    return weights, states, number
+
+
+_trained: list[_Trained] = [_first()]
+
+
 def assert_same(found: Mapping[str, Any], wanted: State) -> None:
-    """The same names, dtypes, shapes and bits."""
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        back = np.asarray(found[name])
-        assert (back.dtype, back.shape) == (array.dtype, array.shape), name
-        assert back.tobytes() == array.tobytes(), name
+    """The same names, dtypes, shapes and bits; the same plain values."""
+    theirs, ours = _flat(found), _flat(wanted)
+    assert theirs.keys() == ours.keys()
+    for name, value in ours.items():
+        if not isinstance(value, np.ndarray | np.generic):
+            assert theirs[name] == value, name
+            continue
+        back = np.asarray(theirs[name])
+        assert (back.dtype, back.shape) == (value.dtype, value.shape), name
+        assert back.tobytes() == value.tobytes(), name
+
+
+def _flat(state: Any, name: str = "") -> dict[str, Any]:
+    """Nested values by their place."""
+    if isinstance(state, Mapping):
+        items = [(f"{name}.{key}", value) for key, value in state.items()]
+    elif isinstance(state, list | tuple):
+        items = [(f"{name}.{i}", value) for i, value in enumerate(state)]
+    else:
+        return {name: state}
+    return {place: each for at, value in items for place, each in _flat(value, at).items()}
 
 
 class History:
-    """A new repository with ``count`` versions of ``weights``, deployed, and more by ``commit``.
+    """A new repository with ``count`` versions, deployed, and more by ``commit``.
+
+    ``make``: the state of each, by its number; ``training`` gives runs of an optimizer's steps.
 
     ``ids`` are the versions in order; ``states``, ``files`` and ``objects`` (content ids) what
     each one holds. ``settings`` are written to the repository's file; ``options`` are those of
@@ -51,10 +120,12 @@ class History:
         root: Path,
         count: int = 0,
         *,
+        make: Callable[[int], State] = weights,
         settings: Mapping[str, object] | None = None,
         **options: Any,
     ) -> None:
         self.root = root
+        self._make = make
         self.options = options
         self.ids: list[CommitId] = []
         self.states: dict[CommitId, State] = {}
@@ -90,13 +161,13 @@ class History:
     def commit(
         self, state: State | None = None, *, repo: Repository | None = None, **options: Any
     ) -> CommitId:
-        """Commits a state, by default the next one of ``weights``; ``options`` as of ``commit``.
+        """Commits a state, by default the next one; ``options`` as of ``commit``.
 
         ``repo``: the opening that does it, by default the one that stays open.
         """
-        given = weights(len(self.ids)) if state is None else state
+        given = self._make(len(self.ids)) if state is None else state
         made = (repo or self.repo).commit(given, **options).id
-        self.states[made] = {name: array.copy() for name, array in given.items()}
+        self.states[made] = deepcopy(given)
         return self._noted(made, repo or self.repo)
 
     def commit_files(self, **options: Any) -> CommitId:

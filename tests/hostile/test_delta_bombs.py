@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mvc.codecs.patch import encode_patch
+from mvc.errors import DamagedData
 from mvc.store.packs.records import MANIFEST
 from tests.counters import count
 from tests.hostile.bounded import Outcome, bounded
@@ -219,3 +220,86 @@ def manifest(root: str, id_: str) -> None:
 
     with Repository.open(root) as repo:
         repo.context.store.recovery.manifest(bytes.fromhex(id_))
+
+
+# -- predictions -----------------------------------------------------------------------
+
+GREATER = "optim:greater:float32"
+PUSHED = "optim:nadam.1:float32:1.0,0.1,0.001,0.001,0.5,1e-08"
+
+
+def foreseen(
+    id_: int, base: int, *inputs: int, text: str = GREATER, nbytes: int = 64, step: bytes = STEP
+) -> Piece:
+    """A piece with inputs by their numbers."""
+    coding = f"{text} | {DELTA}" if text else DELTA
+    return Piece(name(id_), nbytes, step, coding, name(base), inputs=[name(i) for i in inputs])
+
+
+@pytest.mark.parametrize(
+    ("piece", "why"),
+    [
+        (foreseen(1, 0, 1), "from itself"),
+        (foreseen(1, 0, 2), "not stored"),
+        (foreseen(1, 1, 0), "no full record"),
+        (foreseen(1, 0), "predicted in a way that does not exist"),
+        (foreseen(1, 0, 0, 0), "predicted in a way that does not exist"),
+        (foreseen(1, 0, 0, text=""), "has inputs, but nothing"),
+        (foreseen(1, 0, 0, text="resize"), "has inputs, but nothing"),
+        (foreseen(1, 0, 0, text="optim:greater:float16"), "does not exist"),
+        (foreseen(1, 0, 0, text="optim:greater:float32:"), "does not exist"),
+        (foreseen(1, 0, 0, text="optim:greatest:float32"), "does not exist"),
+        (foreseen(1, 0, 0, text="optim:momentum.1:float32:nan"), "does not exist"),
+        (foreseen(1, 0, 0, text="optim:momentum.1:float32:1"), "does not exist"),
+        (foreseen(1, 0, 0, text=f"optim:momentum.1:float32:{'9' * 300}"), "does not exist"),
+        (foreseen(1, 0, 3), "of several lengths"),
+        (foreseen(1, 3, 0), "of several lengths"),
+    ],
+)
+def test_predictions_of_what_is_not_there(forger: Forger, piece: Piece, why: str) -> None:
+    short = Piece(name(3), 32, full(bytes(32)))
+    forger.publish(forger.record([Piece(name(0), 64, full(ZERO)), short, piece]))
+    with pytest.raises(DamagedData, match=why):
+        recover(str(forger.write()), name(1).hex(), 64)
+
+
+def test_a_prediction_in_a_group(forger: Forger) -> None:
+    text = f"{GREATER} | sub | planes:all | zstd:1"
+    forger.publish(forger.record([Piece(name(0), 64, full(ZERO))]))
+    piece = Piece(name(1), 64, b"", text, name(0), inputs=[name(0)])
+    forger.publish(forger.record([piece], group=b"\x09\x00"))
+    with pytest.raises(DamagedData, match="predicted in a way that does not exist"):
+        recover(str(forger.write()), name(1).hex(), 64)
+
+
+@pytest.mark.parametrize("length", [2, 1000])
+def test_predictions_in_a_circle(forger: Forger, length: int) -> None:
+    pieces = [foreseen(i, 0, i % length + 1) for i in range(1, length + 1)]
+    forger.publish(forger.record([Piece(name(0), 64, full(ZERO)), *pieces]))
+    refused(forger, name(1))
+
+
+@pytest.mark.parametrize("depth", [3000])
+def test_predictions_of_which_each_needs_the_four_before(forger: Forger, depth: int) -> None:
+    """Each is made once, however many need it."""
+    pieces = [
+        foreseen(i, max(i - 4, 0), max(i - 1, 0), max(i - 2, 0), max(i - 3, 0), text=PUSHED)
+        for i in range(1, depth + 1)
+    ]
+    forger.publish(forger.record([Piece(name(0), 64, full(ZERO)), *pieces]))
+    refused(forger, name(depth), seconds=20)
+
+
+def test_more_pieces_at_once_than_fit_into_memory(forger: Forger) -> None:
+    """Each needs the next while its own base waits: 200 pieces of 32 MiB would lie in memory."""
+    large = 32 << 20
+    full_, step = full(bytes(1 << 20)), delta(bytes(1 << 20), bytes(1 << 20))
+    assert len(full_) == len(step) == 2
+    full_ = step = full_[:1] + b"\1" * 31 + full_[1:] * 32
+    pieces = [Piece(name(1000 + i), large, full_) for i in range(200)]
+    pieces += [foreseen(i, 1000 + i, i + 1, nbytes=large, step=step) for i in range(199)]
+    pieces.append(foreseen(199, 1199, 1198, nbytes=large, step=step))
+    forger.publish(forger.record(pieces))
+    root = forger.write()
+    outcome = bounded("tests.hostile.forged:recover", root, name(0).hex(), large)
+    assert outcome.within(512, 20).error == "DamagedData"

@@ -2,12 +2,20 @@ import random
 
 import pytest
 
-from mvc.maintenance.storage_graph import StorageGraph
+from mvc.maintenance.storage_graph import Reachability, StorageGraph
 from mvc.store.packs.records import Coding, Member
 
+PREDICTED = "optim:sgd.w.1:float32:0.1 | sub | zstd:1"
 
-def member(name: str, base: str = "", text: str = "sub | zstd:1", start: int = 0) -> Member:
-    return Member(1, oid(name), start, 10, Coding(text), oid(base)[:8] if base else b"", 0, 5, b"")
+
+def member(
+    name: str, base: str = "", text: str = "sub | zstd:1", start: int = 0, inputs: str = ""
+) -> Member:
+    """``inputs``: names of one letter or digit each, with the first letter of ``name`` before."""
+    needs = tuple(oid(name[0] + each)[:8] for each in inputs)
+    coding = Coding(PREDICTED if inputs else text)
+    named = oid(base)[:8] if base else b""
+    return Member(1, oid(name), start, 10, coding, named, 0, 5, b"", needs)
 
 
 def oid(name: str) -> bytes:
@@ -94,3 +102,54 @@ def test_costs_are_the_cheapest() -> None:
         for name, cost in costs.items():
             reached = found.reach(oid(name))
             assert (reached[0] if reached else float("inf")) == pytest.approx(cost)
+
+
+def test_a_prediction_needs_its_base_and_all_its_inputs() -> None:
+    rows = [member("n1"), member("n2"), member("n3", "n1", inputs="24"), member("n5", "n3")]
+    lacking = graph(*rows, member("n4", "n6"))
+    assert [lacking.reach(oid(f"n{i}")) for i in (3, 4, 5)] == [None, None, None]
+    lost = graph(*rows)
+    assert lost.reach(oid("n3")) is None
+    assert not lost.sound[2]
+    late = graph(*rows, member("n4", "n2"), member("n2", start=32))
+    assert [late.reach(oid(f"n{i}")) for i in (3, 4, 5)] == [(2, 1), (2, 1), (3, 2)]
+    assert late.last_steps[0][late.node[2]] == 2
+    other = graph(*rows, member("n4", start=32))  # the same piece is needed
+    assert other.reach(oid("n3")) is None
+
+
+def test_predictions_that_need_each_other_lead_nowhere() -> None:
+    found = graph(member("n1"), member("n2", "n1", inputs="3"), member("n3", "n1", inputs="2"))
+    assert [found.reach(oid(f"n{i}")) for i in (1, 2, 3)] == [(1, 0), None, None]
+
+
+def test_any_predictions_are_reached_when_they_can_be() -> None:
+    """Against rounds over all codings, until one finds nothing more."""
+    rng, names, predicted = random.Random(3), "0123456789ab", 0
+    for _ in range(200):
+        rows = [member("n0"), member("n1")]
+        for _ in range(24):
+            name, base = rng.sample(names, 2)
+            inputs = "".join(rng.choices(names, k=rng.choice([0, 0, 1, 2, 4])))
+            rows.append(member(f"n{name}", f"n{base}", inputs=inputs))
+        reached, before = set[bytes](), -1
+        while before < len(reached):
+            before = len(reached)
+            for row in rows:
+                if {row.base, *row.inputs} - {b""} <= reached:
+                    reached.add(row.id[:8])
+                    predicted += bool(row.inputs)
+                if row.id[:8] in reached and row.base and not row.inputs:
+                    reached.add(row.base)
+        found, grown = StorageGraph(), Reachability()
+        ids = {oid(f"n{name}")[:8]: oid(f"n{name}") for name in names}
+        for id_ in ids.values():
+            found.name(id_)
+        for row in rows:
+            found.add(row, 1.0)
+            base, inputs = ids.get(row.base), [ids[each] for each in row.inputs]
+            grown.add(row.id, 0, base, reversible=not inputs, inputs=inputs)
+        found.settle()
+        assert {prefix for prefix, id_ in ids.items() if (id_, 0) in grown} == reached
+        assert {prefix for prefix, id_ in ids.items() if found.reach(id_)} == reached
+    assert predicted > 1000

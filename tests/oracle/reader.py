@@ -177,7 +177,8 @@ class Cursor:
         for at, n in cuts:
             if inputs is not None:  # of a prediction, which takes the place of the base
                 text = coding.split(" | ")[0]
-                marks = optim.signed(text) and self.stream(-(-(n // optim.width(text)) // 8))
+                k = n // optim.width(text) if optim.signed(text) else 0
+                marks = grid.bits(self.stream(-(-k // 8)))[:k].astype(bool)
                 told = [data[at : at + n] for data in inputs]
                 base[at : at + n] = optim.predict(text, bytes(base[at : at + n]), told, marks)
             chunks.append(self.chunk(n, width, coding, base and base[at : at + n], reverse))

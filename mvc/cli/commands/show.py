@@ -1,9 +1,9 @@
 """``mvc show``.
 
 REV is HEAD by default. The files and tensors listed are those that differ from the first
-parent; -v lists all. With a TENSOR its values are printed, with -v all of them; bfloat16
-and float8, which numpy lacks, as float32, which holds them exactly. 'mvc help revisions'
-says how a REV is named.
+parent; -v lists all. Predicted is what is stored as an optimizer's step; -v marks it. With a
+TENSOR its values are printed, with -v all of them; bfloat16 and float8, which numpy lacks, as
+float32, which holds them exactly. 'mvc help revisions' says how a REV is named.
 """
 
 from __future__ import annotations
@@ -109,11 +109,16 @@ def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
     manifest = repository.manifest(entry.id) if entry.forgotten_ns is None else _EMPTY
     parent = _parent(session, entry, incomplete)
     files, removed = _compared(parent, manifest)
+    predicted = repository.storage.predicted(rev) if entry.forgotten_ns is None else {}
     if session.as_json:
         payload = commit_json(entry) | {"reset_point": entry.reset_point}
         payload["files"] = [
             entry_json(file.entry)
-            | {"renamed_from": file.renamed_from, "changed": None if parent is None else file.marks}
+            | {
+                "renamed_from": file.renamed_from,
+                "changed": None if parent is None else file.marks,
+                "predicted": predicted.get(file.entry.path, ()),
+            }
             for file in files
         ]
         payload["removed"] = removed
@@ -135,12 +140,17 @@ def _print_commit(session: Session, rev: CommitId, *, unfold: bool) -> None:
         if parent is None:
             out.note(f"what it changed is not known: {_why_unknown(session, entry, incomplete)}")
         folding = Folding.of(manifest.by_path, unfold=unfold or session.verbose)
-        _print_changes(session, files, removed or (), folding)
+        _print_changes(session, files, removed or (), folding=folding, predicted=predicted)
     session.tell_incomplete(incomplete)
 
 
 def _print_changes(
-    session: Session, files: Sequence[_Shown], removed: Sequence[str], folding: Folding
+    session: Session,
+    files: Sequence[_Shown],
+    removed: Sequence[str],
+    *,
+    folding: Folding,
+    predicted: Mapping[str, Sequence[str]],
 ) -> None:
     out, same = session.out, 0
     for file in files:
@@ -148,7 +158,7 @@ def _print_changes(
             same += 1
             continue
         out.line()
-        _print_file(session, file, folding)
+        _print_file(session, file, folding, predicted.get(file.entry.path, ()))
     for path in removed:
         out.line()
         out.line(f"{out.paint(printable(path), 'removed')}  removed")
@@ -228,14 +238,18 @@ def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData
     return f"the state of its parent {what}" + ("" if way is None else f"; {way}")
 
 
-def _print_file(session: Session, file: _Shown, folding: Folding) -> None:
+def _print_file(session: Session, file: _Shown, folding: Folding, predicted: Sequence[str]) -> None:
+    """``predicted``: the tensors that are stored as an optimizer's step."""
     out, verbose, marks = session.out, session.verbose, file.marks
-    out.line(file_line(out, file.entry) + (f", {file.what}" if file.what else ""))
+    stored = f"{count(len(predicted), 'tensor')} predicted" if predicted else ""
+    out.line(", ".join(filter(None, (file_line(out, file.entry), file.what, stored))))
     changed = [t for t in file.entry.tensors if verbose or t.key in marks]
     tensors = [t for t in changed if folding.keeps(file.entry.path, t.key)]
     if not verbose:  # all of them changed: only what is new needs a word
         new = file.what != "new"
         marks = {key: word for key, word in marks.items() if word == "added" and new}
+    words = ((key, filter(None, (marks.get(key), "predicted"))) for key in predicted)
+    marks = {**marks, **({key: ", ".join(each) for key, each in words} if verbose else {})}
     most = None if verbose else _FIRST
     tensor_table(out, tensors, marks, full=session.verbosity > 1, most=most)
     folding.tell(out, len(changed) - len(tensors))

@@ -60,6 +60,10 @@ def _print(session: Session, found: Stats) -> None:
         ]
         kinds = [f"{number:,} {kind}" for kind, number in found.kinds.items() if number]
         held.append(("Stored as", ", ".join(kinds)))
+    if (steps := found.predicted) is not None:
+        less = f", about {size(steps.saved)} less than as deltas" if steps.saved > 0 else ""
+        value = f"{steps.contents:,} by an optimizer's step, {size(steps.bytes)}{less}"
+        held.append(("Predicted", value))
     if found.price is not None:
         weight = session.repository.config.get("store.storage_weight")
         held.append(("Price", f"{seconds(found.price)} (a gigabyte is worth {seconds(weight)})"))

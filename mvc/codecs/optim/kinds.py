@@ -228,7 +228,7 @@ class _Optimizer(Struct, frozen=True):
     may: str = ""
 
 
-_KINDS = {
+KINDS = {
     "adam": _Optimizer(f"{_M} {_V}", "betas eps amsgrad", _adam, may=_X),
     "radam": _Optimizer(f"{_M} {_V}", "betas eps", _radam),
     "nadam": _Optimizer(f"{_M} {_V}", "betas eps momentum_decay", _nadam),
@@ -246,7 +246,7 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
     """
     names = frozenset(state_names) - _SCALARS
     found = []
-    for name, kind in _KINDS.items():
+    for name, kind in KINDS.items():
         has, keys = frozenset(kind.states.split()), frozenset(kind.values.split())
         if has <= names <= has | set(kind.may.split()) and keys <= group.keys():
             found.append((len(keys), name))
@@ -259,7 +259,7 @@ def candidates(
     """Those of all kinds, with the values of each group; step and its like are the first one's."""
     first = groups[0] if groups else {}
     moved = {name: first[name] for name in _SCHEDULED if name in first}
-    for kind in (_KINDS[name] for name in kinds if name in _KINDS):
+    for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
             for tensor, capturable in ((False, False), (True, False), (True, True)):
                 values = _Values({**group, **moved}, tensor=tensor, capturable=capturable)

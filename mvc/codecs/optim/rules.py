@@ -94,8 +94,9 @@ def _magnitude(v: Numbers, old: Numbers, b: Any, c: Any) -> Numbers:
 
 
 def _root(square: Numbers) -> Numbers:
-    root: Numbers = np.sqrt(greater(np.zeros_like(square), square))
-    return root
+    """The square root of an array of its own, of 0 where it is not positive."""
+    np.copyto(square, 0, where=~(square > 0))
+    return np.sqrt(square, out=square)
 
 
 def _centred(v: Numbers, a: Numbers, e: Any) -> Numbers:

@@ -27,6 +27,7 @@ class Candidate(Struct, frozen=True):
     recovered from it. ``forward_only``: a coding whose stages drop bytes of the base, so that
     it cannot be reversed whichever of the two is published first. ``span``: generations between
     the blob and ``base``, as far as a delta that is not stored was asked for between two versions.
+    ``predicted``: by an optimizer's step, which needs the same piece of ``inputs`` as well.
     """
 
     id: bytes
@@ -41,10 +42,17 @@ class Candidate(Struct, frozen=True):
     sure: bool = True
     forward_only: bool = False
     span: int = 1
+    predicted: bool = False
+    inputs: tuple[bytes, ...] = ()
 
     @property
     def node(self) -> Node:
         return self.id, self.start
+
+    @property
+    def needs(self) -> list[Node]:
+        """The pieces that it is decoded from."""
+        return [(id_, self.start) for id_ in (self.base, *self.inputs) if id_ is not None]
 
     @property
     def is_one_way(self) -> bool:
@@ -81,6 +89,8 @@ class Candidates:
                 place=coding.place,
                 grouped=coding.record.header.group,
                 forward_only=member.coding.forward_only,
+                predicted=member.coding.predicted,
+                inputs=coding.inputs,
             )
             self._by_node[candidate.node].append(candidate)
             if candidate.grouped:
@@ -95,9 +105,12 @@ class Candidates:
         return self._by_node.get(node, [])
 
     def added(self, id_: bytes, nbytes: int) -> list[Candidate]:
-        """All codings of an object that approximate steps lead to; nothing of others."""
+        """All codings of an object that approximate steps or an optimizer's lead to; nothing of
+        others.
+        """
         found = [o for start in starts_of(nbytes) for o in self.of((id_, start))]
-        return found if any(o.forward_only and o.grouped for o in found) else []
+        steps = any(o.predicted or (o.forward_only and o.grouped) for o in found)
+        return found if steps else []
 
     def full(self, id_: bytes, nbytes: int) -> list[Candidate] | None:
         """The smallest full record of each piece; None if a piece has none."""

@@ -112,7 +112,7 @@ class _Completion:
         self, node: Node, reached: Reachability, one_way: Mapping[Node, list[Candidate]]
     ) -> list[Candidate]:
         """The smallest delta that makes a piece: a stored one, or a chosen one turned round."""
-        found = [o for o in self._stored.of(node) if o.base and (o.base, o.start) in reached]
+        found = [o for o in self._stored.of(node) if o.base and reached.has_all(o.needs)]
         if node[0] in self._specs:
             ways = [o for o in one_way.get(node, ()) if o.node in reached and o in self.chosen]
             found += map(self._costs.turned, ways)
@@ -172,4 +172,10 @@ class _Completion:
 
 def _add(reached: Reachability, candidate: Candidate) -> None:
     reversible = candidate.reversible and candidate.sure
-    reached.add(candidate.id, candidate.start, candidate.base, reversible=reversible)
+    reached.add(
+        candidate.id,
+        candidate.start,
+        candidate.base,
+        reversible=reversible,
+        inputs=candidate.inputs,
+    )

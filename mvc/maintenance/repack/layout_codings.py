@@ -10,7 +10,6 @@ from mvc.maintenance.repack.completion import completed
 from mvc.maintenance.repack.costs import Costs
 from mvc.maintenance.repack.selection import Selection
 from mvc.maintenance.repack.solve.model import Edge, Selected, Versions
-from mvc.maintenance.repack.survey import Survey
 from mvc.store.graph.search import Link
 from mvc.store.writing.layout import Layout as SkipLayout
 
@@ -41,12 +40,13 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
 
     Each blob is coded once, against the blob in its place in the version that the layout names;
     those of a reset point also in full. A delta that is stored already does where that one is not
-    worth it, unless it makes a long chain. Approximate steps stay: another delta would be larger.
+    worth it, unless it makes a long chain. Approximate steps and those of an optimizer stay:
+    another delta would be larger.
     """
     made, survey = of_others(costs), costs.survey
     depths: dict[bytes, int] = {}
     most = layout.deepest // 2
-    for i, (version, way) in enumerate(zip(survey.versions, _skips(survey, layout), strict=True)):
+    for i, (version, way) in enumerate(zip(survey.versions, _skips(costs, layout), strict=True)):
         base = version.parent if len(way) == 1 else survey.numbers[CommitId(way[-2].id)]
         if base is not None:
             span = survey.generation(i) - survey.generation(base)
@@ -69,19 +69,35 @@ def of_skips(costs: Costs, layout: SkipLayout) -> Selection:
     return completed(made, costs)
 
 
-def _skips(survey: Survey, layout: SkipLayout) -> list[tuple[Link, ...]]:
+def _skips(costs: Costs, layout: SkipLayout) -> list[tuple[Link, ...]]:
     """For each version what leads to it, from a version in full on; it comes last itself."""
     made: list[tuple[Link, ...]] = []
-    for version in survey.versions:
+    for i, version in enumerate(costs.survey.versions):
         under = () if version.parent is None else made[version.parent]
-        if under and not layout.ends(under, version.sequence):
+        predicted = bool(under) and _is_predicted(costs, i)
+        if predicted:
+            pass  # against the version before it
+        elif under and not layout.ends(under, version.sequence):
             under = under[: under.index(layout.base(under, version.sequence)) + 1]
         else:
             under = ()
-        made.append(
-            (*under, Link(version.commit, version.sequence, depth=len(under), stored=0, nbytes=0))
+        link = Link(
+            version.commit,
+            version.sequence,
+            depth=len(under),
+            stored=0,
+            nbytes=0,
+            predicted=predicted,
         )
+        made.append((*under, link))
     return made
+
+
+def _is_predicted(costs: Costs, i: int) -> bool:
+    """Whether an optimizer's step leads to some of a version."""
+    survey = costs.survey
+    fresh = (id_ for id_ in survey.versions[i].blobs if survey.first[id_] == i)
+    return any(o.predicted for id_ in fresh for o in costs.candidates.of((id_, 0)))
 
 
 def add_edges(chosen: Selection, costs: Costs, versions: Versions, layout: Selected) -> None:

@@ -45,16 +45,20 @@ class Selection:
         """The cheapest path to each piece, in nanoseconds."""
         sources: list[tuple[float, Node, Candidate]] = []
         edges: dict[Node, list[tuple[float, Node, Candidate]]] = defaultdict(list)
+        joint: list[tuple[float, list[Node], Node, Candidate]] = []
         for candidate in self:
             ns = candidate.seconds * 1e9
             if candidate.base is None:
                 sources.append((ns, candidate.node, candidate))
                 continue
+            if candidate.inputs:
+                joint.append((ns, candidate.needs, candidate.node, candidate))
+                continue
             base = (candidate.base, candidate.start)
             edges[base].append((ns, candidate.node, candidate))
             if candidate.reversible:
                 edges[candidate.node].append((ns, base, candidate))
-        return cheapest_paths(sources, edges)
+        return cheapest_paths(sources, edges, joint)
 
 
 def _key(candidate: Candidate) -> _Key:

@@ -25,7 +25,8 @@ def learn_stored(costs: Costs) -> None:
         for id_ in _new_at(costs, i):
             if full := stored.full(id_, survey.size(id_)):
                 costs.sizes.learn(id_, 0, _stored(full) / survey.size(id_))
-            if parent and (delta := stored.delta(id_, survey.size(id_), parent.keys())):
+            delta = stored.delta(id_, survey.size(id_), parent.keys()) if parent else None
+            if delta and not any(candidate.predicted for candidate in delta):
                 costs.sizes.learn(id_, 1, _stored(delta) / survey.size(id_))
     for each in stored_strides(costs):
         there = survey.versions[each.start].blobs.keys()

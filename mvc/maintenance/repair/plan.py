@@ -20,7 +20,7 @@ from mvc.maintenance.storage_graph import Piece, Reachability
 from mvc.model.hashing import pieces
 from mvc.model.tensor import TensorSpec
 from mvc.repo.lookup.manifests import objects
-from mvc.store.packs.records import BASE_BYTES, MANIFEST
+from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 
 
 class Need(Struct, frozen=True):
@@ -79,7 +79,7 @@ def plan_repair(
     for record, place, member in survey.found.all_members():
         if place in survey.damaged:
             again.add(member.id)
-        elif member.id in lost or (member.base and stored.base_of(member.base, lost) is None):
+        elif member.id in lost or not stored.has_needs(member, lost):
             leave.add(place)
             why = f"object {member.id.hex()[:10]} cannot be recovered"
             ranges.append(quarantined(record, why))
@@ -174,7 +174,7 @@ class _SoundRecords:
             header = record.header
             if header.group or (member.kind == MANIFEST and len(header.members) > 1):
                 self.encoded_again.add(member.id)
-            for prefix in filter(None, (member.id[:BASE_BYTES], member.base)):
+            for prefix in (member.id[:BASE_BYTES], *member.needs):
                 self._first_entry.setdefault(prefix, record.entry_index)
             if place not in survey.damaged:
                 self._sound.append(member)
@@ -199,6 +199,10 @@ class _SoundRecords:
         base = self._graph.resolve_prefix(prefix) if prefix else None
         return None if base in lost else base
 
+    def has_needs(self, member: Member, lost: set[bytes]) -> bool:
+        """Whether base and inputs of a coding, if it has any, are neither lost nor unknown."""
+        return all(self.base_of(prefix, lost) is not None for prefix in member.needs)
+
     def earlier_base(self, id_: bytes, lost: set[bytes]) -> bytes | None:
         """The base of a known delta of the object, if the base is not lost and earlier."""
         for step in self._graph.steps(id_):
@@ -216,10 +220,12 @@ class _SoundRecords:
         named = {member.id for member in kept}
         reached = Reachability()
         for member in kept:
+            if not self.has_needs(member, lost):
+                continue
             base = self.base_of(member.base, lost)
-            if base is not None or not member.base:
-                reversible = base in named and not member.coding.forward_only
-                reached.add(member.id, member.start, base, reversible=reversible)
+            inputs = [self._graph.resolve_prefix(prefix) or b"" for prefix in member.inputs]
+            reversible = base in named and not member.coding.forward_only
+            reached.add(member.id, member.start, base, reversible=reversible, inputs=inputs)
         return reached
 
     def stranded(self, lost: set[bytes]) -> set[bytes]:
@@ -236,7 +242,7 @@ class _SoundRecords:
                 for place, member in record.members()
                 if place not in self._survey.damaged
                 and member.id not in lost
-                and (not member.base or self.base_of(member.base, lost) is not None)
+                and self.has_needs(member, lost)
             }
             if len(stay) < len(record.header.members):
                 found |= stay - self.needs.keys()

@@ -96,13 +96,9 @@ class BucketDoor:
         It may run several times: after a lost race it begins again on what is there. Objects that
         nothing has named for long enough are deleted first.
         """
-        lingering = self._on_mirror(lambda _: sweep(self._mirror, self._publisher))
-
-        def run(door: FolderDoor) -> T:
-            self._mirror.linger(lingering)
-            return act(door.context)
-
-        return self._until_published(run, every_pack=True)
+        fs, publisher = self._mirror.fs, self._publisher
+        fs.lingering = self._on_mirror(lambda _: sweep(self._mirror, publisher))
+        return self._until_published(lambda door: act(door.context), every_pack=True)
 
     def inspect(self, act: Callable[[Context], T]) -> T:
         """Runs a verb that only reads, such as fsck, on what the bucket itself holds."""

@@ -71,9 +71,7 @@ class PackChange(Struct, frozen=True):
 
 
 class MirrorStore(Store):
-    """The store of a mirror. ``lingering``: the bucket holds packs that nothing names any more."""
-
-    lingering = False
+    """The store of a mirror."""
 
     def pack_writer(self, *, fresh: bool = True) -> PackWriter:  # noqa: ARG002
         """Always to new packs: an object of a bucket never changes."""
@@ -81,11 +79,11 @@ class MirrorStore(Store):
 
     def unnamed_packs(self) -> set[int]:
         """Also packs that were dropped: their objects stay in the bucket for a while."""
-        fs = self.fs
-        known = set(fs.known) if isinstance(fs, MirrorPacks) else set()
+        assert isinstance(self.fs, MirrorPacks)
+        known = set(self.fs.known)
         for recorded in self.snapshot.entries():
             known -= {region.pack for region in recorded.entry.regions if region.length}
-        return super().unnamed_packs() | known | ({0} if self.lingering else set())
+        return super().unnamed_packs() | known | ({0} if self.fs.lingering else set())
 
 
 class Mirror:
@@ -140,12 +138,6 @@ class Mirror:
             store = MirrorStore(self.fs, self.clock, self._folder)
             self._context = Context(store, self.place, self._config)
         return self._context
-
-    def linger(self, lingering: bool) -> None:
-        """Notes whether the bucket has packs that nothing names: then no state is gone."""
-        store = self.context.store
-        if isinstance(store, MirrorStore):
-            store.lingering = lingering
 
     def _close_context(self) -> None:
         context, self._context = self._context, None

@@ -194,6 +194,8 @@ class MirrorPacks(FileSystem):
         self._lock = threading.Lock()
         self.own = own
         self.known: dict[int, PackObject] = {}
+        self.lingering = False
+        """Whether the bucket has packs that nothing names any more: then no state is gone."""
 
     def open_read(self, path: Path, *, follow: bool = True) -> ReadFile:
         pack = self._pack_at(path)

@@ -16,16 +16,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.adapters.hashing import entry_from
+from mvc.adapters.optimizers.states import FileState
 from mvc.adapters.parsed import ParsedFile
+from mvc.codecs.optim.prediction import PREFIX
 from mvc.errors import Busy, DamagedData, MvcWarning, NothingToCommit, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.pipelines.pipeline import Pipeline
 from mvc.pipelines.table import PRESETS
-from mvc.repo.commit.request import CommitRequest, check_request
+from mvc.repo.commit.request import Change, CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.storage_policy import storage_policy
+from mvc.repo.commit.units import units_of
 from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
@@ -45,6 +48,7 @@ from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import exactly
 from mvc.store.writing.object_writer import ObjectWriter
+from mvc.store.writing.storing import Storing
 from mvc.types import Progress
 
 _HELD_OPEN = 16  # files
@@ -95,7 +99,8 @@ def _attempt(
     store.require(lossy | policy.pipeline.features)
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
         try:
-            files = _store_files(request, parent, ContentWriter(objects, progress))
+            writer = ContentWriter(objects, progress, known=context.rules)
+            files = _store_files(context, request, parent, writer)
             draft = _draft(context, request, files, at, objects=objects)
             if not request.options.allow_empty and draft.manifest.id == parent.id:
                 raise NothingToCommit(
@@ -202,26 +207,29 @@ class _Files(Struct, frozen=True):
     raw_bytes: int
 
 
-def _store_files(request: CommitRequest, parent: Manifest, writer: ContentWriter) -> _Files:
+def _store_files(
+    context: Context, request: CommitRequest, parent: Manifest, writer: ContentWriter
+) -> _Files:
     """Stores the changed files, and what the version carries beside them.
 
-    Up to 16 files stay open, so that a tensor in one file serves as the base of its copy in
-    lower precision in another.
+    Up to 16 files are open together, so that a tensor in one file serves as the base of its copy
+    in lower precision in another, and weights are stored with their optimizer's states.
     """
-    kept, attached, finder = {}, {}, BaseFinder(parent)
-    many = len(request.changes) > _HELD_OPEN
+    kept, attached, finder = dict[str, FileEntry](), {}, BaseFinder(parent)
+    changes = [change for change in request.changes if change.open is not None]
     with ExitStack() as held:
-        for change in request.changes:
-            if change.open is None:
-                continue
+        files: Mapping[str, Storing] = {}
+        states: Mapping[str, FileState] = {}
+        if len(request.changes) <= _HELD_OPEN:
+            files = {c.path: _opened(c, writer, finder, until=held) for c in changes}
+            states = _store_units(context, parent, writer, files)
+        for change in changes:
             with ExitStack() as one:
-                until = one if many else held
-                parsed = until.enter_context(change.open())
-                until.callback(writer.forget, parsed)
-                kept[change.path] = store_file(
-                    writer, finder, parsed, change.path, last=change.last
-                )
-                del parsed
+                file = files.get(change.path) or _opened(change, writer, finder, until=one)
+                kept[change.path] = _store(writer, finder, file)
+                del file
+    for path, state in states.items():
+        context.trainings.remember(kept[path].content_id, state)
     raw_bytes = writer.raw_bytes
     if given := _attachments(request):
         from mvc.repo.commit.inputs import attachments  # which loads what reads files
@@ -232,6 +240,28 @@ def _store_files(request: CommitRequest, parent: Manifest, writer: ContentWriter
     return _Files(kept, attached, raw_bytes)
 
 
+def _opened(
+    change: Change, writer: ContentWriter, finder: BaseFinder, *, until: ExitStack
+) -> Storing:
+    """A file that is to be stored, open until ``until`` ends."""
+    assert change.open is not None
+    parsed = until.enter_context(change.open())
+    until.callback(writer.forget, parsed)
+    return _storing(writer, finder, parsed, change.path, last=change.last)
+
+
+def _store_units(
+    context: Context, parent: Manifest, writer: ContentWriter, files: Mapping[str, Storing]
+) -> Mapping[str, FileState]:
+    """Stores what an optimizer's step made of ``parent``; returns what ``files`` hold of one."""
+    found = units_of(context, {path: file.file for path, file in files.items()}, parent)
+    if found.units and writer.objects.policy.predicts:
+        context.store.require(frozenset({PREFIX}))
+    if found.units:
+        writer.put_units(found.units, files, parent)
+    return found.states
+
+
 def _attachments(request: CommitRequest) -> dict[str, bytes | Mapping[str, Any]]:
     """What the version carries beside its files, the patch of the code with it."""
     patch = b"" if request.code is None else request.code.patch
@@ -239,20 +269,31 @@ def _attachments(request: CommitRequest) -> dict[str, bytes | Mapping[str, Any]]
 
 
 def store_file(
+    writer: ContentWriter, finder: BaseFinder, parsed: ParsedFile, path: str
+) -> FileEntry:
+    """Chooses a base for each content of a file, and stores it."""
+    return _store(writer, finder, _storing(writer, finder, parsed, path))
+
+
+def _storing(
     writer: ContentWriter,
     finder: BaseFinder,
     parsed: ParsedFile,
     path: str,
+    *,
     last: BaseCache | None = None,
-) -> FileEntry:
-    """Chooses a base for each content of a file, and stores it; ``last`` has its last version."""
+) -> Storing:
+    """A file with the bases of its contents; ``last`` has its last version."""
     if last is not None:
-        last.layout = writer.objects.layout
-    ids = writer.put(parsed, path, finder.origins(path, parsed, last), last)
-    skeleton = parsed.skeleton()
-    entry = entry_from(parsed, path, ids, skeleton)
+        last.layout = writer.objects.policy.layout
+    return Storing(parsed, path, finder.origins(path, parsed, last), last)
+
+
+def _store(writer: ContentWriter, finder: BaseFinder, file: Storing) -> FileEntry:
+    ids, skeleton = writer.put(file), file.file.skeleton()
+    entry = entry_from(file.file, file.path, ids, skeleton)
     if entry.skeleton is not None:
-        writer.put_skeleton(entry.skeleton, skeleton, finder.parent.by_path.get(path))
+        writer.put_skeleton(entry.skeleton, skeleton, finder.parent.by_path.get(file.path))
     return entry
 
 

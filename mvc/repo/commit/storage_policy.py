@@ -27,7 +27,7 @@ from mvc.repo.config import Config
 from mvc.repo.context import Context
 from mvc.store.graph.search import Link
 from mvc.store.writing.full_or_delta import Policy, exactly
-from mvc.store.writing.layout import Layout
+from mvc.store.writing.layout import RUN, Layout
 
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # blobs, the largest of a version
@@ -66,8 +66,9 @@ def storage_policy(
         saving = _seconds(context, pipeline, PIECE) * 1e9 / (PIECE * weight)
         reset = reset or _is_paid(context, chains, pipeline, layout, weight=float(weight))
     return Policy(
-        exactly(pipeline), layout, float(get("store.max_chain")), reset=reset, saving=saving
-    )
+        exactly(pipeline), layout, float(get("store.max_chain")), reset=reset, saving=saving,
+        run=RUN,
+    )  # fmt: skip
 
 
 def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:

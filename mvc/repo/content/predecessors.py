@@ -21,7 +21,7 @@ from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.repo.content.compare import bare_name
 from mvc.store.writing.base_cache import BaseCache
-from mvc.store.writing.content_writer import Origin
+from mvc.store.writing.storing import Origin
 
 
 class _Placed(Protocol):

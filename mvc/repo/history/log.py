@@ -272,6 +272,24 @@ def is_reset_point(context: Context, commit: CommitId) -> bool:
     )
 
 
+def predicted_tensors(context: Context, commit: CommitId) -> dict[str, tuple[str, ...]]:
+    """By path the keys of the tensors that are stored as an optimizer's step from another version.
+
+    Raises UnknownRevision, StateForgotten, DamagedData.
+    """
+    graph = context.store.graph
+    found = {}
+    for entry in manifests.of_commit(context, commit).entries:
+        predicted = {
+            i
+            for i, content in enumerate(entry.contents)
+            if any(step.member.coding.predicted for step in graph.codings(content.id))
+        }
+        if predicted:
+            found[entry.path] = tuple(t.key for t in entry.tensors if t.content in predicted)
+    return found
+
+
 def _by_deployment(
     snapshot: Snapshot,
     starts: Sequence[CommitId],

@@ -19,7 +19,6 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
-from mvc.store.graph.plan import plan
 from mvc.store.journal.entries import Forgotten, Weights
 from mvc.store.journal.frames import Recorded
 
@@ -151,6 +150,8 @@ def _proof(marks: Iterable[tuple[Recorded, Weights]]) -> tuple[int, Weights] | N
 
 def is_stored(context: Context, entry: FileEntry) -> bool:
     """Whether deltas and full records lead to every content of a file."""
+    from mvc.store.graph.plan import plan  # light commands need none
+
     graph = context.store.graph
     try:
         for content in entry.contents:

@@ -26,7 +26,8 @@ LOADED = 32 << 20
 Each: TypeAlias = Callable[[Callable[[int], None], range], None]
 _Work: TypeAlias = Callable[[int, memoryview], None]
 _Step: TypeAlias = Callable[[int, memoryview, Sequence[memoryview], memoryview], None]
-_SIGNS = "1"  # how a bitmap of signs is compressed
+SIGNS_METHOD = "1"
+"""How a bitmap of signs is compressed."""
 
 
 class _Scratch(threading.local):
@@ -135,17 +136,19 @@ def apply_actions(
     pieces: Mapping[bytes, memoryview],
     each: Each,
     *,
+    begin: int = 0,
     read: Each | None = None,
     check: bool = True,
 ) -> None:
     """As ``apply_steps``, for actions that lead from some of ``pieces`` to others of them.
 
-    All pieces have one length. A base may lie where the piece will that is made of it.
+    All pieces have one length; ``pieces`` are their bytes from ``begin`` on, some chunks or all. A
+    base may lie where the piece will that is made of it.
     """
     _scratch.arena.reset()
     steps = [step for action in actions for step in action.steps]
     rooms = [_scratch.arena.take(step.member.stored) for step in steps]
-    size = len(pieces[actions[0].id])
+    size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])
     works: dict[int, _Step] = {}
 
     def prepare(at: int) -> None:
@@ -155,18 +158,17 @@ def apply_actions(
     (read or in_order)(prepare, range(len(steps)))
 
     def chunk(start: int) -> None:
-        at = 0
+        at, here = 0, slice(start - begin, start - begin + CHUNK)
         for action in actions:
-            parts = [pieces[id_][start : start + CHUNK] for id_ in (action.id, *action.inputs)]
-            out, *inputs = parts
+            out, *inputs = (pieces[id_][here] for id_ in (action.id, *action.inputs))
             base = out
             if action.base is not None and pieces[action.base] is not pieces[action.id]:
-                base = pieces[action.base][start : start + CHUNK]
+                base = pieces[action.base][here]
             for _ in action.steps:
                 works[at](start, base, inputs, out)
                 base, at = out, at + 1
 
-    each(chunk, range(0, size, CHUNK))
+    each(chunk, range(begin, end, CHUNK))
 
 
 def _prepare_delta(
@@ -189,15 +191,32 @@ def _prepare_predicted(
     payload = _read(packs, step, room, size, check)
 
     def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:
-        cursor, signs = Cursor(payload.chunk(start // CHUNK)), None
-        if prediction.signed:
-            marks, _ = decode_bitmap(cursor, len(out) // prediction.width, _SIGNS, "signs")
-            signs = marks.data
-        prediction.fill(base, inputs, out, signs)
-        encoded = cursor.data[cursor.position :]
-        pipeline.apply_chunk(encoded, out, payload.width, reverse=False)
+        encoded = payload.chunk(start // CHUNK)
+        sources, width = (base, *inputs), payload.width
+        apply_predicted(pipeline, prediction, encoded, sources, out=out, width=width)
 
     return work
+
+
+def apply_predicted(
+    pipeline: Pipeline,
+    prediction: Prediction,
+    encoded: memoryview,
+    sources: Sequence[memoryview],
+    *,
+    out: memoryview,
+    width: int,
+) -> None:
+    """Fills ``out`` by a chunk of an optimizer's step; ``sources``: of the base, then of inputs.
+
+    ``out`` may be the base's.
+    """
+    (base, *inputs), cursor, signs = sources, Cursor(encoded), None
+    if prediction.signed:
+        marks, _ = decode_bitmap(cursor, len(out) // prediction.width, SIGNS_METHOD, "signs")
+        signs = marks.data
+    prediction.fill(base, inputs, out, signs)
+    pipeline.apply_chunk(cursor.data[cursor.position :], out, width, reverse=False)
 
 
 def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:

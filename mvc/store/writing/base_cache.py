@@ -174,15 +174,22 @@ class BaseCache:
             new.buffer[:] = data
 
     def replace(
-        self, name: str, id_: BlobId, spec: TensorSpec, copied: bytearray | None = None
+        self,
+        name: str,
+        id_: BlobId,
+        spec: TensorSpec,
+        copied: bytearray | None = None,
+        *,
+        aside: bool | None = None,
     ) -> _Kept | None:
         """A buffer for a new content, which the encoder fills; ``settle`` verifies it.
 
         None if there is no room. ``copied``: the content, if the id was computed from this very
-        memory.
+        memory. ``aside``: whether a later version than this one is coded against the old content;
+        by default as the layout says.
         """
         old = self.base(name, spec)
-        if old is not None and self._returns_to(old):
+        if old is not None and (self._returns_to(old) if aside is None else aside):
             old = self._set_aside(name, old)
         if old is None:
             if not self._budget.make_room(spec.nbytes):
@@ -218,7 +225,9 @@ class BaseCache:
     def _returns_to(self, kept: _Kept) -> bool:
         """Whether a later version than the next one is coded against this tensor."""
         chain = kept.chains[0] if kept.chains else ()
-        return bool(chain) and self.layout.returns_to(chain, self.graph.next_sequence)
+        in_run = bool(chain) and chain[-1].predicted
+        known = bool(chain) and not in_run
+        return known and self.layout.returns_to(chain, self.graph.next_sequence)
 
     def _set_aside(self, name: str, kept: _Kept) -> _Kept | None:
         """Keeps a tensor for a later version; returns one whose memory the new one takes over.

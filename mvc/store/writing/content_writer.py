@@ -5,34 +5,47 @@ piece is read twice; if the two readings differ, SourceChanged is raised.
 
 A new content is encoded against, in this order: the master in the same commit of which it is a
 rounded copy (``PrecisionCopies``), the last version in memory (``BaseCache``), the stored content
-that the caller has chosen (``Origin``).
+that the caller has chosen (``Origin``). The tensors of an optimizer's unit are stored together,
+before the other contents of their files (``put_units``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
-
-from mvc.errors import EncodingFailed, SourceChanged
+from mvc.errors import DamagedData, EncodingFailed, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
 from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, pieces, zero_blob_id, zeros
-from mvc.model.manifest import Content, FileEntry
+from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
-from mvc.store.writing.base_cache import BaseCache, tensor_changed
-from mvc.store.writing.bases import Base
+from mvc.store.writing.bases import Base, StoredBase
+from mvc.store.writing.full_or_delta import BasePiece
+from mvc.store.writing.known_rules import KnownRules
 from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pieces import Piece
 from mvc.store.writing.precision_copies import Master, PrecisionCopies
+from mvc.store.writing.storing import Origin, Storing
+from mvc.store.writing.units import (
+    PREDICTED,
+    RuleChooser,
+    Rules,
+    Steps,
+    UnitMember,
+    bytes_of,
+    goes_on,
+    put_order,
+    run_of,
+)
 from mvc.types import Progress
 
 if TYPE_CHECKING:
+    from mvc.adapters.optimizers.units import Unit
     from mvc.adapters.parsed import ParsedFile
 
 
@@ -40,49 +53,42 @@ _MANY = 10_000  # contents of a file
 _SMALL = 512  # bytes of a tensor: copied before it is hashed, which is quicker than hashing twice
 
 
-class Origin(NamedTuple):
-    """A content's name, and the stored content that it is probably a later state of."""
-
-    name: str
-    base: Content | None
-
-
 class ContentWriter:
     """Stores files through ``objects``, whose ``flush`` ends it. Not thread-safe."""
 
-    def __init__(self, objects: ObjectWriter, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        objects: ObjectWriter,
+        progress: Progress | None = None,
+        *,
+        known: KnownRules | None = None,
+    ) -> None:
+        """``known``: the rules of optimizers' steps that earlier versions followed."""
         self.objects = objects
+        self._rules = RuleChooser(objects.policy, known or KnownRules())
         self.raw_bytes = 0
         self._progress = progress
         self._copies = PrecisionCopies()
+        self._joined: tuple[Storing, ...] = ()  # files whose contents were stored together
         self._new = Arena(2 * PIECE)  # what is read, until it is encoded
 
-    def put(
-        self,
-        file: ParsedFile,
-        path: str,
-        origins: Sequence[Origin],
-        last: BaseCache | None = None,
-    ) -> list[BlobId]:
+    def put(self, storing: Storing) -> list[BlobId]:
         """Stores every content of a file; returns their ids.
 
-        ``last`` has the file's previous version in memory, and then this one. Raises
-        SourceChanged.
+        Then ``storing.last`` has this version in memory. Raises SourceChanged.
         """
-        storing = _Storing(file, path, last)
+        file, last, ids = storing.file, storing.last, storing.ids
         specs = [content.spec for content in file.contents]
-        total, ids = sum(spec.nbytes for spec in specs), dict[int, BlobId]()
+        total = sum(spec.nbytes for spec in specs)
         with without_collector() if len(specs) > _MANY else nullcontext():
             try:
                 for i in _in_turn(specs, total):
-                    ids[i] = self._content(storing, i, origins[i])
-                    self._copies.add(file, i, ids[i])
-                    self.raw_bytes += specs[i].nbytes
-                    if self._progress is not None:
-                        self._progress(self.raw_bytes, max(total, self.raw_bytes), path)
+                    if i not in ids:
+                        self._note(storing, i, self._content(storing, i), total)
                 self._drain()
             except EncodingFailed:
-                storing.prove(storing.borrowed)  # if one was modified, that is why
+                for each in (storing, *self._joined):
+                    each.prove(each.borrowed)  # if one was modified, that is why
                 raise
             storing.prove(storing.uncopied)
             if last is not None:
@@ -92,6 +98,153 @@ class ContentWriter:
                 finally:
                     pushed.result()
         return [ids[i] for i in range(len(ids))]
+
+    def put_units(
+        self, units: Sequence[Unit], files: Mapping[str, Storing], parent: Manifest
+    ) -> None:
+        """Stores the contents of ``files``, by path, that an optimizer's step or a run codes.
+
+        ``parent`` is the version one step before. The rest is left to ``put``, which comes next.
+        """
+        self._joined = tuple(files.values())
+        members = [self._members(unit, files, parent) for unit in units]
+        order = sorted(range(len(units)), key=lambda i: -bytes_of(members[i]))
+        try:
+            for i in order:
+                if members[i]:
+                    self._unit(units[i], members[i])
+        except EncodingFailed:
+            for each in self._joined:
+                each.prove(each.borrowed)
+            raise
+
+    def _members(
+        self, unit: Unit, files: Mapping[str, Storing], parent: Manifest
+    ) -> dict[str, UnitMember]:
+        """A unit's contents that are in memory or can be read, all of one length; empty if none."""
+        found, before = dict[str, UnitMember](), parent.by_path
+        for name, (path, i) in unit.members.items():
+            older = unit.older[name]
+            if path not in files or older.path not in before:
+                return {}
+            storing, old = files[path], before[older.path].contents[older.content]
+            spec = storing.file.contents[i].spec
+            alike = (old.spec.dtype, old.spec.nbytes) == (spec.dtype, spec.nbytes)
+            if storing.file.steps or i in storing.ids or not (alike and spec.nbytes):
+                return {}
+            found[name] = UnitMember(storing, i, spec, base=self._older(storing, i, old))
+        specs = {(member.spec.dtype, member.spec.nbytes) for member in found.values()}
+        predictable = all(dtype in PREDICTED for dtype, _ in specs)
+        return found if len(specs) == 1 and predictable else {}
+
+    def _older(self, storing: Storing, i: int, old: Content) -> Base:
+        """A content of the version before: in memory, or stored."""
+        name, spec, last = storing.origins[i].name, storing.file.contents[i].spec, storing.last
+        held = last.base(name, spec) if last is not None else None
+        if held is not None and held.id == old.id:
+            return held
+        return self.objects.stored(old.id, old.spec)
+
+    def _unit(self, unit: Unit, members: Mapping[str, UnitMember]) -> None:
+        """Stores a unit's contents, unless no run has them."""
+        objects, spec = self.objects, next(iter(members.values())).spec
+        self._make_unit_room(members, min(spec.nbytes, PIECE))
+        chosen = None
+        try:
+            for member in members.values():
+                self._load(member)
+            chains = [member.base.chain(0) for member in members.values()]
+            run, length = run_of(chains)
+            if goes_on(objects.policy, chains, objects.sequence, spec.nbytes):
+                chosen = self._rules.choose(unit, spec.dtype, self._steps(members, 0))
+        except DamagedData:
+            return  # a version after a damaged one can still be stored
+        if chosen is not None or run is not None:
+            self._announce(members, chosen, aside=chosen is not None and not length)
+            self._put_pieces(members, chosen, run)
+
+    def _make_unit_room(self, members: Mapping[str, UnitMember], length: int) -> None:
+        read = sum(m.storing.file.borrow(m.content) is None for m in members.values())
+        recovered = sum(isinstance(m.base, StoredBase) for m in members.values())
+        self._make_room(max(read, recovered) * length)
+
+    def _steps(self, members: Mapping[str, UnitMember], start: int) -> Steps:
+        """The pieces of a unit at ``start``, of both versions. Raises DamagedData."""
+        return Steps(
+            {n: BasePiece(bytes(m.id), m.piece(start, self._new)) for n, m in members.items()},
+            {name: member.older(start) for name, member in members.items()},
+        )
+
+    def _load(self, member: UnitMember) -> None:
+        """Reads a content, or its first piece, and computes its id."""
+        file, i, spec = member.storing.file, member.content, member.spec
+        borrowed = file.borrow(i)
+        if borrowed is not None and spec.nbytes <= _SMALL and not file.ids:
+            member.copied = bytearray(borrowed)
+            member.data = memoryview(member.copied)
+        elif borrowed is not None:
+            member.data, member.borrowed = borrowed, True
+        elif spec.nbytes > PIECE:
+            member.id = file.content_id(i, self._new.take(PIECE))
+            return
+        else:
+            member.data = self._new.take(spec.nbytes)
+            file.read(i, 0, member.data)
+        member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
+
+    def _announce(
+        self, members: Mapping[str, UnitMember], rules: Rules | None, *, aside: bool
+    ) -> None:
+        """Begins the objects that are new; what others are predicted from comes first.
+
+        So whatever two contents have in common, none is predicted from itself. ``aside``: the
+        version before is one to which later ones return.
+        """
+        for name in reversed(put_order(members, rules)):
+            member = members[name]
+            storing, i, id_ = member.storing, member.content, member.id
+            name, last = storing.origins[i].name, storing.last
+            member.wanted = self.objects.wants(id_)
+            if member.wanted:
+                self.objects.begin(id_)
+                if last is not None:
+                    copied = member.copied
+                    member.kept = last.replace(name, id_, member.spec, copied, aside=aside)
+                if member.borrowed:
+                    storing.borrowed[i] = name, id_
+                    if member.kept is None:
+                        storing.uncopied.append(i)
+            elif last is not None and member.base.id == id_ and member.data is not None:
+                last.unchanged(name, id_, member.spec, member.data)
+            self._note(storing, i, id_, sum(c.spec.nbytes for c in storing.file.contents))
+
+    def _put_pieces(
+        self, members: Mapping[str, UnitMember], rules: Rules | None, run: int | None
+    ) -> None:
+        spec, objects = next(iter(members.values())).spec, self.objects
+        hashers = {name: BlobHasher(spec) for name, m in members.items() if m.data is None}
+        for start, length in pieces(spec):
+            if start:
+                self._make_unit_room(members, length)
+            steps = None
+            if rules is not None:
+                with suppress(DamagedData):  # then its pieces are stored without a base
+                    steps = self._steps(members, start)
+            for name in put_order(members, rules):
+                member = members[name]
+                if not member.wanted and name not in hashers:
+                    continue
+                data = steps.new[name].data if steps else member.piece(start, self._new)
+                if name in hashers:
+                    hashers[name].update(data)
+                piece = Piece(member.id, spec, start, data)
+                if member.wanted and steps is not None and rules is not None:
+                    objects.put_in_run(piece, *rules.sources(name, steps), kept=member.kept)
+                elif member.wanted:
+                    objects.put(piece, member.base, member.kept, run=run)
+        for name, hasher in hashers.items():
+            if hasher.done() != members[name].id:
+                raise _source_changed(members[name].storing.path)
 
     def put_skeleton(self, id_: BlobId, data: bytes, old: FileEntry | None) -> None:
         """Stores what a file has outside its contents; ``old`` is the file of the parent."""
@@ -115,13 +268,21 @@ class ContentWriter:
         """Codes nothing against the file any more: it will be closed."""
         self._copies.forget(file)
 
-    def _content(self, storing: _Storing, i: int, origin: Origin) -> BlobId:
-        file, last = storing.file, storing.last
+    def _note(self, storing: Storing, i: int, id_: BlobId, total: int) -> None:
+        """Records that a content is stored, of a file of ``total`` bytes."""
+        storing.ids[i] = id_
+        self._copies.add(storing.file, i, id_)
+        self.raw_bytes += storing.file.contents[i].spec.nbytes
+        if self._progress is not None:
+            self._progress(self.raw_bytes, max(total, self.raw_bytes), storing.path)
+
+    def _content(self, storing: Storing, i: int) -> BlobId:
+        file, last, origin = storing.file, storing.last, storing.origins[i]
         spec, borrowed = file.contents[i].spec, file.borrow(i)
         if borrowed is None and last is None and file.is_hole(i, 0, spec.nbytes):
             return self._hole(spec)
         if borrowed is None and spec.nbytes > PIECE:
-            return self._large(storing, i, origin)
+            return self._large(storing, i)
         data = borrowed if borrowed is not None else self._read(file, i, spec.nbytes)
         small = borrowed is not None and spec.nbytes <= _SMALL and not file.ids
         copied = bytearray(data) if small else None
@@ -151,7 +312,7 @@ class ContentWriter:
         return id_
 
     def _base(
-        self, storing: _Storing, origin: Origin, spec: TensorSpec, data: memoryview
+        self, storing: Storing, origin: Origin, spec: TensorSpec, data: memoryview
     ) -> tuple[Master | None, Base | None]:
         """The master of which a content is a copy, and the base: the master, if there is one."""
         master = self._copies.find(spec, data)
@@ -175,7 +336,7 @@ class ContentWriter:
                 self.objects.put_zeros(Piece(id_, spec, start, zeros(length)))
         return id_
 
-    def _large(self, storing: _Storing, i: int, origin: Origin) -> BlobId:
+    def _large(self, storing: Storing, i: int) -> BlobId:
         """Reads the content twice, to compute the id and to encode; hashes both readings."""
         file = storing.file
         spec = file.contents[i].spec
@@ -184,7 +345,7 @@ class ContentWriter:
         if not self.objects.wants(id_):
             return id_
         self.objects.begin(id_)
-        base, hasher = self._stored(origin), BlobHasher(spec, parallel=True)
+        base, hasher = self._stored(storing.origins[i]), BlobHasher(spec, parallel=True)
         for start, length in pieces(spec):
             if file.is_hole(i, start, length):
                 part = zeros(length)
@@ -194,10 +355,7 @@ class ContentWriter:
                 self.objects.put(Piece(id_, spec, start, part), base)
             hasher.update(part)
         if hasher.done() != id_:
-            raise SourceChanged(
-                f"{storing.path} changed while it was being read",
-                hint="wait until whatever writes it is done, then commit again",
-            )
+            raise _source_changed(storing.path)
         return id_
 
     def _read(self, file: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:
@@ -216,31 +374,11 @@ class ContentWriter:
         self._new.reset()
 
 
-class _Storing(Struct):
-    """A file that is being stored, with the memory of the caller's that must not change.
-
-    ``borrowed``: names and ids of the contents that lie in it; ``uncopied``: those of them that no
-    cache holds a copy of. ``masters``: what copies were encoded against.
-    """
-
-    file: ParsedFile
-    path: str
-    last: BaseCache | None
-    borrowed: dict[int, tuple[str, BlobId]] = field(default_factory=dict)
-    uncopied: list[int] = field(default_factory=list)
-    masters: list[Master] = field(default_factory=list)
-
-    def prove(self, contents: Iterable[int]) -> None:
-        """Hashes masters and these contents again; SourceChanged if one was modified."""
-        for master in self.masters:
-            if master.changed():
-                raise tensor_changed(self.path)
-        for i in contents:
-            name, id_ = self.borrowed[i]
-            data = self.file.borrow(i)
-            spec = self.file.contents[i].spec
-            if data is None or blob_id(spec, data, parallel=True) != id_:
-                raise tensor_changed(name)
+def _source_changed(path: str) -> SourceChanged:
+    return SourceChanged(
+        f"{path} changed while it was being read",
+        hint="wait until whatever writes it is done, then commit again",
+    )
 
 
 def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:

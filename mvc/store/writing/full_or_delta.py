@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import encode_patch
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.pipelines.pipeline import Pipeline
@@ -29,7 +30,8 @@ class Policy(Struct, frozen=True):
     """``layout``: what is coded against what. ``reset``: store everything in full.
 
     ``max_chain``: stored bytes of a chain, as a multiple of the raw size. ``saving``: the share of
-    the raw size that a delta must save to be worth the time to decode it.
+    the raw size that a delta must save to be worth the time to decode it. ``run``: how many
+    versions may follow each other by an optimizer's steps.
     """
 
     pipeline: Pipeline
@@ -37,6 +39,14 @@ class Policy(Struct, frozen=True):
     max_chain: float = float("inf")
     reset: bool = False
     saving: float = 0.0
+    run: int = 0
+
+    @property
+    def predicts(self) -> bool:
+        """Whether pieces may be coded against what an optimizer's step leads to."""
+        pipeline = self.pipeline
+        delta = pipeline.operator in {"sub", "xor"} and pipeline.scope == "tensor"
+        return delta and self.run > 0 and not self.reset
 
     def may_delta(self, spec: TensorSpec) -> bool:
         """Whether a content of this type can be coded against a base; if not, none is read."""
@@ -66,7 +76,7 @@ class Choice(Struct, frozen=True):
     """A coding: ``transform`` and pipeline (None: a patch), share of raw size, element width.
 
     ``against``: whether it is a delta. ``encoded``: the piece as its only chunk, if all of it was
-    encoded to find out its size.
+    encoded to find out its size. ``prediction``: the transform, where it is an optimizer's step.
     """
 
     transform: str
@@ -75,11 +85,20 @@ class Choice(Struct, frozen=True):
     encoded: bytes | None = None
     width: int = 1
     against: bool = False
+    prediction: Prediction | None = None
 
     @property
     def text(self) -> str:
         parts = [self.transform] if self.transform else []
         return " | ".join([*parts, self.pipeline.text] if self.pipeline else parts)
+
+
+def predicted_choice(pipeline: Pipeline, prediction: Prediction) -> Choice:
+    """The coding by an optimizer's step; its size is not estimated."""
+    return Choice(
+        prediction.text, pipeline, 0.0, width=prediction.width, against=True,
+        prediction=prediction,
+    )  # fmt: skip
 
 
 def choose(

@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from mvc.codecs import cast
+from mvc.codecs.optim import Prediction
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
-from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS
+from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS, RECORD_TEXTS
 from mvc.model.hashing import zeros
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.group import encode_group
@@ -34,8 +35,15 @@ from mvc.store.packs.records import (
 )
 from mvc.store.recovery.recover import Recovery
 from mvc.store.writing.bases import Base, StoredBase
-from mvc.store.writing.full_or_delta import BasePiece, Choice, Policy, choose, fitted
-from mvc.store.writing.layout import ENDLESS, Layout
+from mvc.store.writing.full_or_delta import (
+    BasePiece,
+    Choice,
+    Policy,
+    choose,
+    fitted,
+    predicted_choice,
+)
+from mvc.store.writing.layout import ENDLESS, before_run
 from mvc.store.writing.pack_writer import RecordSink
 from mvc.store.writing.pieces import (
     Encoded,
@@ -45,6 +53,7 @@ from mvc.store.writing.pieces import (
     Waiting,
     copy_kept,
     encode_chunk,
+    encode_predicted,
     encode_proven_patch,
     group_member,
     payload_of,
@@ -110,9 +119,14 @@ class ObjectWriter:
         self._appending: list[Future[None]] = []
 
     @property
-    def layout(self) -> Layout:
-        """Which earlier version a new one is coded against."""
-        return self._policy.layout
+    def policy(self) -> Policy:
+        """How objects are coded."""
+        return self._policy
+
+    @property
+    def sequence(self) -> int:
+        """The number of the operation that is to publish what is written."""
+        return self._sequence
 
     @property
     def held(self) -> int:
@@ -153,18 +167,69 @@ class ObjectWriter:
         self._added.add(id_)
         self._meanings.setdefault(id_[:BASE_BYTES], id_)
 
-    def put(self, piece: Piece, base: Base | None = None, kept: NextBase | None = None) -> None:
+    def put(
+        self,
+        piece: Piece,
+        base: Base | None = None,
+        kept: NextBase | None = None,
+        *,
+        run: int | None = None,
+    ) -> None:
         """Adds one piece of a blob.
 
         The caller must not modify its bytes until ``drain``. Once encoded they are copied to
-        ``kept``, whose buffer may be the base's own memory.
+        ``kept``, whose buffer may be the base's own memory. ``run``: the operation that published
+        the first version of the run that the base ends, if there is one.
         """
-        choices, against = self._choose(piece, base)
+        choices, against = self._choose(piece, base, run)
+        gathered = self._add(piece, choices, against, kept)
+        if run is None and all(waiting.is_encoded for waiting in gathered):
+            for waiting in gathered:
+                copy_kept(waiting)
+        self._flush_full()
+
+    def put_in_run(
+        self,
+        piece: Piece,
+        prediction: Prediction | None,
+        base: BasePiece,
+        inputs: Sequence[BasePiece] = (),
+        *,
+        kept: NextBase | None = None,
+    ) -> None:
+        """Adds a piece of an optimizer's unit, coded against the version directly before.
+
+        As ``put``. Without a prediction it is a plain delta, or in full. What is put before it is
+        copied to its own ``kept`` first: what is an input there may be overwritten here.
+        """
+        fits = [self._serves(source, piece) for source in (base, *inputs)]
+        if prediction is not None and all(fits):
+            choices = [predicted_choice(self._policy.pipeline, prediction)]
+        else:
+            inputs, known = (), base if fits[0] else None
+            choices = choose(piece.spec, piece.data, piece.spec, known, policy=self._policy)[:1]
+        self._add(piece, choices, base, kept, inputs=inputs)
+        self._flush_full()
+
+    def _serves(self, source: BasePiece, piece: Piece) -> bool:
+        """Whether a piece can be named as what another one is coded from."""
+        return source.id != piece.id and self._nameable(source.id)
+
+    def _add(
+        self,
+        piece: Piece,
+        choices: Sequence[Choice],
+        against: BasePiece | None,
+        kept: NextBase | None,
+        *,
+        inputs: Sequence[BasePiece] = (),
+    ) -> list[Waiting]:
         gathered: list[Waiting] = []
         for choice in choices:
             under = against if choice.against else None
-            if under is not None and not self.added(under.id):
-                self.bases.add(under.id)
+            for source in (under, *inputs):
+                if source is not None and not self.added(source.id):
+                    self.bases.add(source.id)
             waiting = Waiting(
                 id=piece.id,
                 start=piece.start,
@@ -175,14 +240,15 @@ class ObjectWriter:
                 raw=(piece.data, under.data if under else None),
                 under=under.chain if under else (),
                 kept=kept if choice is choices[-1] else None,
+                inputs=tuple(source.id[:BASE_BYTES] for source in inputs),
             )
-            self._encode(waiting, choice)
+            if choice.prediction is not None:
+                self._encode_predicted(waiting, choice, [source.data for source in inputs])
+            else:
+                self._encode(waiting, choice)
             self._gather(waiting, choice)
             gathered.append(waiting)
-        if all(waiting.is_encoded for waiting in gathered):
-            for waiting in gathered:
-                copy_kept(waiting)
-        self._flush_full()
+        return gathered
 
     def put_step(self, piece: Piece, made: StepFrom, kept: NextBase | None = None) -> None:
         """Adds a piece that is a stored piece plus a step.
@@ -205,8 +271,7 @@ class ObjectWriter:
             base=base.id[:BASE_BYTES], width=piece.spec.width, raw=(piece.data, None),
             under=chain, kept=kept, step=made.part(piece.start, size),
         )  # fmt: skip
-        self._grouped.pieces.append(waiting)
-        self._grouped.raw += waiting.nbytes
+        self._grouped.add(waiting)
         self._flush_full()
 
     def _ends(self, chain: Sequence[Link], size: int) -> bool:
@@ -236,14 +301,16 @@ class ObjectWriter:
         prefix = base[:BASE_BYTES]
         return (self._graph.resolve_prefix(prefix) or self._meanings.get(prefix)) == base
 
-    def _choose(self, piece: Piece, base: Base | None) -> tuple[list[Choice], BasePiece | None]:
+    def _choose(
+        self, piece: Piece, base: Base | None, run: int | None
+    ) -> tuple[list[Choice], BasePiece | None]:
         """The codings of a piece, and the piece that its delta is from.
 
         That is the first one from which a delta is worth it.
         """
         spec, data, choices = piece.spec, piece.data, list[Choice]()
         with suppress(DamagedData):  # a version after a damaged one can still be stored, in full
-            for under in self._candidates(piece, base):
+            for under in self._candidates(piece, base, run):
                 if under.id != piece.id and self._nameable(under.id):
                     assert base is not None
                     choices = choose(spec, data, base.spec, under, policy=self._policy)
@@ -251,10 +318,11 @@ class ObjectWriter:
                         return choices, under
         return choices or choose(spec, data, None, None, policy=self._policy), None
 
-    def _candidates(self, piece: Piece, base: Base | None) -> Iterator[BasePiece]:
+    def _candidates(self, piece: Piece, base: Base | None, run: int | None) -> Iterator[BasePiece]:
         """Pieces to code against, converted to the new blob's dtype, best first.
 
-        The one that the layout names, then the version before, unless its chain is long.
+        The one that the layout names, then the version before, unless its chain is long or ends
+        with a run.
         """
         spec, start = piece.spec, piece.start
         if base is None or not self._policy.may_delta(spec):
@@ -267,14 +335,17 @@ class ObjectWriter:
         layout = self._policy.layout
         chain = base.chain(start) if layout.interval < ENDLESS else ()
         ends = self._policy.reset or layout.ends(chain, self._sequence)
-        if chain and alike and not ends:
-            found = layout.base(chain, self._sequence)
+        plain = before_run(chain, run)
+        if plain and alike and not ends:
+            found = layout.base(plain, self._sequence)
             if found.id != base.id:
-                under = chain[: chain.index(found) + 1]
+                under = plain[: plain.index(found) + 1]
                 with suppress(DamagedData):
                     yield BasePiece(found.id, self._older(base, found, start), under)
-                if chain[-1].depth > layout.deepest // 2:
+                if plain[-1].depth > layout.deepest // 2:
                     return  # a full record is better than to go on from there
+        if len(plain) < len(chain):
+            return  # deltas of a run are undone by nothing, and lead through all of it
         data = base.piece(start)
         if not alike:
             converted = cast.cast(data, base.spec.dtype, spec.dtype)
@@ -322,16 +393,37 @@ class ObjectWriter:
             for part in parts
         ]
 
+    def _encode_predicted(
+        self, waiting: Waiting, choice: Choice, inputs: Sequence[memoryview]
+    ) -> None:
+        (new, base), pipeline, prediction = waiting.raw, choice.pipeline, choice.prediction
+        assert base is not None and pipeline is not None and prediction is not None
+        if choice.encoded is not None and len(new) <= CHUNK:
+            waiting.chunks = [Encoded(choice.encoded)]
+            return
+        parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
+        waiting.chunks = [
+            self._pool.submit(
+                encode_predicted,
+                pipeline,
+                prediction,
+                new[part],
+                [source[part] for source in (base, *inputs)],
+                width=waiting.width,
+                room=self._single.arena.take(part.stop - part.start + _SLACK),
+            )
+            for part in parts
+        ]
+
     def _gather(self, waiting: Waiting, choice: Choice) -> None:
         group = choice.pipeline is not None and choice.pipeline.scope == "group"
-        record = self._grouped if group else self._single
-        record.pieces.append(waiting)
-        record.raw += waiting.nbytes
+        (self._grouped if group else self._single).add(waiting)
 
     def _flush_full(self) -> None:
         """Appends full records in another thread, while later ones are encoded."""
         for record in (self._grouped, self._single):
-            if record.raw < RECORD and len(record.pieces) < RECORD_MEMBERS:
+            full = record.raw >= RECORD or len(record.pieces) >= RECORD_MEMBERS
+            if not full and len(record.texts) < RECORD_TEXTS:
                 continue
             if self._appender is None:
                 self._appender = ThreadPoolExecutor(1, thread_name_prefix="mvc-append")
@@ -359,8 +451,7 @@ class ObjectWriter:
             kind=kind, id=id_, nbytes=len(data), text="patch", base=origin[:BASE_BYTES],
             chunks=[encoded], raw=(memoryview(data), None), under=under,
         )  # fmt: skip
-        self._single.pieces.append(waiting)
-        self._single.raw += len(data)
+        self._single.add(waiting)
 
     def _whole_base(
         self, base: tuple[bytes, bytes], kind: int
@@ -438,7 +529,7 @@ class ObjectWriter:
         self._appending.clear()
 
     def _taken(self, record: OpenRecord) -> tuple[list[Waiting], Arena, bool]:
-        pieces, record.pieces = record.pieces, []
+        pieces, record.pieces, record.texts = record.pieces, [], set()
         record.raw = record.settled = 0
         arena, record.arena = record.arena, self._arenas.lend()
         return pieces, arena, record is self._grouped

@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import Protocol
 
+import numpy as np
 from msgspec import Struct, field
 
+from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
+from mvc.codecs.streams import encode_stream
+from mvc.codecs.words import scratch_bytes
 from mvc.limits import CHUNK
 from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
@@ -18,8 +22,9 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB, Coding, Member
+from mvc.store.recovery.decode import SIGNS_METHOD
 from mvc.store.writing.full_or_delta import fitted
-from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch
+from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch, prove_predicted
 from mvc.types import Bytes
 
 _NO_RAW = (memoryview(b""), None)
@@ -60,6 +65,7 @@ class Waiting(Struct, kw_only=True):
 
     ``raw``: its bytes and those of its base, which group pipelines encode at the end. ``under``:
     the chain that leads to the base. ``step``: what is added to the base, in place of a delta.
+    ``inputs``: the first bytes of ids, as ``base``.
     """
 
     kind: int = BLOB
@@ -75,6 +81,7 @@ class Waiting(Struct, kw_only=True):
     kept: NextBase | None = None
     copied: bool = False
     step: Addition | None = None
+    inputs: tuple[bytes, ...] = ()
 
     @property
     def is_encoded(self) -> bool:
@@ -86,12 +93,19 @@ class OpenRecord(Struct):
     """Pieces gathered so far; ``arena`` holds their encoded chunks.
 
     ``settled``: how many of them, from the first on, are encoded and copied to a later base.
+    ``texts``: of their codings.
     """
 
     arena: Arena
     pieces: list[Waiting] = field(default_factory=list)
+    texts: set[str] = field(default_factory=set)
     raw: int = 0
     settled: int = 0
+
+    def add(self, piece: Waiting) -> None:
+        self.pieces.append(piece)
+        self.texts.add(piece.text)
+        self.raw += piece.nbytes
 
 
 def encode_chunk(
@@ -109,6 +123,32 @@ def encode_chunk(
         room[: len(encoded)] = encoded
         encoded = room[: len(encoded)]
     sampling.chunk(pipeline, encoded, new, base, width=width)
+    return encoded
+
+
+def encode_predicted(
+    pipeline: Pipeline,
+    prediction: Prediction,
+    new: memoryview,
+    sources: Sequence[memoryview],
+    *,
+    width: int,
+    room: memoryview | None = None,
+) -> Bytes:
+    """Encodes one chunk against its prediction, and decodes it; ``sources``: base, then inputs."""
+    base, *inputs = sources
+    parts, signs = list[Bytes](), None
+    if prediction.signed:
+        signs = memoryview(prediction.signs(base, inputs, new))
+        parts += encode_stream(np.frombuffer(signs, np.uint8), SIGNS_METHOD)
+    state = scratch_bytes("prediction", len(new)).data
+    prediction.fill(base, inputs, state, signs)
+    parts.append(pipeline.encode_chunk(new, state, width))
+    encoded: Bytes = b"".join(parts)
+    if room is not None and len(encoded) <= len(room):
+        room[: len(encoded)] = encoded
+        encoded = room[: len(encoded)]
+    prove_predicted(pipeline, prediction, encoded, new, sources, width=width)
     return encoded
 
 
@@ -143,7 +183,7 @@ def payload_of(piece: Waiting) -> Sequence[Bytes]:
     return payload
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _coding(text: str) -> Coding:
     return Coding(text)
 
@@ -153,6 +193,7 @@ def placed(piece: Waiting, check: bytes, stored: int, at: int = 0) -> Member:
     return Member(
         kind=piece.kind, id=piece.id, start=piece.start, nbytes=piece.nbytes,
         coding=_coding(piece.text), base=piece.base, at=at, stored=stored, check=check,
+        inputs=piece.inputs,
     )  # fmt: skip
 
 
@@ -165,5 +206,9 @@ def tell(piece: Waiting, sequence: int, stored: int) -> None:
         depth, under = (
             (piece.under[-1].depth + 1, piece.under[-1].stored) if piece.under else (0, 0)
         )
-        link = Link(piece.id, sequence, depth, stored=under + stored, nbytes=piece.nbytes)
+        in_run = bool(piece.under) and piece.under[-1].predicted
+        link = Link(
+            piece.id, sequence, depth, stored=under + stored, nbytes=piece.nbytes,
+            predicted=in_run or _coding(piece.text).predicted,
+        )  # fmt: skip
         piece.kept.stored(piece.start, (*piece.under, link))

@@ -17,6 +17,7 @@ from threading import Lock
 
 import numpy as np
 
+from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import decode_patch
 from mvc.codecs.payload import Payload
 from mvc.codecs.words import combine, scratch_bytes, words_of
@@ -28,6 +29,7 @@ from mvc.pipelines.group import decode_group
 from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
 from mvc.store.proving import proof_of, prove_equal
+from mvc.store.recovery.decode import apply_predicted
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB
@@ -88,6 +90,25 @@ class Sampling:
             if later:
                 pipeline.apply_chunk(data, state, width, reverse=True)
                 _prove_bytes(state, base)
+
+
+def prove_predicted(
+    pipeline: Pipeline,
+    prediction: Prediction,
+    encoded: Bytes,
+    new: memoryview,
+    sources: Sequence[memoryview],
+    *,
+    width: int,
+) -> None:
+    """Proves that an optimizer's step and a chunk lead from base and inputs to ``new``."""
+    state = scratch_bytes("proof", len(new)).data
+    base, *inputs = sources
+    with proof_of(f"a tensor coded by {prediction.text}"):
+        apply_predicted(
+            pipeline, prediction, memoryview(encoded), (base, *inputs), out=state, width=width
+        )
+        _prove_bytes(state, new)
 
 
 def prove_group(pipeline: Pipeline, body: Sequence[Bytes], members: Sequence[GroupMember]) -> None:

@@ -1,0 +1,270 @@
+"""Coding the tensors of an optimizer's unit together: a parameter, and its states.
+
+A version is one step after the version before, and its tensors follow from each other and from
+those before by the optimizer's formula (``mvc.codecs.optim``). Which rule was followed is found
+on the largest unit of those that share their numbers; others take the same, unless a few of their
+elements show another one.
+
+Consecutive versions that are coded this way are a *run*; within it all tensors of a unit are
+coded against the version directly before, those that no rule predicts by plain deltas. So a run
+is recovered step by step, with one step's tensors in memory. A run ends at ``RUN`` versions, and
+where a chain ends. The version after it is coded against those before the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from mvc.codecs.optim import Chosen, Prediction, choose_predictions
+from mvc.ids import DIGEST_SIZE, BlobId
+from mvc.limits import PIECE
+from mvc.model.tensor import DTYPES, TensorSpec
+from mvc.pipelines.pipeline import sample_of
+from mvc.store.graph.search import Link
+from mvc.store.packs.arena import Arena
+from mvc.store.packs.records import BASE_BYTES
+from mvc.store.writing.bases import Base
+from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
+from mvc.store.writing.known_rules import KnownRules
+from mvc.store.writing.pieces import NextBase
+from mvc.store.writing.storing import Storing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mvc.adapters.optimizers.units import Unit
+
+_WORTH = 0.9
+"""A unit is predicted if it takes at most this share of what deltas take: a run that saves less
+would not pay for the version after it, whose base is far away."""
+_CHECKED = 4096  # bytes of a tensor on which a rule is checked that another unit has chosen
+_TRIES = 4  # choices for units that share their numbers
+_SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
+_LOST = 0.02  # of the elements that a rule predicted the last time
+_AS_GOOD = 0.5  # of the elements that the rule predicted there
+PREDICTED = {"float32": "<f4", "float64": "<f8"}
+"""The dtypes of tensors that rules predict, and how numpy calls them."""
+
+
+class UnitMember(Struct):
+    """One tensor of a unit: a content of a file, whose content in the version before is ``base``.
+
+    ``data``: its bytes, if all are in memory; ``copied`` if that is memory of its own, ``borrowed``
+    if it is the caller's. ``wanted``: it is to be stored; ``kept`` is then its place in a cache.
+    """
+
+    storing: Storing
+    content: int
+    spec: TensorSpec
+    base: Base
+    id: BlobId = BlobId(bytes(DIGEST_SIZE))
+    data: memoryview | None = None
+    copied: bytearray | None = None
+    borrowed: bool = False
+    wanted: bool = False
+    kept: NextBase | None = None
+    _first: BasePiece | None = None
+
+    def piece(self, start: int, arena: Arena) -> memoryview:
+        """Its bytes from ``start`` on; ``arena`` holds what is read."""
+        length = min(PIECE, self.spec.nbytes - start)
+        if self.data is not None:
+            return self.data[start : start + length]
+        out = arena.take(length)
+        self.storing.file.read(self.content, start, out)
+        return out
+
+    def older(self, start: int) -> BasePiece:
+        """The piece of the version before, which is recovered once. Raises DamagedData."""
+        if start or self._first is None:
+            chain = self.base.chain(start)
+            found = BasePiece(bytes(self.base.id), self.base.piece(start), chain)
+            if start:
+                return found
+            self._first = found
+        return self._first
+
+
+class Steps(Struct):
+    """The tensors of a unit at one place, of the new version and of the one before, by name."""
+
+    new: Mapping[str, BasePiece]
+    old: Mapping[str, BasePiece]
+
+
+class Rules(Struct, frozen=True):
+    """How a unit's tensors are coded in a run: by a rule, or, those without one, by a delta."""
+
+    chosen: Mapping[str, Chosen]
+
+    def sources(
+        self, name: str, steps: Steps
+    ) -> tuple[Prediction | None, BasePiece, tuple[BasePiece, ...]]:
+        """The prediction of a tensor, its base and its inputs."""
+        rule = self.chosen.get(name)
+        if rule is None:
+            return None, steps.old[name], ()
+        inputs = ((steps.old if older else steps.new)[each] for older, each in rule.inputs)
+        return rule.prediction, steps.old[name], tuple(inputs)
+
+    def order(self) -> list[str] | None:
+        """The predicted tensors, each before those that it is predicted from; None in a circle."""
+        depths: dict[str, int] = {}
+        for _ in range(len(self.chosen) + 1):
+            for name, chosen in self.chosen.items():
+                under = [depths.get(each, 0) for _, each in chosen.inputs if each != name]
+                depths[name] = 1 + max(under, default=0)
+        if max(depths.values(), default=0) > len(self.chosen):
+            return None
+        return sorted(depths, key=lambda name: -depths[name])
+
+
+def put_order(members: Mapping[str, UnitMember], rules: Rules | None) -> list[str]:
+    """A unit's tensors, each before those whose older bytes it is predicted from."""
+    first = (rules.order() if rules is not None else None) or []
+    return [*first, *(name for name in members if name not in first)]
+
+
+def bytes_of(members: Mapping[str, UnitMember]) -> int:
+    """The length of a unit's tensors; 0 if it has none."""
+    return next((member.spec.nbytes for member in members.values()), 0)
+
+
+def run_of(chains: Sequence[Sequence[Link]]) -> tuple[int | None, int]:
+    """The operation that published a run's first version, and how many versions it has.
+
+    ``chains``: of a unit's tensors in the last version. None where it is in no run.
+    """
+    first = [next((k.sequence for k in chain if k.predicted), None) for chain in chains]
+    begin = min((sequence for sequence in first if sequence is not None), default=None)
+    if begin is None:
+        return None, 0
+    return begin, max(sum(link.sequence >= begin for link in chain) for chain in chains)
+
+
+def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nbytes: int) -> bool:
+    """Whether a unit's next version may be predicted from the last, of chains ``chains``."""
+    if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
+        return False
+    most = policy.max_chain * nbytes
+    ended = (policy.layout.ends(chain, sequence) or chain[-1].stored > most for chain in chains)
+    return not any(ended)
+
+
+class RuleChooser:
+    """Finds the rules of units; those that share their numbers are asked for the largest first."""
+
+    def __init__(self, policy: Policy, known: KnownRules) -> None:
+        self._policy = policy
+        self._before = known
+        self._known: dict[object, list[Rules | None]] = {}
+
+    def choose(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
+        """How a unit is coded in a run; None if deltas are as small."""
+        key = (unit.kinds, tuple(map(id, unit.hypers)), dtype, frozenset(steps.new))
+        known = self._known.setdefault(key, [])
+        for rules in known:
+            if rules is not None and _fits(rules, steps):
+                return rules
+        if len(known) == _TRIES:
+            return None
+        chosen = self._as_before(unit, dtype, steps)
+        if chosen is None:
+            chosen = _chosen(unit, dtype, steps)
+            self._before.remember(unit, chosen)
+        known.append(self._compared(chosen, dtype, steps))
+        return known[-1]
+
+    def _as_before(self, unit: Unit, dtype: str, steps: Steps) -> dict[str, Chosen] | None:
+        """The same rules as the last time, with this step's numbers, where they are as good."""
+        last = self._before.likely(unit)
+        if not last:
+            return None
+        rules = {name: chosen.prediction.rule for name, chosen in last.items()}
+        chosen = _chosen(unit, dtype, steps, rules)
+        as_good = chosen.keys() >= rules.keys() and all(
+            chosen[name].exact >= one.exact - _LOST for name, one in last.items()
+        )
+        return chosen if as_good else None
+
+    def _compared(self, chosen: dict[str, Chosen], dtype: str, steps: Steps) -> Rules | None:
+        """Those of the rules that take less than a delta; None if they save too little."""
+        sample, kept, today, total = _cut(steps, sample_of), dict[str, Chosen](), 0.0, 0.0
+        for name, new in sample.new.items():
+            if new.data == sample.old[name].data:
+                continue
+            best = plain = self._plain(dtype, new.data, sample.old[name])
+            if name in chosen:
+                share = self._share(Rules(chosen), name, sample)
+                share += (1 + BASE_BYTES * len(chosen[name].inputs)) / len(steps.new[name].data)
+                if share < plain:
+                    best, kept[name] = share, chosen[name]
+            today, total = today + plain, total + best
+        rules = Rules(kept)
+        return rules if kept and total <= _WORTH * today and rules.order() is not None else None
+
+    def _plain(self, dtype: str, new: memoryview, base: BasePiece) -> float:
+        """Bytes per raw byte without a rule."""
+        spec = TensorSpec(dtype, (len(new) // DTYPES[dtype].itemsize,))
+        return choose(spec, new, spec, base, policy=self._policy)[0].share
+
+    def _share(self, rules: Rules, name: str, steps: Steps) -> float:
+        """Bytes per raw byte by a rule."""
+        prediction, new = rules.chosen[name].prediction, steps.new[name].data
+        guess = _predicted(rules, name, steps)
+        encoded = self._policy.pipeline.encode_chunk(new, guess, prediction.width)
+        signs = 1 / (8 * prediction.width) if prediction.signed else 0.0
+        return len(encoded) / len(new) + signs
+
+
+def _fits(rules: Rules, steps: Steps) -> bool:
+    """Whether rules predict a few elements of this unit as well as where they were chosen."""
+    few = _cut(steps, lambda data: data[:_CHECKED])
+    for name, chosen in rules.chosen.items():
+        if chosen.inputs and chosen.exact >= _AS_GOOD:
+            word = f"<i{chosen.prediction.width}"
+            guess = np.frombuffer(_predicted(rules, name, few), word)
+            same = np.count_nonzero(guess == np.frombuffer(few.new[name].data, word))
+            if same < _AS_GOOD * chosen.exact * len(guess):
+                return False
+    return True
+
+
+def _predicted(rules: Rules, name: str, steps: Steps) -> memoryview:
+    prediction, base, inputs = rules.sources(name, steps)
+    assert prediction is not None
+    sources, out = [each.data for each in inputs], memoryview(bytearray(len(base.data)))
+    signs = None
+    if prediction.signed:
+        signs = memoryview(prediction.signs(base.data, sources, steps.new[name].data))
+    prediction.fill(base.data, sources, out, signs)
+    return out
+
+
+def _cut(steps: Steps, cut: Callable[[memoryview], memoryview]) -> Steps:
+    """The same of some of the bytes."""
+    new, old = (
+        {name: replace(piece, data=cut(piece.data)) for name, piece in side.items()}
+        for side in (steps.new, steps.old)
+    )
+    return Steps(new, old)
+
+
+def _chosen(
+    unit: Unit, dtype: str, steps: Steps, only: Mapping[str, str] | None = None
+) -> dict[str, Chosen]:
+    """The predictions of tensors from what they were before."""
+    before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
+    found = choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
+    return {name: chosen for name, chosen in found.items() if chosen.base == (True, name)}
+
+
+def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:
+    """Samples of tensors as numbers."""
+    kind = PREDICTED[dtype]
+    return {n: np.frombuffer(sample_of(p.data, _SAMPLED), kind) for n, p in pieces.items()}

@@ -1,0 +1,373 @@
+"""Coding that knows the optimizer: speeds a core, and bits a parameter and step beside deltas.
+
+    python -m tests.benchmarks.bench_optim [--only speed|table] [--way recorder|files|state]
+        [--models conv,lstm,transformer] [--optimizers adam,adamw,...] [--steps 1,2,20,200,2000]
+
+``speed``: what a step of each optimizer's tensors takes to predict, encode and decode, one thread,
+the best of several passes. ``table``: networks with dropout learn sklearn's digits; at each of the
+steps three versions in a row (one at the first step) are kept in a repository of their own, with
+the rules and without any, in the same run. Bits are all that the folder ``.mvc`` grew by.
+``weights alone``: the same steps of the model without its optimizer, as deltas. The transformer of
+25 million parameters, which is measured if it is named, learns the bytes of the documentation, with
+clipped gradients, two groups of weight decay, and a cosine schedule with warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import nn
+
+import mvc
+from mvc.codecs.optim import Prediction, choose_predictions, kinds, kinds_of
+from mvc.limits import CHUNK
+from mvc.pipelines.pipeline import Pipeline
+from tests.benchmarks.measuring import bytes_below, head, row
+from tests.benchmarks.measuring import folder as work_folder
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "adam": lambda p: torch.optim.Adam(p),
+    "adam-fused": lambda p: torch.optim.Adam(p, fused=True),
+    "adam-coupled": lambda p: torch.optim.Adam(p, weight_decay=1e-4),
+    "adam-amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
+    "adamw": lambda p: torch.optim.AdamW(p),
+    "adamw-fused": lambda p: torch.optim.AdamW(p, fused=True),
+    "nadam": lambda p: torch.optim.NAdam(p),
+    "radam": lambda p: torch.optim.RAdam(p),
+    "adamax": lambda p: torch.optim.Adamax(p),
+    "adagrad": lambda p: torch.optim.Adagrad(p),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
+    "sgd-nesterov": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3),
+    "rmsprop-centred": lambda p: torch.optim.RMSprop(p, lr=1e-3, centered=True),
+    "rmsprop-momentum": lambda p: torch.optim.RMSprop(p, lr=1e-4, momentum=0.9),
+}
+IN_A_ROW = 3
+SECONDS = 0.3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=["speed", "table"])
+    parser.add_argument("--way", choices=list(WAYS), default="recorder")
+    parser.add_argument("--models", default="conv,lstm")
+    parser.add_argument("--optimizers", default=",".join(OPTIMIZERS))
+    parser.add_argument("--steps", default="1,2,20,200,2000")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    names = options.optimizers.split(",")
+    if options.only in (None, "speed"):
+        speed(names)
+    if options.only in (None, "table"):
+        at = sorted(int(step) for step in options.steps.split(","))
+        for model in options.models.split(","):
+            table(model, names, at, options.way)
+
+
+# -- networks --------------------------------------------------------------------------------
+
+
+class Rows(nn.Module):
+    """An LSTM that reads an image row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 96, num_layers=2, dropout=0.2, batch_first=True)
+        self.out = nn.Linear(96, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.out(self.lstm(images[:, 0])[0][:, -1])
+
+
+def conv() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding="same"), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding="same"), nn.ReLU(), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(2048, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+class Transformer(nn.Module):
+    """Eight layers over bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes, self.places = nn.Embedding(256, 512), nn.Embedding(64, 512)
+        layer = nn.TransformerEncoderLayer(512, 8, 2048, 0.1, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
+        self.out = nn.Linear(512, 256)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        hidden = self.bytes(text) + self.places(torch.arange(text.shape[1]))
+        mask = nn.Transformer.generate_square_subsequent_mask(text.shape[1])
+        return self.out(self.layers(hidden, mask, is_causal=True)).mT
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "conv": conv, "lstm": Rows, "transformer": Transformer
+}  # fmt: skip
+
+
+class Training:
+    """A network, its optimizer and what it learns, the same for the same names."""
+
+    def __init__(self, model: str, optimizer: str) -> None:
+        torch.manual_seed(0)
+        self.model = MODELS[model]()
+        self.scheduled = model == "transformer"
+        parameters = list(self.model.parameters())
+        self.parameters = sum(p.numel() for p in parameters)
+        decayed = [p for p in parameters if p.ndim > 1]
+        others = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
+        groups = [{"params": decayed}, others] if self.scheduled else parameters
+        self.optimizer = OPTIMIZERS[optimizer](groups)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.share)
+        self.inputs, self.labels = text() if self.scheduled else digits()
+
+    def share(self, step: int) -> float:
+        """Of the learning rate."""
+        warm = min(1.0, (step + 1) / 10)
+        return warm * (1 + math.cos(math.pi * step / 2000)) / 2 if self.scheduled else 1.0
+
+    def step(self) -> None:
+        rows = torch.randint(0, len(self.inputs), (8 if self.scheduled else 64,))
+        self.optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(self.model(self.inputs[rows]), self.labels[rows])
+        loss.backward()
+        if self.scheduled:
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.scheduler.step()
+
+    def state(self) -> dict[str, object]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+
+def digits() -> tuple[torch.Tensor, torch.Tensor]:
+    from sklearn.datasets import load_digits
+
+    known = load_digits()
+    images = torch.tensor(known.images[:, None] / 16, dtype=torch.float32)
+    return images, torch.tensor(known.target)
+
+
+def text() -> tuple[torch.Tensor, torch.Tensor]:
+    """Lines of 64 bytes of the documentation, and the bytes that follow each of them."""
+    pages = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+    data = torch.tensor(list(b"".join(page.read_bytes() for page in pages)))
+    count = (len(data) - 1) // 64
+    return data[: count * 64].view(count, 64), data[1 : count * 64 + 1].view(count, 64)
+
+
+# -- bits ------------------------------------------------------------------------------------
+
+
+def without_rules() -> AbstractContextManager[object]:
+    """As if no optimizer was known."""
+    return mock.patch.dict(kinds.KINDS, clear=True)
+
+
+class Kept:
+    """A repository that keeps versions of a training, one way."""
+
+    def __init__(self, place: Path, training: Training) -> None:
+        self.repo = mvc.Repository.init(place)
+        self.training, self.place = training, place
+
+    def keep(self) -> int:
+        """Keeps the version of now; how much the folder grew."""
+        before = bytes_below(self.place)
+        self.add()
+        return bytes_below(self.place) - before
+
+    def add(self) -> None:
+        self.repo.commit(self.training.state(), message="step")
+
+    def close(self) -> None:
+        self.repo.close()
+
+
+class Recorded(Kept):
+    def __init__(self, place: Path, training: Training) -> None:
+        super().__init__(place, training)
+        self.recorder = mvc.Recorder(self.repo, training.model, training.optimizer)
+
+    def add(self) -> None:
+        self.recorder.step()
+        self.recorder.flush()
+
+    def close(self) -> None:
+        self.recorder.close()
+        super().close()
+
+
+class Filed(Kept):
+    def add(self) -> None:
+        file = self.place / "training.pt"
+        torch.save(self.training.state(), file)
+        self.repo.commit(file, message="step")
+
+
+class WeightsAlone(Kept):
+    def add(self) -> None:
+        self.repo.commit({"model": self.training.model.state_dict()}, message="step")
+
+
+WAYS: dict[str, type[Kept]] = {"recorder": Recorded, "files": Filed, "state": Kept}
+
+
+def table(model: str, names: list[str], at: list[int], way: str) -> None:
+    head(
+        f"{model}, {way}: bits",
+        "step",
+        "deltas",
+        "with rules",
+        "factor",
+        "weights alone",
+        "s with / without",
+    )
+    for name in names:
+        for step, grown, seconds in measured(Training(model, name), at, WAYS[way]):
+            deltas, rules, alone = grown
+            row(
+                name, f"{step:,}", f"{deltas:.1f}", f"{rules:.1f}", f"{deltas / rules:.2f}",
+                f"{alone:.1f}", f"{seconds[1]:.2f} / {seconds[0]:.2f}",
+            )  # fmt: skip
+
+
+def measured(
+    training: Training, at: list[int], way: type[Kept]
+) -> Iterator[tuple[int, list[float], list[float]]]:
+    """Bits a parameter and step, and seconds a version: as deltas, with rules, weights alone."""
+    ways: list[tuple[type[Kept], Callable[[], AbstractContextManager[object]]]] = [
+        (way, without_rules), (way, nullcontext), (WeightsAlone, without_rules),
+    ]  # fmt: skip
+    done = 0
+    for step in at:
+        for _ in range(step - 1 - done):
+            training.step()
+        done = max(done, step - 1)
+        count = 1 if step == 1 else IN_A_ROW
+        grown, took = [0] * len(ways), [0.0] * len(ways)
+        with ExitStack() as stack:
+            kept = []
+            for each, known in ways:
+                with known():
+                    kept.append(each(stack.enter_context(work_folder()), training))
+                    kept[-1].add()
+            for _ in range(count):
+                training.step()
+                for i, (_, known) in enumerate(ways):
+                    begun = time.perf_counter()
+                    with known():
+                        grown[i] += kept[i].keep()
+                    took[i] += time.perf_counter() - begun
+            for each in kept:
+                each.close()
+        done += count
+        bits = [8 * g / count / training.parameters for g in grown]
+        yield step, bits, [t / count for t in took]
+
+
+# -- speeds ----------------------------------------------------------------------------------
+
+
+def arrays_of(training: Training) -> dict[str, np.ndarray]:
+    """The weights and states of the largest tensor."""
+    parameter = max(training.model.parameters(), key=torch.Tensor.numel)
+    whole = {"param": parameter, **training.optimizer.state[parameter]}
+    return {
+        name: value.detach().clone().numpy().reshape(-1)
+        for name, value in whole.items()
+        if torch.is_tensor(value) and value.dim()
+    }
+
+
+def speed(names: list[str]) -> None:
+    head("MB/s of all tensors", "predict", "encode", "decode", "encode as deltas", "decode")
+    for name in names:
+        training = Training("conv", name)
+        for _ in range(60):
+            training.step()
+        old = arrays_of(training)
+        training.step()
+        new = arrays_of(training)
+        values = dict(training.optimizer.param_groups[0])
+        state = next(iter(training.optimizer.state.values()))
+        scalars = {k: float(v) for k, v in state.items() if torch.is_tensor(v) and not v.dim()}
+        known = kinds_of(set(new) - {"param"}, values)
+        found = choose_predictions(known, [{**values, **scalars}], old, new)
+        jobs = []
+        for member, array in new.items():
+            chosen = found.get(member)
+            places = [(True, member)] if chosen is None else [chosen.base, *chosen.inputs]
+            sources = [repeated((old if older else new)[n]) for older, n in places]
+            prediction = None if chosen is None else chosen.prediction
+            jobs.append(Job(prediction, sources, repeated(array)))
+        plain = [Job(None, [repeated(old[m])], repeated(a)) for m, a in new.items()]
+        rates = [rate(jobs, Job.predict), rate(jobs, Job.encode), rate(jobs, Job.decode)]
+        rates += [rate(plain, Job.encode), rate(plain, Job.decode)]
+        row(name, *(f"{r:,.0f}" for r in rates))
+
+
+def repeated(array: np.ndarray) -> memoryview:
+    """A chunk of its bytes, over and over."""
+    return memoryview((array.tobytes() * (CHUNK // array.nbytes + 1))[:CHUNK])
+
+
+class Job:
+    """A chunk of one tensor: what is predicted, encoded and decoded."""
+
+    pipeline = Pipeline.parse("lossless")
+
+    def __init__(
+        self, prediction: Prediction | None, sources: list[memoryview], new: memoryview
+    ) -> None:
+        self.prediction, self.sources, self.new = prediction, sources, new
+        self.state = memoryview(bytearray(len(new)))
+        self.signs: memoryview | None = None
+        self.encode()
+        self.decode()
+        assert self.state == new
+
+    def predict(self) -> None:
+        base, *inputs = self.sources
+        if self.prediction is None:
+            self.state[:] = base
+        else:
+            self.prediction.fill(base, inputs, self.state, self.signs)
+
+    def encode(self) -> None:
+        if self.prediction is not None and self.prediction.signed:
+            base, *inputs = self.sources
+            self.signs = memoryview(self.prediction.signs(base, inputs, self.new))
+        self.predict()
+        self.encoded = self.pipeline.encode_chunk(self.new, self.state, 4)
+
+    def decode(self) -> None:
+        self.predict()
+        self.pipeline.apply_chunk(memoryview(self.encoded), self.state, 4, reverse=False)
+
+
+def rate(jobs: list[Job], work: Callable[[Job], None]) -> float:
+    """MB/s over the chunks of all tensors together."""
+    best, until = float("inf"), time.perf_counter() + SECONDS
+    while time.perf_counter() < until:
+        begun = time.perf_counter()
+        for job in jobs:
+            work(job)
+        best = min(best, time.perf_counter() - begun)
+    return sum(len(job.new) for job in jobs) / best / 1e6
+
+
+if __name__ == "__main__":
+    main()
