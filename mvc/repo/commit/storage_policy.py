@@ -80,7 +80,6 @@ def storage_policy(
 
 
 def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:
-    """Seconds to decode a delta of a tensor of so many bytes."""
     timing = context.store.timing
     return timing.decoding([(nbytes, timing.coding(pipeline, nbytes, _FLOATS))])
 
