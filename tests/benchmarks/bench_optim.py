@@ -193,7 +193,7 @@ def table(model: str, names: list[str], at: list[int], way: str) -> None:
 def measured(
     training: Training, at: list[int], way: type[Kept]
 ) -> Iterator[tuple[int, list[float], list[float]]]:
-    """Bits a parameter and step, and processor seconds a version: as deltas, with rules, weights alone."""
+    """Bits a parameter and step, and processor seconds: as deltas, with rules, weights alone."""
     ways: list[tuple[type[Kept], Callable[[], AbstractContextManager[object]]]] = [
         (way, without_rules), (way, nullcontext), (WeightsAlone, without_rules),
     ]  # fmt: skip
