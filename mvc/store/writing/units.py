@@ -263,8 +263,7 @@ def _chosen(
 ) -> dict[str, Chosen]:
     """The predictions of tensors from what they were before."""
     before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
-    found = choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
-    return {name: chosen for name, chosen in found.items() if chosen.base == (True, name)}
+    return choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
 
 
 def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:
