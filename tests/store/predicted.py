@@ -105,6 +105,16 @@ class Run:
             inputs=ids,
         )
 
+    @staticmethod
+    def delta(new: bytes, base: bytes) -> Piece:
+        """A piece as a plain delta."""
+        pipeline, views = Pipeline.parse(DELTA), (memoryview(new), memoryview(base))
+        starts = range(0, len(new), limits.CHUNK)
+        parts = [[view[at : at + limits.CHUNK] for view in views] for at in starts]
+        chunks = [pipeline.encode_chunk(*part, 4) for part in parts]
+        payload = b"".join(map(bytes, pack_chunks(chunks, len(new), 4, limits.CHUNK)))
+        return Piece(raw_id(new), len(new), payload, DELTA, raw_id(base))
+
     def write(self) -> Path:
         """One entry a version."""
         self.forger.publish(self.forger.record(self.full(0)))

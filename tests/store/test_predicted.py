@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from mvc.api.repository import Repository
@@ -13,8 +14,10 @@ from mvc.errors import DamagedData
 from mvc.model.tensor import TensorSpec
 from mvc.store.graph.plan import plan, recovers
 from mvc.store.packs.reader import PackReader
+from mvc.store.recovery import planned
 from mvc.store.recovery.recover import Request
 from mvc.store.recovery.sequential import fill_where_sound
+from tests.hostile.forged import Piece, delta, raw_id
 from tests.oracle import reader
 from tests.store.predicted import Run
 from tests.store.sizes import shrink
@@ -185,3 +188,44 @@ def test_signs_of_gradients_lie_before_each_chunk(tmp_path: Path, count: int) ->
         assert [bytes(each.out) for each in wanted] == [new[m] for m in "wmv"]
     oracle = reader.Repository(run.root / ".mvc")
     assert oracle.pieces[run.id(1, "w"), 0] == new["w"]
+
+
+def test_moments_that_are_stored_backwards_take_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then all of them wait for the weights: some chunks are recovered after the other."""
+    shrink(monkeypatch, PIECE=16384, CHUNK=1024)
+    monkeypatch.setattr(planned, "_MOST", 20 * 1024)
+    run = Run(tmp_path / "repo", count=3001, steps=9)
+    run.forger.publish(run.forger.record([run.full(0)[0], run.full(0)[2], run.full(9)[1]]))
+    for version in range(1, 10):
+        run.forger.publish(run.forger.record(run.step(version)[1:]))
+    for version in range(8, -1, -1):
+        new, base = run.versions[version]["m"], run.versions[version + 1]["m"]
+        run.forger.publish(run.forger.record([run.delta(new, base)]))
+    with Repository.open(run.finish()) as repo:
+        for members in ("wmv", "w"):
+            wanted = requests(run, 9, members)
+            repo.context.store.recovery.fill(wanted)
+            assert [bytes(each.out) for each in wanted] == [run.versions[9][m] for m in members]
+
+
+@pytest.mark.parametrize("cast", [False, True])
+def test_what_is_converted_from_predicted_weights(tmp_path: Path, cast: bool) -> None:
+    run = Run(tmp_path / "repo", steps=3)
+    weights = np.frombuffer(run.versions[3]["w"], np.float32)
+    new = weights.astype(np.float16).tobytes() if cast else weights[:4000].tobytes()
+    text = f"{'cast:float32>float16' if cast else 'resize'} | xor | planes | zstd:huff"
+    payload = delta(new, new, 2 if cast else 4, text.partition(" | ")[2])
+    run.forger.publish(run.forger.record(run.full(0)))
+    for version in range(1, 4):
+        run.forger.publish(run.forger.record(run.step(version)))
+    other = Piece(raw_id(new), len(new), payload, text, run.id(3, "w"))
+    run.forger.publish(run.forger.record([other]))
+    with Repository.open(run.finish()) as repo:
+        wanted = [request(new, raw_id(new)), *requests(run, 3)]
+        repo.context.store.recovery.fill(wanted)
+        assert [bytes(each.out) for each in wanted] == [new, *(run.versions[3][m] for m in "wmv")]
+        alone = request(new, raw_id(new))
+        repo.context.store.recovery.fill([alone])
+        assert bytes(alone.out) == new

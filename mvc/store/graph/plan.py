@@ -46,6 +46,15 @@ class Action(Struct, frozen=True):
         """The objects whose pieces must be in memory before."""
         return self.inputs if self.base is None else (self.base, *self.inputs)
 
+    @property
+    def by_chunks(self) -> bool:
+        """Whether a chunk of the piece needs the same chunk of others alone."""
+        return not any(
+            step.header.group or step.member.coding.transform
+            for step in self.steps
+            if not step.member.coding.predicted
+        )
+
 
 class Plan(Struct, frozen=True):
     """Makes the pieces of ``targets`` that begin at ``start``."""
@@ -207,7 +216,15 @@ def _ordered(made: Mapping[bytes, _Made], targets: Sequence[bytes]) -> tuple[Act
             elif need in made and need not in done:
                 actions[need] = _action(made, need, cuts)
                 opened[need] = iter(actions[need].needs)
-    return _dropping(found, targets)
+    return _dropping(_whole_first(found), targets)
+
+
+def _whole_first(actions: Sequence[Action]) -> list[Action]:
+    """Those before all others that make whole pieces of nothing or of what is held."""
+    made = {action.id for action in actions}
+    first = [each for each in actions if not each.by_chunks and not made.intersection(each.needs)]
+    moved = {each.id for each in first}
+    return [*first, *(each for each in actions if each.id not in moved)]
 
 
 def _action(made: Mapping[bytes, _Made], id_: bytes, cuts: Container[bytes]) -> Action:

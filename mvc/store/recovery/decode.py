@@ -136,17 +136,19 @@ def apply_actions(
     pieces: Mapping[bytes, memoryview],
     each: Each,
     *,
+    begin: int = 0,
     read: Each | None = None,
     check: bool = True,
 ) -> None:
     """As ``apply_steps``, for actions that lead from some of ``pieces`` to others of them.
 
-    All pieces have one length. A base may lie where the piece will that is made of it.
+    All pieces have one length; ``pieces`` are their bytes from ``begin`` on, some chunks or all. A
+    base may lie where the piece will that is made of it.
     """
     _scratch.arena.reset()
     steps = [step for action in actions for step in action.steps]
     rooms = [_scratch.arena.take(step.member.stored) for step in steps]
-    size = len(pieces[actions[0].id])
+    size, end = steps[-1].member.nbytes, begin + len(pieces[actions[0].id])
     works: dict[int, _Step] = {}
 
     def prepare(at: int) -> None:
@@ -156,18 +158,17 @@ def apply_actions(
     (read or in_order)(prepare, range(len(steps)))
 
     def chunk(start: int) -> None:
-        at = 0
+        at, here = 0, slice(start - begin, start - begin + CHUNK)
         for action in actions:
-            parts = [pieces[id_][start : start + CHUNK] for id_ in (action.id, *action.inputs)]
-            out, *inputs = parts
+            out, *inputs = (pieces[id_][here] for id_ in (action.id, *action.inputs))
             base = out
             if action.base is not None and pieces[action.base] is not pieces[action.id]:
-                base = pieces[action.base][start : start + CHUNK]
+                base = pieces[action.base][here]
             for _ in action.steps:
                 works[at](start, base, inputs, out)
                 base, at = out, at + 1
 
-    each(chunk, range(0, size, CHUNK))
+    each(chunk, range(begin, end, CHUNK))
 
 
 def _prepare_delta(

@@ -25,6 +25,7 @@ from mvc.store.graph.search import Graph, Path, PathStep, Place
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
+from mvc.store.recovery.planned import carry_out
 from mvc.store.recovery.walk import Walker, drain, room_for
 from mvc.store.snapshot import Snapshot
 
@@ -217,7 +218,7 @@ class Recovery:
         self, way: Plan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
     ) -> None:
         held = _pieces(self._made, way)
-        self._walker.run(way, outs, held, parallel=parallel, check=check)
+        carry_out(self._walker, way, outs, held, parallel=parallel, check=check)
 
     def _whole(self, way: Plan, *, check: bool = True) -> memoryview:
         """The object at the end of a plan, in memory of its own."""
@@ -325,7 +326,7 @@ class Recovery:
         for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
             outs = {each.id: each.out[start : start + PIECE] for each in requests}
             way = plan(self.graph, list(outs), start, held)
-            self._walker.run(way, outs, _pieces(held, way), parallel=parallel, check=False)
+            carry_out(self._walker, way, outs, _pieces(held, way), parallel=parallel, check=False)
 
     def walk(
         self,
@@ -345,7 +346,7 @@ class Recovery:
         target, start = self.graph.end_of(last), last.member.start
         way = plan(self.graph, [target], start, held, along=path)
         pieces = {id_: held[id_] for id_ in way.origins}
-        self._walker.run(way, {target: out}, pieces, parallel=parallel)
+        carry_out(self._walker, way, {target: out}, pieces, parallel=parallel)
 
 
 def _pieces(held: Mapping[bytes, Held], way: Plan) -> dict[bytes, memoryview]:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
 from mvc.errors import DamagedData
 from mvc.limits import MAX_MANIFEST, PIECE
-from mvc.store.graph.plan import Action, Plan
 from mvc.store.graph.search import Path, PathStep
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import patch_extra
-from mvc.store.recovery.decode import LOADED, apply_actions, apply_steps, in_order, short_name
+from mvc.store.recovery.decode import LOADED, apply_steps, in_order, short_name
 from mvc.store.recovery.grouped import is_grouped, walk_together
-
-_MOST_PIECES = 12 * PIECE
-"""Bytes of the pieces that are in memory together while a plan is carried out."""
 
 
 class Walker:
@@ -56,30 +52,6 @@ class Walker:
             self._straight(straight, target, parallel=parallel and last, check=check)
             state = target
 
-    def run(
-        self,
-        plan: Plan,
-        outs: Mapping[bytes, memoryview],
-        held: Mapping[bytes, memoryview],
-        *,
-        parallel: bool = False,
-        check: bool = True,
-    ) -> None:
-        """Fills the buffer of every target of a plan.
-
-        ``held``: the pieces of those objects at which the plan begins. ``parallel`` and ``check``
-        are as for ``walk``.
-        """
-        each = self._spread if parallel else in_order
-        pieces = _buffers(plan, outs, held)
-        for batch in _batches(plan.actions):
-            first = batch[0]
-            if len(batch) > 1 or first.inputs or first.steps[0].member.coding.predicted:
-                apply_actions(self.packs, batch, pieces, each, read=each, check=check)
-                continue
-            origin = None if first.base is None else pieces[first.base]
-            self.walk(first.steps, pieces[first.id], origin, parallel=parallel, check=check)
-
     def _straight(
         self, steps: Sequence[PathStep], out: memoryview, *, parallel: bool, check: bool
     ) -> None:
@@ -89,7 +61,7 @@ class Walker:
             pool = self.pool if parallel else None
             walk_together(self.packs, [(path, out)], pool, check=check)
             return
-        each = self._spread if parallel else in_order
+        each = self.spread if parallel else in_order
         if path.stored <= LOADED:
             if steps:
                 apply_steps(self.packs, steps, out, each, read=each, check=check)
@@ -97,9 +69,10 @@ class Walker:
         for step in steps:
             apply_steps(self.packs, [step], out, each, check=check)
 
-    def _spread(self, work: Callable[[int], None], starts: range) -> None:
+    def spread(self, work: Callable[[int], None], starts: range) -> None:
+        """Runs the work for every chunk with the threads of the pool."""
         if len(starts) == 1:
-            work(0)
+            work(starts[0])
         else:
             drain([self.pool.submit(work, start) for start in starts])
 
@@ -125,69 +98,6 @@ class Walker:
                 raise DamagedData(f"{short_name(step)} is converted from something else")
             out[:] = memoryview(cast.cast(base, source, to)).cast("B")
         self._straight([step], out, parallel=False, check=check)
-
-
-def _by_chunks(action: Action) -> bool:
-    """Whether every chunk of what an action makes can be made by itself."""
-    return not any(
-        step.header.group or (step.member.coding.transform and not step.member.coding.predicted)
-        for step in action.steps
-    )
-
-
-def _alike(one: Action, other: Action) -> bool:
-    sizes = {action.steps[-1].member.nbytes for action in (one, other)}
-    return len(sizes) == 1 and _by_chunks(one) and _by_chunks(other)
-
-
-def _batches(actions: Sequence[Action]) -> Iterator[list[Action]]:
-    """Those that are carried out chunk by chunk, as far as their payloads fit into memory."""
-    batch: list[Action] = []
-    loaded = 0
-    for action in actions:
-        stored = sum(step.member.stored for step in action.steps)
-        if batch and (loaded + stored > LOADED or not _alike(batch[0], action)):
-            yield batch
-            batch, loaded = [], 0
-        batch.append(action)
-        loaded += stored
-    if batch:
-        yield batch
-
-
-def _buffers(
-    plan: Plan, outs: Mapping[bytes, memoryview], held: Mapping[bytes, memoryview]
-) -> dict[bytes, memoryview]:
-    """Where the piece of every object lies while it is needed; targets lie in ``outs``."""
-    pieces = {**held, **outs}
-    for id_ in outs.keys() & held.keys():
-        if len(outs[id_]) != len(held[id_]):
-            raise DamagedData(f"object {id_.hex()[:10]} has another length than was asked for")
-        outs[id_][:] = held[id_]
-    spare: list[memoryview] = []
-    total = 0
-    for action in plan.actions:
-        last, nbytes = action.steps[-1], action.steps[-1].member.nbytes
-        if _by_chunks(action) and any(len(pieces[id_]) != nbytes for id_ in action.needs):
-            raise DamagedData(f"{short_name(last)} builds on what has another length")
-        given_up = [id_ for id_ in action.drops if id_ not in outs and id_ not in held]
-        fitting = next((room for room in spare if len(room) == nbytes), None)
-        if action.id in outs:
-            if len(outs[action.id]) != nbytes:
-                raise DamagedData(f"{short_name(last)} has a wrong length")
-        elif action.base in given_up and action.base not in action.inputs and _by_chunks(action):
-            pieces[action.id] = pieces[action.base]
-            given_up.remove(action.base)
-        elif fitting is not None:
-            pieces[action.id] = fitting
-            spare = [room for room in spare if room is not fitting]
-        else:
-            total += nbytes
-            if total > _MOST_PIECES and total > nbytes:
-                raise DamagedData(f"{short_name(last)} needs too many others")
-            pieces[action.id] = room_for(last)
-        spare += [pieces[id_] for id_ in given_up if id_ != action.id]
-    return pieces
 
 
 def _sections(steps: Sequence[PathStep]) -> list[tuple[PathStep | None, tuple[PathStep, ...]]]:
