@@ -3,8 +3,8 @@
 The records of the version's own entry go as they are. What they build on, or what another entry
 published, goes along the cheapest path in bytes from what the receiver has. A payload that several
 objects share goes with all of them. An object whose dtype and shape nobody knows, or that only a
-version forgotten by name has, never goes: what needs it is encoded anew; and so is what is
-predicted from objects that the receiver has no other use for, if these take more bytes.
+version forgotten by name has, never goes: what needs it is encoded anew; and so is a version to
+which objects lead that the receiver has no other use for, if these take more bytes than it has.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Closure:
         work = _Choice(self, recorded.offset, needed)
         work.run()
         if work.drags_along_too_much:
-            work = _Choice(self, recorded.offset, needed, follows_predictions=False)
+            work = _Choice(self, recorded.offset, needed, drags_along=False)
             work.run()
         self._done.add(recorded.offset)
         self._extra.update(work.moved)
@@ -337,12 +337,12 @@ class _Choice:
     """The choice for one entry. ``moved``: objects that went and that others published first."""
 
     def __init__(
-        self, closure: Closure, offset: int, needed: Needed, *, follows_predictions: bool = True
+        self, closure: Closure, offset: int, needed: Needed, *, drags_along: bool = True
     ) -> None:
-        """``follows_predictions``: from what the receiver neither has nor needs otherwise, too."""
+        """``drags_along``: also what the receiver has no use for but to make what it needs."""
         self._closure, self._needed, self._offset = closure, needed, offset
-        self._follows = follows_predictions
-        self._predicted: set[bytes] = set()  # blobs that are, from such objects
+        self._drags_along = drags_along
+        self._dragging: set[bytes] = set()  # needed blobs to which such objects lead
         self._own: _Own = closure.own(offset)
         self._records: dict[_Place, tuple[RecordHeader, set[int]]] = {}
         self._specs = dict(needed.blobs)
@@ -381,33 +381,31 @@ class _Choice:
                     origin = path.origin
         except DamagedData:
             steps = []
-        drags = any(
-            step.member.inputs and not self._is_free(step, of_inputs=True) for step in steps
-        )
-        if steps and (self._follows or not drags) and all(map(self._may_go, steps)):
-            if drags and id_ in self._needed:
-                self._predicted.add(id_)
+        drags = id_ in self._needed and not all(map(self._is_free, steps))
+        if steps and (self._drags_along or not drags) and all(map(self._may_go, steps)):
+            if drags:
+                self._dragging.add(id_)
             for step in steps:
                 self._take(step)
             return
         known = origin is not None and self._know(origin, [step.member for step in steps])
         self._anew[id_] = spec, (origin, self._specs[origin]) if known and origin else None
 
-    def _is_free(self, step: PathStep, *, of_inputs: bool = False) -> bool:
-        """Whether a coding needs nothing more than what goes anyway; or its inputs do."""
-        needs = self._closure.needs_of(step.member)
+    def _is_free(self, step: PathStep) -> bool:
+        """Whether a step needs nothing more than what goes anyway."""
+        needs = [step.member.id] if step.reverse else self._closure.needs_of(step.member)
         return all(
             id_ is not None
             and (id_ in self._taken or id_ in self._needed or self._closure.has(id_))
-            for id_ in (needs[1:] if of_inputs else needs)
+            for id_ in needs
         )
 
     @property
     def drags_along_too_much(self) -> bool:
-        """Whether what only predictions need takes more bytes than what is predicted, as it is."""
+        """Whether what leads to needed blobs alone takes more bytes than these have."""
         members = (header.members[i] for header, some in self._records.values() for i in some)
         dragged = sum(member.stored for member in members if member.id not in self._needed)
-        return dragged > sum(self._specs[id_].nbytes for id_ in self._predicted) > 0
+        return dragged > sum(self._specs[id_].nbytes for id_ in self._dragging) > 0
 
     def _may_go(self, step: PathStep) -> bool:
         """Whether the receiver can prove what comes with a coding."""

@@ -14,7 +14,7 @@ from mvc.testing.files import (
     UnsyncedFS,
     WrappedFS,
 )
-from mvc.testing.history import History
+from mvc.testing.history import History, training
 from mvc.testing.process import (
     FixedClock,
     environment,
@@ -44,5 +44,6 @@ __all__ = [
     "open_index",
     "open_quietly",
     "open_repository",
+    "training",
     "unindexed",
 ]

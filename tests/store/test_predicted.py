@@ -100,6 +100,38 @@ def test_version_after_version_costs_one_payload_an_object(
         assert [bytes(each.out) for each in again] == [run.versions[5][m] for m in "wmv"]
 
 
+def test_moments_made_for_the_weights_are_given_out_to_who_wants_the_version_part_by_part(
+    tmp_path: Path, reads: Counter[tuple[int, int]]
+) -> None:
+    run = Run(tmp_path / "repo")
+    with Repository.open(run.write()) as repo:
+        recovery = repo.context.store.recovery
+        parts = [requests(run, 6, members) for members in ("w", "v", "m")]
+        with recovery.by_products.keeping():
+            for part in parts:
+                recovery.fill(part)
+            assert [bytes(each.out) for (each,) in parts] == [run.versions[6][m] for m in "wvm"]
+            assert set(reads.values()) == {1}
+            recovery.fill(requests(run, 5, "w"))
+        reads.clear()
+        recovery.fill(requests(run, 5, "m"))
+        assert reads
+
+
+def test_a_moment_that_was_made_of_damaged_bytes_is_found_elsewhere(tmp_path: Path) -> None:
+    run = Run(tmp_path / "repo")
+    for piece in (run.full(0), *map(run.step, range(1, 7)), run.full(6)[1:2]):
+        run.forger.publish(run.forger.record(piece))
+    run.finish()
+    with Repository.open(run.root) as repo:
+        recovery = repo.context.store.recovery
+        with recovery.by_products.keeping():
+            recovery.by_products.add(0, {run.id(6, "m"): memoryview(bytes(20000))}, checked=False)
+            wanted = requests(run, 6, "m")
+            recovery.fill(wanted)
+            assert bytes(wanted[0].out) == run.versions[6]["m"]
+
+
 def ruin(run: Run, version: int, member: str, *, delta: bool) -> None:
     """Makes every byte of a payload another one."""
     with Repository.open(run.root) as repo:

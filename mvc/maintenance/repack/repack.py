@@ -194,7 +194,8 @@ def _within_time(problem: RepackProblem, bound: float) -> RepackPlan:
             break
         # The planner knows no groups: what it must be asked for can lie far below the bound, but
         # not below what every version in full takes.
-        allowed = max(least, min(allowed - 1, int(allowed * bound / plan.after.worst_seconds)))
+        planned = versions.worst(layout) or allowed
+        allowed = max(least, min(allowed - 1, int(planned * bound / plan.after.worst_seconds)))
     if before.worst_seconds <= bound and (best is None or before.bytes <= best.after.bytes):
         return problem.unchanged()
     if best is not None:

@@ -465,17 +465,20 @@ def write_files(
         fill_file(context.store.recovery, entry, file, advance)
 
     plans = context.store.folder / PLANS if planned and context.store.writable else None
-    with replacing(
-        context.store.fs,
-        folder,
-        {name: partial(fill, name) for name in entries},
-        [name for name in deletes if not is_foreign(name)],
-        plans=plans,
-        inside=folder == context.root,
-        checks={name: entry.content_id.hex() for name, entry in entries.items()},
-        then=then,
-        version="" if commit is None else commit.hex(),
-    ) as deleted:
+    with (
+        context.store.recovery.by_products.keeping(),
+        replacing(
+            context.store.fs,
+            folder,
+            {name: partial(fill, name) for name in entries},
+            [name for name in deletes if not is_foreign(name)],
+            plans=plans,
+            inside=folder == context.root,
+            checks={name: entry.content_id.hex() for name, entry in entries.items()},
+            then=then,
+            version="" if commit is None else commit.hex(),
+        ) as deleted,
+    ):
         if then is not None and move is not None:
             move()
         return tuple(deleted)

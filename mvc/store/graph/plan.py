@@ -74,6 +74,13 @@ class Plan(Struct, frozen=True):
         made = {action.id for action in self.actions}
         return {*self.targets, *(id_ for each in self.actions for id_ in each.needs)} - made
 
+    @property
+    def by_products(self) -> set[bytes]:
+        """What else of the targets' version is made: they are predicted from it."""
+        inputs = {id_ for each in self.actions if each.id in self.targets for id_ in each.inputs}
+        bases = {each.base for each in self.actions}
+        return inputs & {each.id for each in self.actions} - bases - set(self.targets)
+
 
 class _Made(Struct, frozen=True):
     """The last step that leads to an object, from which one, and what else that needs."""

@@ -23,6 +23,7 @@ from mvc.model.tensor import TensorSpec
 from mvc.store.graph.plan import Pieces, Plan, is_predicted, plan, related
 from mvc.store.graph.search import Graph, Path, PathStep, Place
 from mvc.store.packs.reader import PackReader
+from mvc.store.recovery.by_products import ByProducts
 from mvc.store.recovery.decode import LOADED, apply_steps, in_order
 from mvc.store.recovery.grouped import is_grouped, walk_together
 from mvc.store.recovery.planned import carry_out
@@ -78,6 +79,7 @@ class Recovery:
         self._walker = Walker(self.packs, pool)
         self.graph = graph
         self.pool = pool
+        self.by_products = ByProducts()
         self._made: Mapping[bytes, Held] = {} if made is None else made
 
     def fill(self, requests: Iterable[Request]) -> None:
@@ -92,6 +94,10 @@ class Recovery:
         predicted: list[tuple[Request, Path]] = []
         try:
             for request in wanted:
+                nbytes = request.spec.nbytes
+                if (made := self.by_products.take(request.id, 0, nbytes)) is not None:
+                    waiting.append(self.pool.submit(self._given, request, made))
+                    continue
                 if len(wanted) == 1:
                     self._one(request)
                     continue
@@ -196,6 +202,9 @@ class Recovery:
         if id_ in self._made:
             self._begin(id_, start, out)
             return
+        if (made := self.by_products.take(id_, start, len(out), checked=True)) is not None:
+            out[:] = made
+            return
         may_be_whole = start or len(out) == PIECE  # else the object is shorter than a piece
         if may_be_whole and any(s.member.nbytes > PIECE for s in self.graph.codings(id_, 0)):
             whole = self._by_sound_path(id_, 0, self._whole)
@@ -217,8 +226,26 @@ class Recovery:
     def _run(
         self, way: Plan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
     ) -> None:
-        held = _pieces(self._made, way)
-        carry_out(self._walker, way, outs, held, parallel=parallel, check=check)
+        self._carry_out(way, outs, self._made, parallel=parallel, check=check)
+
+    def _carry_out(
+        self,
+        way: Plan,
+        outs: Mapping[bytes, memoryview],
+        held: Mapping[bytes, Held],
+        *,
+        parallel: bool,
+        check: bool,
+    ) -> None:
+        """Fills the buffers, and keeps what else was made of the same version if it is wanted."""
+        origins = {id_: held[id_][way.start : way.start + PIECE] for id_ in way.origins}
+        wanted = way.by_products if self.by_products.wanted else set()
+        others = {
+            action.id: room_for(action.steps[-1]) for action in way.actions if action.id in wanted
+        }
+        pieces = {**others, **outs}
+        carry_out(self._walker, way, pieces, origins, parallel=parallel, check=check)
+        self.by_products.add(way.start, others, checked=check)
 
     def _whole(self, way: Plan, *, check: bool = True) -> memoryview:
         """The object at the end of a plan, in memory of its own."""
@@ -296,6 +323,12 @@ class Recovery:
             if blob_id(request.spec, request.out, parallel=parallel) != request.id:
                 self._one(request, parallel=parallel)
 
+    def _given(self, request: Request, made: memoryview) -> None:
+        """An object that was made on the way to another one."""
+        request.out[:] = made
+        if blob_id(request.spec, request.out) != request.id:
+            self._one(request, parallel=False)
+
     def _alone(self, request: Request, path: Path) -> None:
         """A whole object in this thread, hashed chunk by chunk as it is finished.
 
@@ -326,7 +359,7 @@ class Recovery:
         for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
             outs = {each.id: each.out[start : start + PIECE] for each in requests}
             way = plan(self.graph, list(outs), start, held)
-            carry_out(self._walker, way, outs, _pieces(held, way), parallel=parallel, check=False)
+            self._carry_out(way, outs, held, parallel=parallel, check=False)
 
     def walk(
         self,
@@ -347,11 +380,6 @@ class Recovery:
         way = plan(self.graph, [target], start, held, along=path)
         pieces = {id_: held[id_] for id_ in way.origins}
         carry_out(self._walker, way, {target: out}, pieces, parallel=parallel)
-
-
-def _pieces(held: Mapping[bytes, Held], way: Plan) -> dict[bytes, memoryview]:
-    """The pieces at which a plan begins."""
-    return {id_: held[id_][way.start : way.start + PIECE] for id_ in way.origins}
 
 
 def _last_transform(steps: Sequence[PathStep]) -> int | None:
