@@ -517,9 +517,9 @@ def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) 
         assert time.monotonic() - asked < 10
 
 
-def test_a_body_with_two_ends_is_refused(served: tuple[Path, Serving]) -> None:
+def test_a_body_with_two_ends_is_refused(served: Shared) -> None:
     """Behind a proxy that believes the other one, it would smuggle a request of somebody else."""
-    folder, server = served
+    folder, server = served.folder, served.server
     text = token(folder, *SCOPES, name="smuggler")
     line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
     for pair in (("Content-Length: 4", "Transfer-Encoding: chunked"),
