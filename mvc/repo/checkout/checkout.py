@@ -389,7 +389,6 @@ def _is_kept(context: Context, old: Manifest, present: FileEntry | Literal["no f
 
 
 def _present(context: Context, path: str) -> FileEntry | Literal["no file"] | None:
-    """The file at a path, as an entry; None if nothing is there."""
     identity = context.store.fs.stat(context.root / path)
     if identity is None:
         return None
@@ -449,7 +448,7 @@ def write_files(
     for name in entries:
         check_place(name)
     total = sum(entry.size for entry in entries.values())
-    done = 0
+    done, recovery = 0, context.store.recovery
 
     def fill(name: str, file: WriteFile) -> None:
         entry = entries[name]
@@ -462,11 +461,11 @@ def write_files(
             if progress is not None:
                 progress(done, total, entry.path)
 
-        fill_file(context.store.recovery, entry, file, advance)
+        fill_file(recovery, entry, file, advance)
 
     plans = context.store.folder / PLANS if planned and context.store.writable else None
     with (
-        context.store.recovery.by_products.keeping(),
+        recovery.by_products.keeping(),
         replacing(
             context.store.fs,
             folder,

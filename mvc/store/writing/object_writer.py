@@ -162,6 +162,18 @@ class ObjectWriter:
         """The bytes of a stored object."""
         return bytes(self._recovery.blob(id_, spec))
 
+    def stored_pieces(self, bases: Sequence[StoredBase], start: int) -> list[memoryview]:
+        """The piece at ``start`` of each base; each payload that they share is decoded once.
+
+        Raises DamagedData, and EncodingFailed as ``StoredBase.piece`` does.
+        """
+        outs = {bytes(base.id): base.room(start) for base in bases}
+        try:
+            self._recovery.pieces(outs, start)
+        except DamagedData:
+            return [base.piece(start) for base in bases]
+        return [base.proven(start, outs[bytes(base.id)]) for base in bases]
+
     def begin(self, id_: bytes) -> None:
         """Announces a blob whose pieces follow by ``put``."""
         self._added.add(id_)
@@ -398,9 +410,6 @@ class ObjectWriter:
     ) -> None:
         (new, base), pipeline, prediction = waiting.raw, choice.pipeline, choice.prediction
         assert base is not None and pipeline is not None and prediction is not None
-        if choice.encoded is not None and len(new) <= CHUNK:
-            waiting.chunks = [Encoded(choice.encoded)]
-            return
         parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
         waiting.chunks = [
             self._pool.submit(
@@ -408,7 +417,7 @@ class ObjectWriter:
                 pipeline,
                 prediction,
                 new[part],
-                [source[part] for source in (base, *inputs)],
+                sources=[source[part] for source in (base, *inputs)],
                 width=waiting.width,
                 room=self._single.arena.take(part.stop - part.start + _SLACK),
             )

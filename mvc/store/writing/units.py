@@ -46,6 +46,8 @@ _CHECKED = 4096  # bytes of a tensor on which a rule is checked that another uni
 _TRIES = 4  # choices for units that share their numbers
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
 _LOST = 0.02  # of the elements that a rule predicted the last time
+_SHORT = 256  # bytes of a tensor for which the names of what predicts it are a good part
+_MOST_NAMED = 0.5
 _AS_GOOD = 0.5  # of the elements that the rule predicted there
 PREDICTED = {"float32": "<f4", "float64": "<f8"}
 """The dtypes of tensors that rules predict, and how numpy calls them."""
@@ -68,7 +70,6 @@ class UnitMember(Struct):
     borrowed: bool = False
     wanted: bool = False
     kept: NextBase | None = None
-    _first: BasePiece | None = None
 
     def piece(self, start: int, arena: Arena) -> memoryview:
         """Its bytes from ``start`` on; ``arena`` holds what is read."""
@@ -78,16 +79,6 @@ class UnitMember(Struct):
         out = arena.take(length)
         self.storing.file.read(self.content, start, out)
         return out
-
-    def older(self, start: int) -> BasePiece:
-        """The piece of the version before, which is recovered once. Raises DamagedData."""
-        if start or self._first is None:
-            chain = self.base.chain(start)
-            found = BasePiece(bytes(self.base.id), self.base.piece(start), chain)
-            if start:
-                return found
-            self._first = found
-        return self._first
 
 
 class Steps(Struct):
@@ -151,9 +142,9 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
     """Whether a unit's next version may be predicted from the last, of chains ``chains``."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
-    most = policy.max_chain * nbytes
-    ended = (policy.layout.ends(chain, sequence) or chain[-1].stored > most for chain in chains)
-    return not any(ended)
+    stored = sum(chain[-1].stored for chain in chains)
+    ends = any(policy.layout.ends(chain, sequence) for chain in chains)
+    return not ends and stored <= policy.max_chain * nbytes * len(chains)
 
 
 class RuleChooser:
@@ -166,6 +157,13 @@ class RuleChooser:
 
     def choose(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         """How a unit is coded in a run; None if deltas are as small."""
+        rules, nbytes = self._rules(unit, dtype, steps), len(next(iter(steps.new.values())).data)
+        if rules is None or nbytes >= _SHORT:
+            return rules
+        kept = {n: c for n, c in rules.chosen.items() if _named(c) < _MOST_NAMED * nbytes}
+        return Rules(kept) if kept else None
+
+    def _rules(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         key = (unit.kinds, tuple(map(id, unit.hypers)), dtype, frozenset(steps.new))
         known = self._known.setdefault(key, [])
         for rules in known:
@@ -201,7 +199,7 @@ class RuleChooser:
             best = plain = self._plain(dtype, new.data, sample.old[name])
             if name in chosen:
                 share = self._share(Rules(chosen), name, sample)
-                share += (1 + BASE_BYTES * len(chosen[name].inputs)) / len(steps.new[name].data)
+                share += _named(chosen[name]) / len(steps.new[name].data)
                 if share < plain:
                     best, kept[name] = share, chosen[name]
             today, total = today + plain, total + best
@@ -235,6 +233,11 @@ def _fits(rules: Rules, steps: Steps) -> bool:
     return True
 
 
+def _named(chosen: Chosen) -> int:
+    """Bytes of a record's header that name the inputs of a prediction."""
+    return 1 + BASE_BYTES * len(chosen.inputs) if chosen.inputs else 0
+
+
 def _predicted(rules: Rules, name: str, steps: Steps) -> memoryview:
     prediction, base, inputs = rules.sources(name, steps)
     assert prediction is not None
@@ -260,8 +263,7 @@ def _chosen(
 ) -> dict[str, Chosen]:
     """The predictions of tensors from what they were before."""
     before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
-    found = choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
-    return {name: chosen for name, chosen in found.items() if chosen.base == (True, name)}
+    return choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
 
 
 def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:
