@@ -40,7 +40,12 @@ def fetching(cls: _Class) -> _Class:
 def _fetching(function: FunctionType) -> Callable[..., Any]:
     @wraps(function)
     def method(self: Any, /, *args: Any, **named: Any) -> Any:
-        return _tried(self.context, lambda: function(self, *args, **named))
+        fetched = set[bytes]()
+        while True:
+            try:
+                return function(self, *args, **named)
+            except StateForgotten as error:
+                _fetch_once(self.context, error, fetched)
 
     return method
 
@@ -48,21 +53,23 @@ def _fetching(function: FunctionType) -> Callable[..., Any]:
 @contextmanager
 def entered(context: Context, make: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
     """What ``make`` returns, entered; its beginning is tried as a public method is."""
-    with ExitStack() as stack:
-        yield _tried(context, lambda: stack.enter_context(make()))
-
-
-def _tried(context: Context, act: Callable[[], _T]) -> _T:
-    """What ``act`` returns; what it lacks is fetched, each state once."""
     fetched = set[bytes]()
-    while True:
-        try:
-            return act()
-        except StateForgotten as error:
-            if error.absent is None or error.absent in fetched:
-                raise
-            fetch_absent(context, error)
-            fetched.add(error.absent)
+    with ExitStack() as stack:
+        while True:
+            try:
+                entered_ = stack.enter_context(make())
+                break
+            except StateForgotten as error:
+                _fetch_once(context, error, fetched)
+        yield entered_
+
+
+def _fetch_once(context: Context, error: StateForgotten, fetched: set[bytes]) -> None:
+    """Fetches what was lacking, unless it was ``fetched`` before; else raises the error."""
+    if error.absent is None or error.absent in fetched:
+        raise error
+    fetch_absent(context, error)
+    fetched.add(error.absent)
 
 
 def fetch_absent(context: Context, error: StateForgotten) -> None:

@@ -221,7 +221,6 @@ def bench(
 
 
 def _least_speed(rows: Sequence[BenchRow]) -> float:
-    """The commit speed in bytes a second that a pipeline must reach."""
     return _KEEPS_UP * max((row.speed for row in rows if row.takes_bases), default=0.0)
 
 
@@ -484,7 +483,6 @@ def _figures(trial: _BenchTrial, sizes: Sequence[int], part: slice) -> Figures:
 
 
 def _without_deltas(series: _Series, trials: Sequence[_BenchTrial]) -> list[str]:
-    """Why there are no deltas, if there are none."""
     if series.changed is None:
         return [
             "one version and nothing to compare it with, so only full versions are measured; "

@@ -9,12 +9,10 @@ from pathlib import Path
 
 from mvc.api.repository import Repository
 from mvc.io.files import FileSystem
-from mvc.remote.clone import Cloned, CloneOptions
+from mvc.remote.clone import CloneOptions
 from mvc.remote.clone import clone as clone_repository
 from mvc.repo.opening import Configure
 from mvc.types import PathName, Progress
-
-__all__ = ["CloneOptions", "clone", "clone_into", "visit"]
 
 
 def clone(
@@ -37,7 +35,8 @@ def clone(
     RemoteUnreachable, RemoteRefused.
     """
     chosen = CloneOptions(branch=branch, states=states, bare=bare, options=options)
-    done = clone_into(url, folder, chosen, progress=progress)
+    place = None if folder is None else Path(folder)
+    done = clone_repository(fspath(url), place, chosen, progress=progress)
     return Repository.open(done.folder, discover=False)
 
 
@@ -57,19 +56,7 @@ def visit(
     """
     with FileSystem().temporary_folder() as folder:
         options = CloneOptions(states="none", bare=True, options={"lazy": True, "nodes": nodes})
-        done = clone_into(url, folder / "visited", options, config=config, progress=progress)
+        place = folder / "visited"
+        done = clone_repository(url, place, options, config=config, progress=progress)
         with Repository.open(done.folder, discover=False, config=config) as repo:
             yield repo
-
-
-def clone_into(
-    url: PathName,
-    folder: PathName | None,
-    options: CloneOptions,
-    *,
-    config: Configure | None = None,
-    progress: Progress | None = None,
-) -> Cloned:
-    """As ``clone``; returns what came."""
-    place = None if folder is None else Path(folder)
-    return clone_repository(fspath(url), place, options, config=config, progress=progress)

@@ -10,16 +10,7 @@ from contextlib import ExitStack, suppress
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    BinaryIO,
-    Self,
-    TypeAlias,
-    TypedDict,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeAlias, TypedDict, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -392,10 +383,7 @@ class Repository:
         SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
         """
         from mvc.repo.commit.inputs import refuse_empty, states_by_path
-        from mvc.repo.commit.request import (
-            CommitOptions,
-            CommitRequest,
-        )
+        from mvc.repo.commit.request import CommitOptions, CommitRequest
         from mvc.repo.values import metrics_from, params_from
         from mvc.requirements import pipeline_and_bound
 

@@ -145,7 +145,7 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
     """The lines under a heading, message last."""
     commit = entry.commit
     when = format_time(commit.time_ns, precise=False)
-    metrics = _measured(entry.metrics)
+    metrics = measured(entry.metrics)
     params = _given(entry.params)
     facts = [
         ("Parents", " ".join(p.short for p in commit.parents) if commit.parents[1:] else None),
@@ -177,12 +177,13 @@ def details(entry: LogEntry, now_ns: int, *, full: bool = False) -> list[str]:
 def note_line(annotation: Annotation) -> str:
     """``nightly evaluation  auc=0.91  (ada@host, 2026-11-20T10:00:00+01:00)``."""
     when = format_time(annotation.time_ns, precise=False)
-    parts = (one_line(annotation.note), _measured(annotation.metrics), _given(annotation.params))
+    parts = (one_line(annotation.note), measured(annotation.metrics), _given(annotation.params))
     who = f"({printable(annotation.author)}, {when})"
     return "  ".join([*filter(None, parts), who])
 
 
-def _measured(metrics: Mapping[str, float]) -> str:
+def measured(metrics: Mapping[str, float]) -> str:
+    """``acc=0.98  loss=0.1``."""
     return "  ".join(f"{printable(k)}={number(v)}" for k, v in sorted(metrics.items()))
 
 

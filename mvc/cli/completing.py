@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
@@ -43,16 +43,12 @@ def _completing(read: _Read, *, files: bool = False) -> _Completion:
     return complete
 
 
-def _branches(session: Session) -> list[str]:
-    return [ref.name for ref in session.repository.branches()]
-
-
-def _tags(session: Session) -> list[str]:
-    return [ref.name for ref in session.repository.tags()]
+def _names(found: Iterable[Any]) -> list[str]:
+    return [each.name for each in found]
 
 
 def _remotes(session: Session) -> list[str]:
-    return [remote.name for remote in session.repository.remotes.list()]
+    return _names(session.repository.remotes.list())
 
 
 def _actions(session: Session, ctx: click.Context) -> list[str]:
@@ -62,13 +58,12 @@ def _actions(session: Session, ctx: click.Context) -> list[str]:
     return _remotes(session) if typed[0] in {"remove", "show"} and len(typed) == 1 else []
 
 
-def _data_sets(session: Session) -> list[str]:
-    return [each.name for each in session.repository.recipes.data_sets()]
+def _refs(session: Session) -> list[str]:
+    return _names([*session.repository.branches(), *session.repository.tags()])
 
 
 def _revisions(session: Session) -> list[str]:
-    remote = [ref.name for ref in session.repository.remote_refs()]
-    return ["HEAD", *_branches(session), *_tags(session), *remote]
+    return ["HEAD", *_refs(session), *_names(session.repository.remote_refs())]
 
 
 def _metrics(session: Session) -> set[str]:
@@ -149,13 +144,13 @@ complete_metrics = _completing(lambda session, _: _metrics(session))
 complete_orders = _completing(
     lambda session, _: [sign + name for name in _metrics(session) for sign in ("", "-")]
 )
-complete_tags = _completing(lambda session, _: _tags(session))
+complete_tags = _completing(lambda session, _: _names(session.repository.tags()))
 complete_checkout = _completing(_revision_then(_tracked))
 complete_show = _completing(_revision_then(_tensors))
 complete_remotes = _completing(_actions)
-complete_refs = _completing(lambda session, _: [*_branches(session), *_tags(session)])
+complete_refs = _completing(lambda session, _: _refs(session))
 complete_topics = _completing(_topics)
-complete_data_sets = _completing(lambda session, _: _data_sets(session))
+complete_data_sets = _completing(lambda session, _: _names(session.repository.recipes.data_sets()))
 _revisions_or_files = _completing(lambda session, _: _revisions(session), files=True)
 
 _complete_presets = _completing(_presets)
@@ -170,7 +165,7 @@ def complete_pipeline(
 
 COMPLETIONS = {
     **dict.fromkeys(("A", "B"), _revisions_or_files),
-    "BRANCH": _completing(lambda session, _: _branches(session)),
+    "BRANCH": _completing(lambda session, _: _names(session.repository.branches())),
     "DIR": _on_disk("dir"),
     **dict.fromkeys(("FILE", "SCRIPT"), complete_files),
     "KEY": _completing(_keys),

@@ -168,6 +168,7 @@ DRY_RUN = flag("Only say what would be done.", "-n")
 FORCE_FILE = flag("Replace FILE if it exists.", "-f")
 FORCE_WORK = flag("Overwrite files that hold uncommitted work.", "-f")
 UNFOLD = flag("Tensors of optimizers, schedulers and random generators, too.")
+REMOTE = option("REMOTE", "Work on the repository of this remote.")
 LIMIT = option("N", "Stop after N.", "-n", "--max-count", type=click.IntRange(min=0))
 
 
@@ -175,11 +176,6 @@ def reason(needs: str = "") -> Any:
     """``-m REASON``, for operations that are evidence."""
     what = "Why: stays on record, as does who."
     return option("REASON", what, "-m", "--message", needs=needs)
-
-
-def remote() -> Any:
-    """``--remote NAME``, for commands of maintenance."""
-    return option("REMOTE", "Work on the repository of this remote.")
 
 
 def trust(needs: str) -> Any:

@@ -61,7 +61,6 @@ def show_tensor(
 
 
 def _holder(manifest: Manifest, key: str, names: list[str]) -> FileEntry:
-    """The one file that has the tensor."""
     entries = [e for e in manifest.entries if not names or e.path in names]
     if names and not entries:
         raise missing_path(names[0])

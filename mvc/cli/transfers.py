@@ -106,7 +106,8 @@ def _tell(
 
 def _row(update: RefUpdate, *, here: bool) -> tuple[str, str, str]:
     """``* new branch  main -> origin/main``."""
-    old, new, kind = update.old, update.new, "tag" if _is_tag(update.name) else "branch"
+    old, new = update.old, update.new
+    kind = "tag" if update.name.startswith("tags/") else "branch"
     name, local = _short(update.name), _short(update.local) if here else _short(update.name)
     what = f"{_id(old)}..{_id(new)}"
     arrow = f"{name} -> {local}"
@@ -120,10 +121,6 @@ def _row(update: RefUpdate, *, here: bool) -> tuple[str, str, str]:
         case "forced":
             what, arrow = f"{_id(old)}...{_id(new)}", f"{arrow} (forced)"
     return _MARKS[update.change], what, arrow
-
-
-def _is_tag(name: str) -> bool:
-    return name.startswith("tags/")
 
 
 def _short(name: str) -> str:

@@ -44,10 +44,7 @@ def annotate(
     params: Mapping[str, object],
     note: str,
 ) -> Annotation:
-    """Adds to what is known of a version; durable on return.
-
-    Raises UnknownRevision, InvalidName, and WrongUsage for an annotation that says nothing.
-    """
+    """``Repository.annotate``; durable on return."""
     context.fresh()
     commit = resolve(context, rev)
     evidence = Evidence(commit, metrics_from(metrics), params_from(params), note)

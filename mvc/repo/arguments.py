@@ -145,15 +145,15 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (lambda value: hasattr(value, "__index__") and not _is_bool(value), "a whole number"),
     "float": (lambda value: hasattr(value, "__float__") and not _is_bool(value), "a number"),
     "bool": (_is_bool, "True or False"),
-    "PathName": (_is_path, "a path"),
-    "PathLike[str]": (_is_path, "a path"),
-    "Path": (_is_path, "a path"),
+    **dict.fromkeys(("PathName", "PathLike[str]", "Path"), (_is_path, "a path")),
     "timedelta": (lambda value: isinstance(value, timedelta), "a timedelta"),
-    "Progress": (callable, "a function"),
-    "Configure": (callable, "a function"),
-    "Callable[[Imported], object]": (callable, "a function"),
-    "Sequence[str]": (lambda value: _is_list(value, _is_text), "a list of texts"),
-    "Collection[str]": (lambda value: _is_list(value, _is_text), "a list of texts"),
+    **dict.fromkeys(
+        ("Progress", "Configure", "Callable[[Imported], object]"), (callable, "a function")
+    ),
+    **dict.fromkeys(
+        ("Sequence[str]", "Collection[str]"),
+        (lambda value: _is_list(value, _is_text), "a list of texts"),
+    ),
     "Sequence[PathName]": (lambda value: _is_list(value, _is_path), "a list of paths"),
     "Rev": (lambda value: value is not None, "a revision"),  # a look-up says what is none
     "Sequence[Rev]": (lambda value: _is_list(value, lambda _: True), "a list of revisions"),

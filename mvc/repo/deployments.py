@@ -77,9 +77,9 @@ class Deployed(Struct, frozen=True):
         return datetime_of(self.time_ns)
 
     def _repr_html_(self) -> str:
-        from mvc.repo.display import deployed_html
+        from mvc.repo.display import Deployments
 
-        return deployed_html(self)
+        return Deployments([self])._repr_html_()
 
     @property
     def order(self) -> tuple[int, bytes]:
@@ -291,16 +291,11 @@ def of_commit(
         for offset in snapshot.deployments_of(commit):
             with noting(incomplete):
                 recorded = snapshot.entry(offset)
-                made = [
-                    each
+                found += [
+                    _read(snapshot, recorded, each)
                     for each in recorded.entry.deployments
                     if each.commit == commit and not is_report(each.target)
                 ]
-                befores = [snapshot.deployment_before(each.target, offset) for each in made]
-                for each, before in zip(made, befores, strict=True):
-                    stamped = stamping.is_stamped(snapshot, each.target)
-                    standing = _standing(snapshot, recorded, each) if stamped else None
-                    found.append(_deployed(snapshot, recorded, each, before, standing=standing))
         if all(each.id is not None for each in found):
             found.sort(key=lambda deployed: (*deployed.order, deployed.target))
         return tuple(found)
@@ -413,8 +408,12 @@ def _with_sequence(snapshot: Snapshot, target: str, sequence: int) -> Deployed:
             f"operation {sequence} recorded a deployment on {target}, but it is not found",
             hint="run 'mvc fsck' to see what is damaged",
         )
-    before = snapshot.deployment_before(target, recorded.offset)
-    made, stamped = _in_entry(recorded, target), stamping.is_stamped(snapshot, target)
+    return _read(snapshot, recorded, _in_entry(recorded, target))
+
+
+def _read(snapshot: Snapshot, recorded: Recorded, made: Deployment) -> Deployed:
+    before = snapshot.deployment_before(made.target, recorded.offset)
+    stamped = stamping.is_stamped(snapshot, made.target)
     standing = _standing(snapshot, recorded, made) if stamped else None
     return _deployed(snapshot, recorded, made, before, standing=standing)
 

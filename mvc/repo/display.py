@@ -137,11 +137,6 @@ def _metrics(metrics: Mapping[str, float]) -> str:
     return "  ".join(f"{name}={number(value)}" for name, value in sorted(metrics.items()))
 
 
-def deployed_html(deployed: Deployed) -> str:
-    """One deployment as a table."""
-    return Deployments([deployed])._repr_html_()
-
-
 def _deployed_row(deployed: Deployed) -> Sequence[str]:
     return (
         deployed.commit.short,
@@ -154,7 +149,6 @@ def _deployed_row(deployed: Deployed) -> Sequence[str]:
 
 
 def _deployed_to(entry: LogEntry) -> list[str]:
-    """The targets of deployments that count."""
     return list(dict.fromkeys(d.target for d in entry.deployments if not d.retracted))
 
 

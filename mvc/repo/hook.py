@@ -89,7 +89,6 @@ def _warned(deployed: Deployed, problem: str) -> Deployed:
 
 
 def _live(context: Context, target: str) -> str | None:
-    """The version that is live on a target, None if there is none."""
     with suppress(MvcError):
         return str(live_at(context, None, target).commit)
     return None

@@ -143,10 +143,9 @@ def all_live(context: Context, time_ns: int | None = None) -> tuple[Live, ...]:
 def live_between(
     context: Context, since: int, until: int, target: str | None = None
 ) -> tuple[Live, ...]:
-    """Every stretch that shares a moment with an interval, both of whose ends belong to it.
+    """``Repository.live_between``: stretches by target, then by time.
 
-    By target, then by time. Reads the deployments of the interval, and one before and after it.
-    Raises UnknownTarget, InvalidTime, and WrongUsage if the interval ends before it begins.
+    Reads the deployments of the interval, and one before and after it.
     """
     check_moment(since), check_moment(until)
     if until < since:
@@ -184,7 +183,6 @@ def _stretch(context: Context, deployed: Deployed, until: int | None) -> Live:
 
 
 def _next_time(snapshot: Snapshot, target: str, after: int) -> int | None:
-    """When the first deployment that is later than a moment begins."""
     later = upwards(snapshot, target, after)
     return next((d.time_ns for d in later if not d.retracted and d.time_ns > after), None)
 

@@ -12,17 +12,7 @@ from mvc.ids import CommitId
 from mvc.model.names import check_ref, printable
 from mvc.repo.context import Context
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import (
-    BRANCH,
-    HEAD,
-    TAG,
-    Head,
-    Ref,
-    branches,
-    head,
-    remote_refs,
-    tags,
-)
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, Ref, branches, head, remote_refs, tags
 from mvc.repo.lookup.revisions import Rev, resolve
 from mvc.repo.recording import refuse_recorded
 from mvc.store.journal.entries import Entry, RefChange, RefValue

@@ -35,12 +35,7 @@ class RolledBack(Deployed, frozen=True, kw_only=True):
 def rollback(
     context: Context, target: str, *, steps: int = 1, to: Rev | None = None, reason: str = ""
 ) -> RolledBack:
-    """Records that a version that was live before went live again; durable on return.
-
-    It is as many ``steps`` back as given, or the version ``to``, which was live on the target
-    before. Raises UnknownTarget, UnknownRevision, StateForgotten, WrongUsage, and NoDeployment if
-    nothing else was live.
-    """
+    """``Repository.rollback``; durable on return."""
     if steps < 1:
         raise WrongUsage(f"a rollback of {steps} steps makes no sense")
     if steps > 1 and to is not None:
@@ -123,7 +118,6 @@ class _Past:
         return (each for each in islice(there, 1, None) if each.commit not in besides)
 
     def _left_before(self) -> Iterator[CommitId]:
-        """The versions that the rollbacks up to now have left on their way back."""
         for deployed, before in pairwise(self._succession()):
             origin = self._origin(deployed)
             if origin is deployed or self._is_later(origin, self._origin(before)):

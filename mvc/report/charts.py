@@ -106,7 +106,6 @@ class Charts(Struct, frozen=True, dict=True):
         return len(times) >= _FEW and taken * _CROWDED < min(len(times), _PLACES)
 
     def _starts(self) -> list[int]:
-        """When deployments began in the time that is looked at."""
         since = self.found.view.since
         starts = [span.start_ns for spans in self.found.spans.values() for span in spans]
         return [start for start in starts if since is None or start >= since]

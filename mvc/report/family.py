@@ -167,7 +167,6 @@ def _style(name: str) -> str:
 
 
 def _joined(rows: Sequence[FamilyRow], number: int) -> str:
-    """The line from the row above to this one."""
     above = rows[number].above
     if above is None:
         return ""
@@ -176,7 +175,6 @@ def _joined(rows: Sequence[FamilyRow], number: int) -> str:
 
 
 def _drawn(rows: Sequence[FamilyRow], number: int) -> str:
-    """The dot and the text of a row."""
     row, (x, y) = rows[number], _place(rows, number)
     first, text = row.members[0], row.text()
     kind, style, title = _DOTS.get(first.relation.kind, "k0"), "", f"{text}: {first.relation}"

@@ -340,7 +340,6 @@ def _groups(axis: Axis, lanes: Iterable[Lane]) -> Iterator[list[Lane]]:
 
 
 def _x(axis: Axis, place: int) -> float:
-    """Where a place of the axis lies in a drawing."""
     return round(_LEFT + _PLOT * axis.share(place), 1)
 
 

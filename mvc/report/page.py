@@ -232,7 +232,6 @@ def _heat(
 
 
 def _folded(measured: Sequence[VersionChange], *, unfold: bool) -> str:
-    """How many layers of trainings are left out, and how to see them."""
     names = {key for change in measured for key in change.training}
     word = "tensor" if len(names) == 1 else "tensors"
     what = f"{word} of optimizers, schedulers and random generators (--unfold shows them)"

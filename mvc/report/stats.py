@@ -362,7 +362,6 @@ def _hold(
     groups: _SharedPayloads | None,
     recipes: Mapping[CommitId, tuple[float, CommitId | None]],
 ) -> _Figures:
-    """Adds up what the manifests of the versions hold."""
     count = len(contents.raw)
     states = found.history.states().values()
     versions = np.array([contents.manifests[id_] for id_ in states], np.int64)

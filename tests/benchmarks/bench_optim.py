@@ -309,7 +309,7 @@ def speed(names: list[str]) -> None:
         jobs = []
         for member, array in new.items():
             chosen = found.get(member)
-            places = [(True, member)] if chosen is None else [chosen.base, *chosen.inputs]
+            places = [(True, member), *(chosen.inputs if chosen else ())]
             sources = [repeated((old if older else new)[n]) for older, n in places]
             prediction = None if chosen is None else chosen.prediction
             jobs.append(Job(prediction, sources, repeated(array)))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -7,11 +8,15 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
-from mvc import __version__
-from mvc.cli.main import run
+from mvc import __version__, errors
+from mvc.cli.main import describe, report, run
+from mvc.cli.output import Output
 from mvc.cli.program import COMMANDS
+from mvc.cli.session import Session
+from mvc.repo.config import user_file
 from tests.cli.program import ROOT, Mvc, imports, python, spawn
 
 
@@ -231,3 +236,78 @@ def test_settings_come_from_the_environment(mvc: Mvc, monkeypatch) -> None:
     assert mvc("config", "store.reset_interval").out == "5\n"
     monkeypatch.setenv("MVC_STORE_RESET_INTERVAL", "0")
     assert "MVC_STORE_RESET_INTERVAL" in mvc("log", code=3).err
+
+
+# -- failures ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [
+        (errors.UnknownRevision("no such"), "unknown-revision", 3),
+        (errors.NothingToCommit("no"), "nothing-to-commit", 1),
+        (errors.DamagedData("bad"), "damaged-data", 4),
+        (errors.Busy("later"), "busy", 5),
+        (errors.WrongUsage("no"), "wrong-usage", 2),
+        (click.UsageError("No such option: --x."), "wrong-usage", 2),
+        (KeyboardInterrupt(), "interrupted", 130),
+        (click.Abort(), "interrupted", 130),
+        (MemoryError(), "out-of-memory", 3),
+        (OSError(errno.ENOSPC, "No space left on device", "/x/y"), "io-failed", 3),
+        (ZeroDivisionError("division by zero"), "internal-error", 3),
+    ],
+)
+def test_kinds_and_codes(error: BaseException, kind: str, code: int) -> None:
+    failure = describe(error)
+    assert (failure.kind, failure.exit_code) == (kind, code)
+    assert "\n" not in failure.message
+
+
+def test_full_disk_says_where_and_what_to_do() -> None:
+    failure = describe(OSError(errno.ENOSPC, "No space left on device", "/x/y"))
+    assert failure.message == "no space left on device (/x/y)"
+    assert "free" in (failure.hint or "")
+
+
+def test_internal_errors_point_to_debug() -> None:
+    failure = describe(ZeroDivisionError("division by zero"))
+    assert failure.message == "internal error: ZeroDivisionError: division by zero"
+    assert "--debug" in (failure.hint or "")
+
+
+def test_report(capsys) -> None:
+    failure = describe(errors.UnknownRevision("no version 'x'", hint="see 'mvc log'"))
+    report(failure, Output("never"), as_json=False)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "mvc: no version 'x'\nhint: see 'mvc log'\n"
+
+
+def test_messages_are_printable(capsys) -> None:
+    report(describe(errors.UnknownPath("no \x1b[31m\nfile")), Output("never"), as_json=False)
+    assert capsys.readouterr().err == "mvc: no \\x1b[31m\\nfile\n"
+
+
+# -- session -----------------------------------------------------------------------------
+
+
+def test_user_file() -> None:
+    assert user_file({"XDG_CONFIG_HOME": "/x"}) == Path("/x/mvc/config.yaml")
+    home = Path.home() / ".config/mvc/config.yaml"
+    assert user_file({}) == home
+    assert user_file({"XDG_CONFIG_HOME": "relative"}) == home
+
+
+def test_names_are_relative_to_the_working_folder(mvc, monkeypatch) -> None:
+    (mvc.folder / "sub").mkdir()
+    monkeypatch.chdir(mvc.folder / "sub")
+    session = Session()
+    try:
+        assert session.names(["a.pt", "../b.pt", "..", str(mvc.folder / "c.pt")]) == [
+            "sub/a.pt",
+            "b.pt",
+            ".",
+            "c.pt",
+        ]
+    finally:
+        session.close()

@@ -6,6 +6,7 @@ import inspect
 import io
 from collections.abc import Callable
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -67,59 +68,57 @@ def record(repo: Any, metrics: Any, every: Any = None) -> None:
         recorder.step(metrics=metrics)
 
 
-WRONG: dict[str, Callable[[Any], object]] = {
-    "commit(message=...) takes a text, not a value of type int": (
-        lambda repo: repo.commit(STATE, message=3)
-    ),
-    "commit(metrics=...) takes a mapping with texts as keys or None, not a value of type list": (
-        lambda repo: repo.commit(STATE, metrics=[1])
-    ),
-    "commit(metrics=...) takes a mapping with texts as keys or None, not a value of type dict": (
-        lambda repo: repo.commit(STATE, metrics={1: 1.0})
-    ),
-    "commit(options=...) takes mvc.CommitOptions(...) or None, not a value of type str": (
-        lambda repo: repo.commit(STATE, options="x")
-    ),
-    "CommitOptions(author=...) takes a text or None, not a value of type int": (
-        lambda repo: repo.commit(STATE, options=mvc.CommitOptions(author=3))
-    ),
-    "CommitOptions(exact=...) takes a list of texts, not a value of type str": (
-        lambda repo: repo.commit(STATE, options=mvc.CommitOptions(exact="w"))
-    ),
-    "commit(path=...) takes a text, not a value of type PosixPath": (
-        lambda repo: repo.commit(STATE, path=Path("m"))
-    ),
-    "commit(deploy=...) takes a text or None, not a value of type int": (
-        lambda repo: repo.commit(STATE, deploy=1)
-    ),
-    "commit(states=...) takes a mapping from paths to states or None, not a value of type dict": (
-        lambda repo: repo.commit(states={"a": 1})
-    ),
+GIVEN: dict[str, dict[str, object]] = {
+    "commit": {"state": STATE},
+    "deploy": {"rev": "HEAD", "target": "prod"},
+    "retract": {"rev": None},
+    "load": {"model": None},
+}
+"""What the methods below are given besides."""
+
+ARGUMENTS = [
+    ("commit", "message", 3, "a text"),
+    ("commit", "metrics", [1], "a mapping with texts as keys or None"),
+    ("commit", "metrics", {1: 1.0}, "a mapping with texts as keys or None"),
+    ("commit", "options", "x", "mvc.CommitOptions(...) or None"),
+    ("commit", "path", Path("m"), "a text"),
+    ("commit", "deploy", 1, "a text or None"),
+    ("commit", "states", {"a": 1}, "a mapping from paths to states or None"),
+    ("commit", "reset_point", 3, "True or False"),
+    ("commit", "reset_point", "x", "True or False"),
+    ("CommitOptions", "author", 3, "a text or None"),
+    ("CommitOptions", "exact", "w", "a list of texts"),
+    ("CommitOptions", "progress", 5, "a function or None"),
+    ("CommitOptions", "opaque", "yes", "True or False"),
+    ("CommitOptions", "new_branch", 5, "True or False"),
+    ("CommitOptions", "cwd", 5, "a path or None"),
+    ("CommitOptions", "output", 5, "a text or a path or None"),
+    ("retract", "target", None, "a text"),
+    ("deploy", "target", None, "a text"),
+    ("deploy", "rev", None, "a revision"),
+    ("version", "rev", None, "a revision"),
+    ("branch", "name", b"x", "a text"),
+    ("tag", "name", 1, "a text"),
+    ("checkout", "path", 3, "a text or a list of texts or None"),
+    ("checkout", "progress", 5, "a function or None"),
+    ("log", "limit", "3", "a whole number or None"),
+    ("identify", "path", 3, "a path"),
+    ("load", "path", 1, "a text or None"),
+    ("storage.gc", "grace", 0, "a timedelta or a text or None"),
+    ("storage.forget", "unqueried", 1.5, "True or False"),
+]
+"""A method, an argument, a value, and what it takes in its place."""
+
+LONELY = [
+    ("commit", "message", LONE), ("commit", "params", {"a": LONE}), ("find", "rev", LONE),
+    ("switch", "branch", LONE), ("delete_tag", "name", LONE), ("log", "target", LONE),
+    ("identify", "path", LONE), ("import_checkpoints", "sources", [Path(LONE)]),
+]  # fmt: skip
+
+OTHERS: dict[str, Callable[[Any], object]] = {
     "produced_by is empty: it names the lossy pipeline that made the state": (
         lambda repo: repo.commit(STATE, options=mvc.CommitOptions(produced_by=""))
     ),
-    "commit(reset_point=...) takes True or False, not a value of type int": (
-        lambda repo: repo.commit(STATE, reset_point=3)
-    ),
-    "retract(target=...) takes a text, not None": lambda repo: repo.retract(None, None),
-    "deploy(target=...) takes a text, not None": lambda repo: repo.deploy("HEAD", None),
-    "deploy(rev=...) takes a revision, not None": lambda repo: repo.deploy(None, "prod"),
-    "version(rev=...) takes a revision, not None": lambda repo: repo.version(None),
-    "branch(name=...) takes a text, not a value of type bytes": lambda repo: repo.branch(b"x"),
-    "tag(name=...) takes a text, not a value of type int": lambda repo: repo.tag(name=1),
-    "checkout(path=...) takes a text or a list of texts or None, not a value of type int": (
-        lambda repo: repo.checkout(path=3)
-    ),
-    "log(limit=...) takes a whole number or None, not a value of type str": (
-        lambda repo: repo.log(limit="3")
-    ),
-    "identify(path=...) takes a path, not a value of type int": lambda repo: repo.identify(3),
-    "load(path=...) takes a text or None, not a value of type int": (
-        lambda repo: repo.load(None, path=1)
-    ),
-}
-
-IN_PART: dict[str, Callable[[Any], object]] = {
     "picture(file=...) takes a text or a path, not a value of type int": (
         lambda repo: repo.plot().picture(5)
     ),
@@ -133,32 +132,14 @@ IN_PART: dict[str, Callable[[Any], object]] = {
     "layer_seconds is a number of seconds, 0 or more, not inf": (
         lambda repo: repo.report(layer_seconds=float("inf"))
     ),
-    "commit(message=...) holds a lone surrogate": lambda repo: repo.commit(STATE, message=LONE),
-    "commit(params=...) holds a lone surrogate": (
-        lambda repo: repo.commit(STATE, params={"a": LONE})
-    ),
-    "find(rev=...) holds a lone surrogate": lambda repo: repo.find(LONE),
-    "switch(branch=...) holds a lone surrogate": lambda repo: repo.switch(LONE),
-    "delete_tag(name=...) holds a lone surrogate": lambda repo: repo.delete_tag(LONE),
-    "log(target=...) holds a lone surrogate": lambda repo: repo.log(target=LONE),
-    "identify(path=...) holds a lone surrogate": lambda repo: repo.identify(LONE),
     "open(path=...) holds a lone surrogate": lambda repo: mvc.Repository.open(LONE),
-    "import_checkpoints(sources=...) holds a lone surrogate": (
-        lambda repo: repo.import_checkpoints([Path(LONE)])
-    ),
     "message holds a lone surrogate": lambda repo: mvc.Recorder(
         repo, torch.nn.Linear(2, 2), message=LONE
-    ),
-    "gc(grace=...) takes a timedelta or a text or None": lambda repo: repo.storage.gc(grace=0),
-    "forget(unqueried=...) takes True or False, not a value of type float": (
-        lambda repo: repo.storage.forget(unqueried=1.5)
     ),
     "metrics is of type int: it must be a mapping": lambda repo: record(repo, 5),
     "metrics is of type list: it must be a mapping": (
         lambda repo: record(repo, None, every=lambda: ["acc"])
     ),
-    "CommitOptions(progress=...) takes a function or None": lambda repo: options(progress=5),
-    "checkout(progress=...) takes a function": lambda repo: repo.checkout(progress=5, to=repo.root),
     "open(config=...) takes a function": lambda repo: mvc.Repository.open(repo.root, config=5),
     "the output takes no bytes: I/O operation on closed file": (
         lambda repo: repo.checkout(to=closed())
@@ -168,24 +149,42 @@ IN_PART: dict[str, Callable[[Any], object]] = {
     ),
     "the output takes no bytes: write": lambda repo: repo.checkout(to=read_only(repo)),
     "the output takes no bytes: 'int' object": lambda repo: repo.checkout(to=5),
-    "commit(reset_point=...) takes True or False": lambda repo: repo.commit(STATE, reset_point="x"),
-    "CommitOptions(opaque=...) takes True or False": lambda repo: options(opaque="yes"),
-    "CommitOptions(new_branch=...) takes True or False": lambda repo: options(new_branch=5),
-    "CommitOptions(cwd=...) takes a path or None": lambda repo: options(cwd=5),
-    "CommitOptions(output=...) takes a text or a path": lambda repo: options(output=5),
     "accuracy_drop is 1, but without lossy": lambda repo: mvc.Requirements(accuracy_drop=1),
 }
 
 
-@pytest.mark.parametrize("message", [*WRONG, *IN_PART])
-def test_it_is_refused_in_one_line(repo: Any, message: str) -> None:
+def refused(repo: Any, act: Callable[[], object]) -> str:
+    """What is said of a call that changes nothing."""
     before = repo.find()
     with pytest.raises(WrongUsage) as caught:
-        (WRONG | IN_PART)[message](repo)
+        act()
     said = caught.value.message
-    assert said == message if message in WRONG else message in said
     assert "\n" not in said and said.encode()  # can be printed
     assert repo.find() == before and len(repo.log()) == 2
+    return said
+
+
+@pytest.mark.parametrize(("method", "name", "value", "takes"), ARGUMENTS)
+def test_a_wrong_argument_is_refused_in_one_line(
+    repo: Any, method: str, name: str, value: object, takes: str
+) -> None:
+    call = options if method == "CommitOptions" else attrgetter(method)(repo)
+    said = refused(repo, lambda: call(**GIVEN.get(method, {}) | {name: value}))
+    given = "None" if value is None else f"a value of type {type(value).__name__}"
+    assert said == f"{method.removeprefix('storage.')}({name}=...) takes {takes}, not {given}"
+
+
+@pytest.mark.parametrize(("method", "name", "value"), LONELY)
+def test_no_argument_holds_a_lone_surrogate(
+    repo: Any, method: str, name: str, value: object
+) -> None:
+    said = refused(repo, lambda: getattr(repo, method)(**GIVEN.get(method, {}) | {name: value}))
+    assert said.startswith(f"{method}({name}=...) holds a lone surrogate")
+
+
+@pytest.mark.parametrize("message", OTHERS)
+def test_it_is_refused_in_one_line(repo: Any, message: str) -> None:
+    assert message in refused(repo, lambda: OTHERS[message](repo))
 
 
 @pytest.mark.parametrize("rev", [3, b"HEAD", object(), ["HEAD"]])
@@ -299,13 +298,8 @@ def test_short_texts_for_the_console(repo: Any) -> None:
 
 
 def test_signatures_are_those_of_the_methods() -> None:
-    assert list(inspect.signature(mvc.Repository.deploy).parameters) == [
-        "self",
-        "rev",
-        "target",
-        "at",
-        "reason",
-    ]
+    parameters = inspect.signature(mvc.Repository.deploy).parameters
+    assert " ".join(parameters) == "self rev target at reason"
     assert inspect.getdoc(mvc.Repository.commit).startswith("Keeps a version")
 
 

@@ -6,6 +6,8 @@ interrupted goes on with the same command.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mvc.cli.options import CommandOptions, argument, flag, option, pairs
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -17,7 +19,7 @@ from mvc.model.names import printable
 
 class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
     url: str = argument("URL")
-    folder: str | None = argument("[DIR]")
+    folder: Path | None = argument("[DIR]")
     branch: str | None = option("BRANCH", "The branch to begin with.", "-b")
     states: str = option("STATES", "Whose states come along: all, none or last:N.", default="all")
     bare: bool = flag("Without working files, for others to push to.")
@@ -28,13 +30,12 @@ class _CloneOptions(CommandOptions, frozen=True, kw_only=True):
 
 @verb("mvc clone ssh://gpu/srv/models", _CloneOptions)
 def command(session: Session, args: _CloneOptions) -> None:
-    from mvc.api.clone import clone_into
-    from mvc.remote.clone import CloneOptions
+    from mvc.remote.clone import CloneOptions, clone
 
     chosen = dict(pairs(args.options, "option"))
     options = CloneOptions(**fields(args, "branch states bare"), options=chosen)
     with session.progress("receiving") as progress:
-        done = clone_into(args.url, args.folder, options, config=load, progress=progress)
+        done = clone(args.url, args.folder, options, config=load, progress=progress)
     out = session.out
     if session.as_json:
         out.json("mvc.clone/1", done)

@@ -22,16 +22,7 @@ import click
 from mvc.cli.commits import as_json as commit_json
 from mvc.cli.commits import warn_of_clock
 from mvc.cli.completing import complete_files
-from mvc.cli.options import (
-    CommandOptions,
-    argument,
-    flag,
-    given,
-    numbers,
-    option,
-    pairs,
-    timeout,
-)
+from mvc.cli.options import CommandOptions, argument, flag, given, numbers, option, pairs, timeout
 from mvc.cli.output import Output
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
@@ -141,7 +132,6 @@ def command(session: Session, args: _CommitOptions) -> None:
 
 
 def _check(args: _CommitOptions) -> None:
-    """Raises UsageError for options that do not go together."""
     if args.message is not None and args.message_file is not None:
         raise click.UsageError("give the message with -m or with -F, not both")
     if args.provenance is not None:
@@ -181,7 +171,6 @@ def _print(session: Session, done: CommitResult, same_as: Mapping[str, CommitId]
 
 
 def _tell_why_opaque(session: Session, path: str) -> None:
-    """Says why the tensors of a model file are not known, and what to do about it."""
     from mvc.adapters.files.detect import why_opaque
 
     name, why, hint = printable(path), "it was replaced since", "commit it again"
@@ -242,7 +231,6 @@ def _commit_with_recipe(
 
 
 def _give_up_proven(session: Session, done: CommitResult, timeout: float | None) -> None:
-    """Has one replay make the weights of a new version; then gives them up."""
     try:
         with training_progress(session) as progress:
             session.repository.storage.repack(

@@ -15,13 +15,13 @@ from mvc.cli.commits import forgotten_on
 from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
     DRY_RUN,
+    REMOTE,
     CommandOptions,
     argument,
     check_alone,
     flag,
     option,
     reason,
-    remote,
 )
 from mvc.cli.payload import fields, stamped
 from mvc.cli.program import verb
@@ -31,14 +31,13 @@ from mvc.cli.tables import columns, show
 from mvc.cli.text import count, one_line, size
 from mvc.errors import NoDeployment, NotConfirmed
 from mvc.maintenance import forget
-from mvc.maintenance.forget import Chosen
+from mvc.maintenance.forget import Chosen, ForgetPreview
 from mvc.maintenance.retention import Best, Retention
 from mvc.model.commit import Commit
 from mvc.model.names import printable
 from mvc.repo.times import format_time
 
 if TYPE_CHECKING:
-    from mvc.maintenance.forget import Chosen, ForgetPreview
     from mvc.maintenance.receipts import Receipt
     from mvc.repo.lookup.revisions import Rev
 
@@ -71,7 +70,7 @@ class _ForgetOptions(CommandOptions, frozen=True, kw_only=True):
     dry_run: bool = DRY_RUN
     reason: str | None = reason()
     force: bool = flag("Do not ask; needed without a terminal.", "-f")
-    remote: str | None = remote()
+    remote: str | None = REMOTE
 
 
 @verb("mvc forget --keep-daily 30 --keep-best acc:5", _ForgetOptions)
@@ -138,7 +137,6 @@ def _receipt(session: Session, number: int) -> Receipt:
 
 
 def _print_receipts(session: Session, revs: tuple[str, ...]) -> int:
-    """Prints every receipt, or those of the versions that are named."""
     wanted = {session.repository.find(rev) for rev in revs}
     found = [
         receipt
@@ -156,7 +154,6 @@ def _print_receipts(session: Session, revs: tuple[str, ...]) -> int:
 
 
 def _check_can_ask(*, as_json: bool) -> None:
-    """Raises NotConfirmed if nobody can answer a question."""
     if as_json or not sys.stdin.isatty():
         raise NotConfirmed(
             "what is forgotten is gone for good, and there is nobody to ask",

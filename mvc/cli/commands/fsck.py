@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mvc.cli.commits import tell_absent
 from mvc.cli.elsewhere import at_remote
-from mvc.cli.options import CommandOptions, flag, option, remote
+from mvc.cli.options import REMOTE, CommandOptions, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -42,7 +42,7 @@ class _FsckOptions(CommandOptions, frozen=True, kw_only=True):
         needs="repair",
     )
     rebuild: bool = flag("Rebuild the index from the journal first.", "--rebuild-index")
-    remote: str | None = remote()
+    remote: str | None = REMOTE
 
 
 @verb("mvc fsck --full", _FsckOptions)
@@ -119,7 +119,6 @@ def _print_repaired(
 
 
 def _unhealed(report: FsckReport, other: Path | None) -> str:
-    """Why nothing was healed, and what could."""
     lost = f"; {count(len(report.lost), 'version')} cannot be recovered" if report.lost else ""
     more = "another BACKUP" if other is not None else "--from BACKUP"
     return f"nothing could be healed{lost} (try {more})"
@@ -202,7 +201,6 @@ def _ids(session: Session, versions: Sequence[CommitId]) -> str:
 
 
 def _short(name: str) -> str:
-    """A name, or the first ten digits of an id."""
     return printable(name[:10] if len(name) == 64 else name)
 
 

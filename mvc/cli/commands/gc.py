@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.cli.elsewhere import at_remote
-from mvc.cli.options import DRY_RUN, CommandOptions, option, reason, remote
+from mvc.cli.options import DRY_RUN, REMOTE, CommandOptions, option, reason
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.session import Session
@@ -26,7 +26,7 @@ class _GcOptions(CommandOptions, frozen=True, kw_only=True):
     grace: str | None = option(
         "DURATION", "Keep what operations of the last DURATION left behind (14d, 36h, 0)."
     )
-    remote: str | None = remote()
+    remote: str | None = REMOTE
 
 
 @verb("mvc gc -n --grace 3d", _GcOptions)

@@ -116,7 +116,6 @@ def _import_data(session: Session, args: _ImportOptions) -> None:
 
 
 def _tell_kept(session: Session, done: Sequence[Imported]) -> None:
-    """Says what an import that was interrupted, or that failed, has done so far."""
     kept = sum(version.kept for version in done)
     if kept:
         session.out.note(

@@ -13,14 +13,14 @@ from typing import Any
 
 import click
 
-from mvc.cli.commits import IsLive, live_now, note_line
+from mvc.cli.commits import IsLive, live_now, measured, note_line
 from mvc.cli.options import FORCE_FILE, CommandOptions, argument, flag, option
 from mvc.cli.payload import fields
 from mvc.cli.program import verb
 from mvc.cli.restored import stdout, tell, write_model
 from mvc.cli.session import Session
 from mvc.cli.tables import columns, show
-from mvc.cli.text import number, one_line
+from mvc.cli.text import one_line
 from mvc.model.names import printable
 from mvc.repo.deployments import Deployed
 from mvc.repo.live import Live
@@ -82,7 +82,6 @@ def _found(session: Session, args: _LiveOptions) -> tuple[Live, ...]:
 
 
 def _follow(session: Session, args: _LiveOptions) -> None:
-    """Prints and writes what is live, until the process is ended."""
     from mvc.serving.follower import Follower
 
     if args.at or args.between or args.whole or args.output == "-":
@@ -116,7 +115,7 @@ def _lines(session: Session, live: Live, is_now: IsLive) -> list[str]:
         ("since", f"{_time(session, live.since_ns)} ({age})"),
         ("until", _until(session, live, is_now)),
         ("message", one_line(live.message)),
-        ("metrics", _metrics(live)),
+        ("metrics", measured(live.metrics)),
         *(("note", note_line(annotation)) for annotation in live.annotations),
         ("who", printable(live.who)),
         ("why", one_line(live.why)),
@@ -132,7 +131,7 @@ def _row(session: Session, live: Live, is_now: IsLive) -> tuple[str, ...]:
         _until(session, live, is_now),
         printable(live.who),
         one_line(live.why),
-        _metrics(live),
+        measured(live.metrics),
         one_line(live.message),
     )
 
@@ -146,10 +145,6 @@ def _until(session: Session, live: Live, is_now: IsLive) -> str:
 
 def _time(session: Session, time_ns: int) -> str:
     return format_time(time_ns, precise=session.verbose)
-
-
-def _metrics(live: Live) -> str:
-    return "  ".join(f"{printable(k)}={number(v)}" for k, v in sorted(live.metrics.items()))
 
 
 def _write(session: Session, live: Live, args: _LiveOptions) -> dict[str, Any]:

@@ -109,7 +109,6 @@ def _rev_and_paths(
 
 
 def _print_table(session: Session, entries: Iterable[LogEntry]) -> None:
-    """A row a version, a column for every metric and param that one of them has."""
     rows, live = list(entries), live_now(session)
     metrics = _names(entry.metrics for entry in rows)
     params = _names(entry.params for entry in rows)
@@ -148,7 +147,6 @@ def _names(values: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _print(session: Session, rows: Iterable[GraphRow], *, oneline: bool) -> None:
-    """Prints versions one after the other, beside the graph where there is one."""
     out, full, now_ns = session.out, session.verbose, session.now_ns()
     branch, live = session.repository.head(if_known=True).branch, live_now(session)
     title = one_liner if oneline else heading

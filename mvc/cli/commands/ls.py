@@ -57,7 +57,6 @@ def command(session: Session, args: _LsOptions) -> None:
 
 
 def _print_data(session: Session, name: str) -> None:
-    """Prints all data sets, or the files of the one of this name."""
     recipes, out = session.repository.recipes, session.out
     found = [recipes.data_set(name)] if name else recipes.data_sets()
     if session.as_json:

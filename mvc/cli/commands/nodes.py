@@ -34,18 +34,16 @@ def command(session: Session, args: _NodesOptions) -> int | None:
     def tell() -> None:
         _tell(session, session.repository.nodes(args.target))
 
-    if args.remote is None:
-        tell()
-        return None
-    remote = session.repository.remotes.find(args.remote)
-    if remote.is_bucket or remote.scheme in ("file", "ssh"):
-        return at_remote(session, args.remote, tell, changes=False)
-    if not remote.name:
-        with session.visiting(remote.url, nodes=True):
-            tell()
-        return None
-    with session.progress("receiving") as progress:
-        session.repository.fetch(args.remote, nodes=True, progress=progress)
+    if args.remote is not None:
+        remote = session.repository.remotes.find(args.remote)
+        if remote.is_bucket or remote.scheme in ("file", "ssh"):
+            return at_remote(session, args.remote, tell, changes=False)
+        if not remote.name:
+            with session.visiting(remote.url, nodes=True):
+                tell()
+            return None
+        with session.progress("receiving") as progress:
+            session.repository.fetch(args.remote, nodes=True, progress=progress)
     tell()
     return None
 

@@ -119,7 +119,6 @@ def command(session: Session, args: _ProbeOptions) -> int:
 
 
 def _made(script: Script) -> Any:
-    """What NAME is, or returns."""
     made = script.required(script.name)
     import torch
 

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from mvc.cli.elsewhere import at_remote
 from mvc.cli.options import (
     FORCE_FILE,
+    REMOTE,
     CommandOptions,
     argument,
     flag,
     given,
     option,
     reason,
-    remote,
     timeout,
     trust,
 )
@@ -80,7 +80,7 @@ class _RepackOptions(CommandOptions, frozen=True, kw_only=True):
         "FILE", "With --curve: draw it as .svg or .png.", "-o", needs="as_curve"
     )
     force: bool = FORCE_FILE
-    remote: str | None = remote()
+    remote: str | None = REMOTE
 
 
 @verb("mvc repack -n --max-recovery 2", _RepackOptions)
@@ -125,7 +125,6 @@ def _repack(session: Session, args: _RepackOptions) -> None:
 
 
 def _check(args: _RepackOptions) -> None:
-    """Raises UsageError for options that do not go together."""
     if args.rev and sum(map(bool, (args.add, args.remove, args.drop_weights))) != 1:
         raise click.UsageError("revisions follow --add, --remove or --drop-weights")
     aims = given(args, "add remove drop_weights dry_run")
@@ -218,7 +217,6 @@ def _metrics_json(metrics: LayoutMetrics) -> dict[str, Any]:
 
 
 def _show_curve(session: Session, picture: Path | None, *, force: bool) -> None:
-    """Prints or draws what each bound of recovery would cost; nothing is changed."""
     if picture is not None:
         session.check_output(picture, force=force)
     with session.progress("planning", counted=True) as progress:
@@ -294,7 +292,6 @@ def _place(value: float, low: float, high: float, count: int) -> int:
 
 
 def _draw(curve: RepackCurve, path: Path) -> bytes:
-    """The picture's bytes, in the format that the name asks for."""
     kind = _PICTURES.get(path.suffix.lower())
     if kind is None:
         raise WrongUsage(f"a curve is drawn as .svg or .png, not as {path.name}")

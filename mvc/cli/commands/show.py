@@ -82,7 +82,6 @@ def command(session: Session, args: _ShowOptions) -> None:
 
 
 def _print_ids(session: Session, args: _ShowOptions) -> None:
-    """Prints the ids of the REVs, or of the version that was live then."""
     repository, command = session.repository, click.get_current_context().info_name
     if args.at is not None or args.target is not None:
         if args.words:

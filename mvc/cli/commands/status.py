@@ -104,7 +104,6 @@ def _untracked(session: Session, status: Status) -> Sequence[str]:
 
 
 def _of(change: FileChange) -> str:
-    """The section that a change belongs to."""
     if change.kind in {"missing", "removed", "renamed"}:
         return "staged" if change.kind == "removed" else change.kind
     return "work" if change.same_as is None else "older"

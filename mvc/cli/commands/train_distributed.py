@@ -125,7 +125,6 @@ def command(session: Session, args: _TrainDistributedOptions) -> None:
 
 
 def _tell(session: Session, event: Mapping[str, Any]) -> None:
-    """Says on stderr what happens."""
     kind = event["event"]
     said = {name: printable(str(value)) for name, value in event.items()}
     if kind == "round" and (session.verbose or event["round"] == 0):

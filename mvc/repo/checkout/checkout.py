@@ -389,7 +389,6 @@ def _is_kept(context: Context, old: Manifest, present: FileEntry | Literal["no f
 
 
 def _present(context: Context, path: str) -> FileEntry | Literal["no file"] | None:
-    """The file at a path, as an entry; None if nothing is there."""
     identity = context.store.fs.stat(context.root / path)
     if identity is None:
         return None

@@ -207,7 +207,6 @@ def _files_below(fs: FileSystem, folder: Path) -> list[str]:
 
 
 def _remove_emptied(fs: FileSystem, folder: Path, deleted: Sequence[str]) -> None:
-    """Removes the folders that are empty since these files were deleted."""
     parents = {p for name in deleted for p in (folder / name).parents if p.is_relative_to(folder)}
     for parent in sorted(parents - {folder}, reverse=True):
         if not fs.list(parent):

@@ -151,7 +151,6 @@ class _Decoder:
 
 
 def _library(entry: FileEntry, skeleton: bytes) -> str:
-    """Which library's arrays the whole state would have."""
     if entry.format == "state":
         facts = parse_header(skeleton[8:], entry.path).get("__metadata__", {})
         return "torch" if facts.get("format") == "pt" else "numpy"

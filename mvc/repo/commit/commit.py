@@ -19,14 +19,7 @@ from mvc.adapters.hashing import entry_from
 from mvc.adapters.optimizers.states import FileState
 from mvc.adapters.parsed import ParsedFile
 from mvc.codecs.optim.prediction import PREFIX
-from mvc.errors import (
-    Busy,
-    DamagedData,
-    MvcWarning,
-    NothingToCommit,
-    StateForgotten,
-    WrongUsage,
-)
+from mvc.errors import Busy, DamagedData, MvcWarning, NothingToCommit, StateForgotten, WrongUsage
 from mvc.ids import CommitId
 from mvc.model.commit import Commit
 from mvc.model.manifest import FileEntry, Manifest
@@ -67,9 +60,7 @@ def commit(
 ) -> CommitResult:
     """Stores the changes as a new version on the current branch; durable when it returns.
 
-    Raises NothingToCommit if the version equals its parent, unless ``allow_empty``. Raises
-    WrongUsage and the errors of names for a bad request, UnknownRevision for an unknown branch,
-    SourceChanged if a file or tensor changed meanwhile, StateForgotten, Busy.
+    Raises as ``Repository.commit``; NothingToCommit only without ``allow_empty``.
     """
     check_request(request)
     context.store.now_ns()
@@ -368,7 +359,6 @@ def _displaced(context: Context, paths: Set[str], committed: Set[str]) -> set[st
 
 
 def _nested(paths: Set[str]) -> Iterator[tuple[str, str]]:
-    """Each path that is also a folder of another one, with that one."""
     for path in sorted(paths):
         for folder in map(str, PurePosixPath(path).parents):
             if folder in paths:
@@ -470,7 +460,6 @@ def _marks(draft: _Draft, kept: Mapping[str, FileEntry]) -> tuple[bytes, ...]:
 
 
 def _paths(draft: _Draft, kept: Mapping[str, FileEntry]) -> tuple[PathChange, ...]:
-    """What the version did to each path."""
     old, found = draft.parent.by_path, []
     gone = sorted(set(old) - set(draft.manifest.by_path))
     added = [entry for path, entry in kept.items() if path not in old]

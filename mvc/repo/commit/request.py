@@ -16,13 +16,7 @@ from msgspec.structs import replace
 from mvc.errors import InvalidName, WrongUsage
 from mvc.ids import CommitId
 from mvc.io.plans import is_temporary
-from mvc.limits import (
-    MAX_ATTACHED,
-    MAX_ATTACHED_BYTES,
-    MAX_MESSAGE,
-    MAX_NAME_BYTES,
-    MAX_NEEDS,
-)
+from mvc.limits import MAX_ATTACHED, MAX_ATTACHED_BYTES, MAX_MESSAGE, MAX_NAME_BYTES, MAX_NEEDS
 from mvc.model.names import check_author, check_place, check_ref, printable
 from mvc.repo.arguments import check_fields
 from mvc.repo.values import check_values
@@ -144,15 +138,13 @@ def check_request(request: CommitRequest) -> None:
     """Raises WrongUsage, InvalidName or another error of names for a request that is not valid."""
     if request.deploy_time_ns is not None and request.deploy is None:
         raise WrongUsage("a deployment time without a deployment target")
-    if request.deploy is not None:
-        check_ref("deployment target", request.deploy)
-    options = request.options
+    options, deploy = request.options, request.deploy
+    names = {"deployment target": deploy, "branch": options.branch, "tag": request.tag}
+    for kind, name in names.items():
+        if name is not None:
+            check_ref(kind, name)
     if options.max_recovery is not None and not 0 < options.max_recovery < math.inf:
         raise WrongUsage("max_recovery is a number of seconds above 0")
-    if options.branch is not None:
-        check_ref("branch", options.branch)
-    if request.tag is not None:
-        check_ref("tag", request.tag)
     if options.author is not None:
         check_author(options.author)
     check_run(options.run)

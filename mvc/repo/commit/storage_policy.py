@@ -3,20 +3,22 @@
 With ``store.max_recovery`` (MDTT; VSOL §3.2.8), or that of the request, no version may take
 longer to recover. A chain's tail has a reset point on one side only, so a new version is stored
 in full as soon as the delta that the layout wants would pass the bound, for all blobs together;
-where all take the same time, R' versions on (``repack.solve.layouts.open_interval``). Without it,
+where all take the same time, R' versions on (``repack.solve.layouts.open_interval``). A run of an
+optimizer's steps ends before that, where one more step would pass the bound. Without it,
 every ``store.reset_interval``-th version is a reset point. With ``store.storage_weight`` one is,
 too, where the chain has cost as much as it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from heapq import nlargest
 
 from msgspec.structs import replace
 
 from mvc.errors import DamagedData, InvalidConfig
+from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.model.hashing import pieces
 from mvc.model.manifest import Manifest
@@ -25,9 +27,11 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.config import Config
 from mvc.repo.context import Context
-from mvc.store.graph.search import Link
+from mvc.store.graph.plan import plan
+from mvc.store.graph.search import Link, PathStep
 from mvc.store.writing.full_or_delta import Policy, exactly
-from mvc.store.writing.layout import RUN, Layout
+from mvc.store.writing.layout import RUN, Layout, before_run
+from mvc.store.writing.units import PREDICTED
 
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # blobs, the largest of a version
@@ -54,8 +58,12 @@ def storage_policy(
     layout, reset = layout_of(context.config, bound), request.options.reset_point
     if bound is None:
         bound = get("store.max_recovery")
+    run = RUN
     if bound is not None:
-        reset = reset or not _within_bound(context, parent, pipeline, layout, bound=float(bound))
+        after = _After(context, parent, pipeline, layout)
+        after.check(float(bound))
+        reset = reset or after.seconds(predicted=False) > bound
+        run = 0 if reset or after.seconds(predicted=True) > bound else RUN
     weight, saving, chains = get("store.storage_weight"), 0.0, list[tuple[Link, ...]]()
     if not reset and (bound is None or weight is not None):
         chains = list(_chains(context, request, parent))
@@ -67,12 +75,11 @@ def storage_policy(
         reset = reset or _is_paid(context, chains, pipeline, layout, weight=float(weight))
     return Policy(
         exactly(pipeline), layout, float(get("store.max_chain")), reset=reset, saving=saving,
-        run=RUN,
+        run=run,
     )  # fmt: skip
 
 
 def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:
-    """Seconds to decode a delta of a tensor of so many bytes."""
     timing = context.store.timing
     return timing.decoding([(nbytes, timing.coding(pipeline, nbytes, _FLOATS))])
 
@@ -119,37 +126,69 @@ def _chains(
     return found
 
 
-def _within_bound(
-    context: Context, parent: Manifest, pipeline: Pipeline, layout: Layout, *, bound: float
-) -> bool:
-    """Whether a child that differs from ``parent`` everywhere may be stored as deltas.
+class _After:
+    """How long a child of ``parent`` takes to recover that differs from it everywhere."""
 
-    ``bound`` is in seconds. Raises InvalidConfig if a version stored in full exceeds it.
-    """
-    if not parent.entries:
-        return True
-    timing, graph = context.store.timing, context.store.graph
-    files, nbytes = len(parent.entries), sum(entry.size for entry in parent.entries)
-    full, walks, new = [], [], []
-    for content in (content for entry in parent.entries for content in entry.contents):
-        spec = content.spec
-        for start, length in pieces(spec):
-            steps = graph.path(content.id, start).steps
-            if not pipeline.forward_only:
-                base = layout.base(graph.chain(content.id, start), graph.next_sequence)
-                steps = steps[: base.depth + 1]
-            walks.append((length, spec, steps))
-            new.append(timing.coding(pipeline, length, spec))
-            full.append((length, timing.coding(exactly(pipeline).full(), length, spec)))
-    least = timing.version(full, files, nbytes)
-    if least > bound:
-        raise InvalidConfig(
-            f"max_recovery is {bound:g} s, but restoring a version that is stored in full "
-            f"takes {least:.2g} s here: {timing.version((), files, nbytes):.2g} s to open the "
-            f"repository and write, {timing.decoding(full):.2g} s to decode",
-            hint="raise it ('mvc config store.max_recovery', or what this commit was given), or "
-            "choose a pipeline that decodes faster",
-        )
-    under = timing.works(walks)
-    chained = [(size, seconds + more) for (size, seconds), more in zip(under, new, strict=True)]
-    return timing.version(chained, files, nbytes) <= bound
+    def __init__(
+        self, context: Context, parent: Manifest, pipeline: Pipeline, layout: Layout
+    ) -> None:
+        self._timing, self._graph = context.store.timing, context.store.graph
+        self._pipeline = pipeline
+        self._layout = layout
+        self._files = len(parent.entries)
+        self._nbytes = sum(entry.size for entry in parent.entries)
+        self._pieces = [
+            (content.id, content.spec, start, length)
+            for entry in parent.entries
+            for content in entry.contents
+            for start, length in pieces(content.spec)
+        ]
+
+    def check(self, bound: float) -> None:
+        """Raises InvalidConfig if a version that is stored in full takes longer than ``bound``."""
+        timing, full = self._timing, exactly(self._pipeline).full()
+        works = [(size, timing.coding(full, size, spec)) for _, spec, _, size in self._pieces]
+        least = self._version(works)
+        if self._files and least > bound:
+            raise InvalidConfig(
+                f"max_recovery is {bound:g} s, but restoring a version that is stored in full "
+                f"takes {least:.2g} s here: {self._version(()):.2g} s to open the "
+                f"repository and write, {timing.decoding(works):.2g} s to decode",
+                hint="raise it ('mvc config store.max_recovery', or what this commit was given), "
+                "or choose a pipeline that decodes faster",
+            )
+
+    def seconds(self, *, predicted: bool) -> float:
+        """Where it is stored as deltas, or as an optimizer's steps, which go on from ``parent``."""
+        if not self._files:
+            return 0.0
+        walks = [
+            (length, spec, self._steps(id_, spec, start, predicted=predicted))
+            for id_, spec, start, length in self._pieces
+        ]
+        under, works = self._timing.works(walks), list[tuple[int, float]]()
+        for (size, seconds), (_, spec, _) in zip(under, walks, strict=True):
+            more = self._timing.coding(self._pipeline, size, spec)
+            works.append((size, seconds + more * (1 + (predicted and _is_predictable(spec)))))
+        return self._version(works)
+
+    def _steps(
+        self, id_: BlobId, spec: TensorSpec, start: int, *, predicted: bool
+    ) -> Sequence[PathStep]:
+        """The payloads that lead to the base of a child's piece."""
+        graph = self._graph
+        if predicted and _is_predictable(spec):
+            return plan(graph, [id_], start).steps
+        steps = graph.path(id_, start).steps
+        if self._pipeline.forward_only:
+            return steps
+        base = self._layout.base(before_run(graph.chain(id_, start)), graph.next_sequence)
+        return steps[: base.depth + 1]
+
+    def _version(self, works: Iterable[tuple[int, float]]) -> float:
+        return self._timing.version(works, self._files, self._nbytes)
+
+
+def _is_predictable(spec: TensorSpec) -> bool:
+    """Whether it may belong to an optimizer's unit; a prediction takes as long as a delta."""
+    return spec.dtype in PREDICTED

@@ -308,7 +308,6 @@ def working_folder(
 
 
 def _pairs(old: DiffSource, new: DiffSource) -> Iterator[_Pair]:
-    """Pairs of files to compare, with their path."""
     if old.single or new.single:
         x, y = old.entry_like(new), new.entry_like(old)
         yield (x if new.single and not old.single else y).path, x, y

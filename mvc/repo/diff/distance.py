@@ -97,7 +97,6 @@ def _blocks(pieces: Iterable[memoryview], dtype: str) -> Iterator[memoryview]:
 
 
 def _changed(a: memoryview, b: memoryview, itemsize: int) -> int:
-    """Elements whose bits differ."""
     width = min(itemsize, 8)
     differs = np.frombuffer(a, f"<u{width}") != np.frombuffer(b, f"<u{width}")
     if itemsize > width:

@@ -133,7 +133,6 @@ def family(
 def _named(
     found: _Models, names: dict[CommitId, list[str]], live: dict[CommitId, list[str]]
 ) -> list[FamilyMember]:
-    """The members with the names and targets of all versions that hold them."""
     by_model: list[tuple[list[str], list[str]]] = [([], []) for _ in found.members]
     for column, known in enumerate((names, live)):
         for id_, words in known.items():

@@ -19,7 +19,7 @@ from mvc.model.manifest import Manifest
 from mvc.model.names import is_under, printable
 from mvc.repo import deployments
 from mvc.repo.annotations import Annotation, Annotations, merged_metrics, merged_params
-from mvc.repo.content.relation import Relation
+from mvc.repo.content.relation import Relation, models, relation
 from mvc.repo.context import Context, noting
 from mvc.repo.deployments import Deployed
 from mvc.repo.history.where import Condition, as_number
@@ -144,16 +144,10 @@ def _relations_if_known(
     with noting(incomplete):
         new = manifests.if_kept(context, commit.id)
         if new is not None:
-            return relations(new, _kept_before(context, commit))
+            old = _kept_before(context, commit)
+            bases = [] if old is None else models(old.entries)
+            return tuple(relation(entry, bases) for entry in models(new.entries))
     return None
-
-
-def relations(new: Manifest, old: Manifest | None) -> tuple[Relation, ...]:
-    """What each model of a version is to those of the version before it, by path."""
-    from mvc.repo.content.relation import models, relation
-
-    bases = [] if old is None else models(old.entries)
-    return tuple(relation(entry, bases) for entry in models(new.entries))
 
 
 def _kept_before(context: Context, commit: Commit) -> Manifest | None:

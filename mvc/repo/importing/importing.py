@@ -66,9 +66,8 @@ def import_checkpoints(
 ) -> list[Imported]:
     """See ``Repository.import_checkpoints``. All sources are listed before the first commit.
 
-    Raises WrongUsage, InvalidTime, UnknownPath, BadModelFile, and RefConflict for a run with the
-    name of a tag, or where a branch has moved meanwhile: the versions are kept then, and the next
-    import goes on with them.
+    Where a branch has moved meanwhile, the versions are kept, and the next import goes on with
+    them. A run with the name of a tag is a RefConflict, too.
     """
     context.fresh()
     histories = find_histories(context.store.fs, sources, time, path, left_out=left_out)

@@ -9,7 +9,6 @@ its manifest and what it carries are stored in any case.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Literal
 
 from msgspec import Struct
 
@@ -20,13 +19,8 @@ from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.context import Context
 from mvc.repo.lookup import commits
 from mvc.repo.times import format_time
-from mvc.store.graph.plan import plan
 from mvc.store.journal.entries import Forgotten, Weights
 from mvc.store.journal.frames import Recorded
-
-Availability = Literal["stored", "made", "given up"]
-"""Of a file whose version was not forgotten; ``made``: by a recipe, while a block runs."""
-
 
 GONE = "its commit is still shown by 'mvc log'; what it held is gone"
 
@@ -156,6 +150,8 @@ def _proof(marks: Iterable[tuple[Recorded, Weights]]) -> tuple[int, Weights] | N
 
 def is_stored(context: Context, entry: FileEntry) -> bool:
     """Whether deltas and full records lead to every content of a file."""
+    from mvc.store.graph.plan import plan  # light commands need none
+
     graph = context.store.graph
     try:
         for content in entry.contents:
@@ -178,14 +174,6 @@ def _is_there(context: Context, commit: CommitId, path: str) -> bool:
         return False
 
 
-def availability(context: Context, entry: FileEntry, gone: Dropped) -> Availability:
-    """Of a file of a version that is not forgotten; ``gone``: what the version gave up."""
-    if entry.path != gone.path or is_stored(context, entry):
-        return "stored"
-    made = all(content.id in context.store.made for content in entry.contents)
-    return "made" if made else "given up"
-
-
 def check_available(
     context: Context, commit: CommitId, entries: Iterable[FileEntry], *, stored: bool = False
 ) -> None:
@@ -197,8 +185,9 @@ def check_available(
     if gone is None:
         return
     for entry in entries:
-        state = availability(context, entry, gone)
-        if state == "stored" or (state == "made" and not stored):
+        if entry.path != gone.path or is_stored(context, entry):
+            continue
+        if not stored and all(content.id in context.store.made for content in entry.contents):
             continue
         when = format_time(gone.time_ns, precise=False)
         raise WeightsDropped(

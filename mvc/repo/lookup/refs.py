@@ -38,14 +38,11 @@ class Ref(Struct, frozen=True):
 
 def head_refs(snapshot: Snapshot) -> dict[str, CommitId]:
     """Branches and tags with their prefixes, by name."""
-    found = {}
-    for prefix in (BRANCH, TAG):
-        for name, recorded in snapshot.refs_under(prefix):
-            changes = () if recorded is None else recorded.entry.refs
-            value = next((c.new for c in reversed(changes) if c.name == name), None)
-            if isinstance(value, CommitId):
-                found[name] = value
-    return found
+    return {
+        prefix + ref.name: ref.commit
+        for prefix in (BRANCH, TAG)
+        for ref in reversed(_under(snapshot, prefix))
+    }
 
 
 def head(context: Context) -> Head:
@@ -121,17 +118,19 @@ def staged_removals(context: Context) -> tuple[str, ...]:
 def value_at(snapshot: Snapshot, name: str, time_ns: int) -> RefValue:
     """What a ref pointed to at a moment (ns since 1970); None before its first change."""
     recorded = snapshot.ref_change_at(name, time_ns)
-    return None if recorded is None else _new_value(recorded, name)
+    return new_value(recorded, name)
 
 
 def _under(snapshot: Snapshot, prefix: str) -> list[Ref]:
     found = []
     for name, recorded in snapshot.refs_under(prefix):
-        value = None if recorded is None else _new_value(recorded, name)
+        value = new_value(recorded, name)
         if isinstance(value, CommitId):
             found.append(Ref(name.removeprefix(prefix), value))
     return found[::-1]
 
 
-def _new_value(recorded: Recorded, name: str) -> RefValue:
-    return next(c.new for c in reversed(recorded.entry.refs) if c.name == name)
+def new_value(recorded: Recorded | None, name: str) -> RefValue:
+    """What an entry sets a ref to; None if it, or there is none, does not."""
+    changes = () if recorded is None else recorded.entry.refs
+    return next((change.new for change in reversed(changes) if change.name == name), None)

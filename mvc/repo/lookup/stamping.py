@@ -124,7 +124,6 @@ class _AllStamped(Exception):
 
 
 def _stamping(store: Store, late: Sequence[LateStamp]) -> Entry:
-    """The entry that gives these stamps; made under the journal's lock."""
     known = store.snapshot.late_stamp
     stamps = tuple(each for each in late if known(each.target, each.sequence) is None)
     if not stamps:

@@ -24,7 +24,7 @@ from mvc.repo.deployments import Deployed
 from mvc.repo.live import live_at, live_now
 from mvc.repo.lookup import availability, commits
 from mvc.repo.lookup.commits import Ancestors
-from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, staged_removals
+from mvc.repo.lookup.refs import BRANCH, HEAD, TAG, Head, head, new_value, staged_removals
 from mvc.repo.lookup.undos import undoes, undone_by
 from mvc.repo.oplog.oplog import Operation, find, label
 from mvc.repo.recording import refuse_recorded
@@ -273,13 +273,10 @@ class _Revert:
         return self._values[name] if name in self._values else self._context.store.ref(name)
 
     def _before(self, name: str) -> RefValue:
-        """A ref's value when the operation began."""
         if name in self._values:
             return self._values[name]
         before = self._snapshot.ref_change_before(name, self._recorded.offset)
-        if before is None:
-            return None
-        return next(c.new for c in reversed(before.entry.refs) if c.name == name)
+        return new_value(before, name)
 
     def _since(self, what: str, later: Recorded | None) -> RefConflict:
         since = f"{what} since operation {self._recorded.sequence}"

@@ -361,6 +361,11 @@ class Recovery:
             way = plan(self.graph, list(outs), start, held)
             self._carry_out(way, outs, held, parallel=parallel, check=False)
 
+    def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
+        """As ``piece`` of each object in ``outs``, whose codings build on each other."""
+        way = plan(self.graph, list(outs), start, self._made)
+        self._carry_out(way, outs, self._made, parallel=True, check=True)
+
     def walk(
         self,
         path: Path,

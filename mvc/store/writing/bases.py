@@ -73,8 +73,16 @@ class StoredBase(Struct):
         to the right bytes here, and nowhere else. Raises DamagedData, and EncodingFailed if
         earlier pieces were used already.
         """
-        out = self.arena.take(min(PIECE, self.spec.nbytes - start))
+        out = self.room(start)
         self.recovery.piece(self.id, start, out)
+        return self.proven(start, out)
+
+    def room(self, start: int) -> memoryview:
+        """Memory for its piece at ``start``."""
+        return self.arena.take(min(PIECE, self.spec.nbytes - start))
+
+    def proven(self, start: int, out: memoryview) -> memoryview:
+        """``out``, recovered as its piece at ``start``; errors as of ``piece``."""
         if start == 0:
             self._hasher, self._hashed = BlobHasher(self.spec, parallel=True), 0
         elif start != self._hashed:

@@ -149,19 +149,20 @@ class ContentWriter:
         """Stores a unit's contents, unless no run has them."""
         objects, spec = self.objects, next(iter(members.values())).spec
         self._make_unit_room(members, min(spec.nbytes, PIECE))
-        chosen = None
+        chosen = first = None
         try:
             for member in members.values():
                 self._load(member)
             chains = [member.base.chain(0) for member in members.values()]
             run, length = run_of(chains)
             if goes_on(objects.policy, chains, objects.sequence, spec.nbytes):
-                chosen = self._rules.choose(unit, spec.dtype, self._steps(members, 0))
+                first = self._steps(members, 0)
+                chosen = self._rules.choose(unit, spec.dtype, first)
         except DamagedData:
             return  # a version after a damaged one can still be stored
         if chosen is not None or run is not None:
             self._announce(members, chosen, aside=chosen is not None and not length)
-            self._put_pieces(members, chosen, run)
+            self._put_pieces(members, chosen, run, first=first)
 
     def _make_unit_room(self, members: Mapping[str, UnitMember], length: int) -> None:
         read = sum(m.storing.file.borrow(m.content) is None for m in members.values())
@@ -172,7 +173,7 @@ class ContentWriter:
         """The pieces of a unit at ``start``, of both versions. Raises DamagedData."""
         return Steps(
             {n: BasePiece(bytes(m.id), m.piece(start, self._new)) for n, m in members.items()},
-            {name: member.older(start) for name, member in members.items()},
+            self._older_pieces(members, start),
         )
 
     def _load(self, member: UnitMember) -> None:
@@ -191,6 +192,19 @@ class ContentWriter:
             member.data = self._new.take(spec.nbytes)
             file.read(i, 0, member.data)
         member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
+
+    def _older_pieces(self, members: Mapping[str, UnitMember], start: int) -> dict[str, BasePiece]:
+        """The pieces of the version before, by name. Raises DamagedData."""
+        bases = {name: member.base for name, member in members.items()}
+        stored = {name: base for name, base in bases.items() if isinstance(base, StoredBase)}
+        data = {name: base.piece(start) for name, base in bases.items() if name not in stored}
+        if stored:
+            found = self.objects.stored_pieces([*stored.values()], start)
+            data |= zip(stored, found, strict=True)
+        return {
+            name: BasePiece(bytes(base.id), data[name], base.chain(start))
+            for name, base in bases.items()
+        }
 
     def _announce(
         self, members: Mapping[str, UnitMember], rules: Rules | None, *, aside: bool
@@ -219,15 +233,21 @@ class ContentWriter:
             self._note(storing, i, id_, sum(c.spec.nbytes for c in storing.file.contents))
 
     def _put_pieces(
-        self, members: Mapping[str, UnitMember], rules: Rules | None, run: int | None
+        self,
+        members: Mapping[str, UnitMember],
+        rules: Rules | None,
+        run: int | None,
+        *,
+        first: Steps | None,
     ) -> None:
+        """``first``: the pieces at 0."""
         spec, objects = next(iter(members.values())).spec, self.objects
         hashers = {name: BlobHasher(spec) for name, m in members.items() if m.data is None}
         for start, length in pieces(spec):
             if start:
                 self._make_unit_room(members, length)
-            steps = None
-            if rules is not None:
+            steps = None if start else first
+            if rules is not None and start:
                 with suppress(DamagedData):  # then its pieces are stored without a base
                     steps = self._steps(members, start)
             for name in put_order(members, rules):

@@ -57,9 +57,9 @@ def before_run(chain: tuple[Link, ...], run: int | None = None) -> tuple[Link, .
     """
     own = next((i for i, link in enumerate(chain) if link.predicted), len(chain))
     if run is None:
-        return chain[:own]
+        return chain[: own or 1]
     end = next((i for i, link in enumerate(chain[:own]) if link.sequence >= run), own)
-    return chain[: end or own]
+    return chain[: end or own or 1]
 
 
 class Layout(Struct, frozen=True, dict=True):

@@ -162,6 +162,18 @@ class ObjectWriter:
         """The bytes of a stored object."""
         return bytes(self._recovery.blob(id_, spec))
 
+    def stored_pieces(self, bases: Sequence[StoredBase], start: int) -> list[memoryview]:
+        """The piece at ``start`` of each base; each payload that they share is decoded once.
+
+        Raises DamagedData, and EncodingFailed as ``StoredBase.piece`` does.
+        """
+        outs = {bytes(base.id): base.room(start) for base in bases}
+        try:
+            self._recovery.pieces(outs, start)
+        except DamagedData:
+            return [base.piece(start) for base in bases]
+        return [base.proven(start, outs[bytes(base.id)]) for base in bases]
+
     def begin(self, id_: bytes) -> None:
         """Announces a blob whose pieces follow by ``put``."""
         self._added.add(id_)

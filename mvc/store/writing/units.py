@@ -68,7 +68,6 @@ class UnitMember(Struct):
     borrowed: bool = False
     wanted: bool = False
     kept: NextBase | None = None
-    _first: BasePiece | None = None
 
     def piece(self, start: int, arena: Arena) -> memoryview:
         """Its bytes from ``start`` on; ``arena`` holds what is read."""
@@ -78,16 +77,6 @@ class UnitMember(Struct):
         out = arena.take(length)
         self.storing.file.read(self.content, start, out)
         return out
-
-    def older(self, start: int) -> BasePiece:
-        """The piece of the version before, which is recovered once. Raises DamagedData."""
-        if start or self._first is None:
-            chain = self.base.chain(start)
-            found = BasePiece(bytes(self.base.id), self.base.piece(start), chain)
-            if start:
-                return found
-            self._first = found
-        return self._first
 
 
 class Steps(Struct):
@@ -151,9 +140,9 @@ def goes_on(policy: Policy, chains: Sequence[Sequence[Link]], sequence: int, nby
     """Whether a unit's next version may be predicted from the last, of chains ``chains``."""
     if not policy.predicts or not all(chains) or run_of(chains)[1] >= policy.run:
         return False
-    most = policy.max_chain * nbytes
-    ended = (policy.layout.ends(chain, sequence) or chain[-1].stored > most for chain in chains)
-    return not any(ended)
+    stored = sum(chain[-1].stored for chain in chains)
+    ends = any(policy.layout.ends(chain, sequence) for chain in chains)
+    return not ends and stored <= policy.max_chain * nbytes * len(chains)
 
 
 class RuleChooser:
@@ -260,8 +249,7 @@ def _chosen(
 ) -> dict[str, Chosen]:
     """The predictions of tensors from what they were before."""
     before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
-    found = choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
-    return {name: chosen for name, chosen in found.items() if chosen.base == (True, name)}
+    return choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
 
 
 def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:

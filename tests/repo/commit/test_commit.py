@@ -12,13 +12,7 @@ import torch
 from safetensors.numpy import save_file
 
 import mvc
-from mvc.errors import (
-    InvalidConfig,
-    NothingToCommit,
-    SourceChanged,
-    StorageFull,
-    WrongUsage,
-)
+from mvc.errors import InvalidConfig, NothingToCommit, SourceChanged, StorageFull, WrongUsage
 from mvc.repo.commit.request import CommitOptions
 from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.object_writer import ObjectWriter

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from mvc.errors import UnknownRevision
 from mvc.ids import CommitId
 from mvc.repo.lookup import commits
+from mvc.repo.lookup.commits import Ancestors
 from mvc.repo.lookup.refs import head
 from tests.repo.publishing import commit, repository, set_ref
 
@@ -39,3 +41,31 @@ def test_beginnings_of_ids(tmp_path: Path) -> None:
     for digits in ("", "0", "f", *(i.hex()[:n] for i in ids for n in (1, 2, 3, 15, 16, 17, 64))):
         found = [c.id for c in commits.starting_with(context.store.snapshot, digits)]
         assert found == [i for i in ids if i.hex().startswith(digits)]
+
+
+# -- ancestors ---------------------------------------------------------------------------
+
+
+def test_against_the_transitive_closure(tmp_path: Path) -> None:
+    """A random graph with times that prove nothing."""
+    context = repository(tmp_path / "r")
+    rng = random.Random(1)
+    made: list[CommitId] = []
+    reach: dict[CommitId, set[CommitId]] = {}
+    for i in range(60):
+        parents = rng.sample(made, min(len(made), rng.choice([0, 1, 1, 1, 2, 3])))
+        id_ = commit(context, *parents, branch=f"b{i}", time_ns=rng.randrange(10**18))
+        reach[id_] = {id_}.union(*(reach[p] for p in parents))
+        made.append(id_)
+    for a in made:
+        for b in made:
+            assert (a in Ancestors(context.fresh(), [b])) == (a in reach[b])
+    tips = rng.sample(made, 5)
+    together = Ancestors(context.store.snapshot, tips)
+    for id_ in rng.sample(made, len(made)):
+        assert (id_ in together) == any(id_ in reach[t] for t in tips)
+
+
+def test_an_unknown_commit_is_no_ancestor(tmp_path: Path) -> None:
+    context = repository(tmp_path / "r")
+    assert CommitId(bytes(32)) not in Ancestors(context.fresh(), [commit(context)])
