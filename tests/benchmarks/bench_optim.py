@@ -1,21 +1,19 @@
 """Coding that knows the optimizer: speeds a core, and bits a parameter and step beside deltas.
 
     python -m tests.benchmarks.bench_optim [--only speed|table] [--way recorder|files|state]
-        [--models conv,lstm,transformer] [--optimizers adam,adamw,...] [--steps 1,2,20,200,2000]
+        [--models conv,lstm] [--optimizers adam,adamw,...] [--steps 1,2,20,200,2000]
 
 ``speed``: what a step of each optimizer's tensors takes to predict, encode and decode, one thread,
 the best of several passes. ``table``: networks with dropout learn sklearn's digits; at each of the
 steps three versions in a row (one at the first step) are kept in a repository of their own, with
 the rules and without any, in the same run. Bits are all that the folder ``.mvc`` grew by.
-``weights alone``: the same steps of the model without its optimizer, as deltas. The transformer of
-25 million parameters, which is measured if it is named, learns the bytes of the documentation, with
-clipped gradients, two groups of weight decay, and a cosine schedule with warm-up.
+``weights alone``: the same steps of the model without its optimizer, as deltas. ``s``: seconds of
+processors for a version, with the rules and without any.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -96,76 +94,32 @@ def conv() -> nn.Module:
     )  # fmt: skip
 
 
-class Transformer(nn.Module):
-    """Eight layers over bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bytes, self.places = nn.Embedding(256, 512), nn.Embedding(64, 512)
-        layer = nn.TransformerEncoderLayer(512, 8, 2048, 0.1, batch_first=True, norm_first=True)
-        self.layers = nn.TransformerEncoder(layer, 8, enable_nested_tensor=False)
-        self.out = nn.Linear(512, 256)
-
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        hidden = self.bytes(text) + self.places(torch.arange(text.shape[1]))
-        mask = nn.Transformer.generate_square_subsequent_mask(text.shape[1])
-        return self.out(self.layers(hidden, mask, is_causal=True)).mT
-
-
-MODELS: dict[str, Callable[[], nn.Module]] = {
-    "conv": conv, "lstm": Rows, "transformer": Transformer
-}  # fmt: skip
+MODELS: dict[str, Callable[[], nn.Module]] = {"conv": conv, "lstm": Rows}
 
 
 class Training:
-    """A network, its optimizer and what it learns, the same for the same names."""
+    """A network, its optimizer and the digits, the same for the same names."""
 
     def __init__(self, model: str, optimizer: str) -> None:
+        from sklearn.datasets import load_digits
+
+        digits = load_digits()
+        self.images = torch.tensor(digits.images[:, None] / 16, dtype=torch.float32)
+        self.labels = torch.tensor(digits.target)
         torch.manual_seed(0)
         self.model = MODELS[model]()
-        self.scheduled = model == "transformer"
-        parameters = list(self.model.parameters())
-        self.parameters = sum(p.numel() for p in parameters)
-        decayed = [p for p in parameters if p.ndim > 1]
-        others = {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0}
-        groups = [{"params": decayed}, others] if self.scheduled else parameters
-        self.optimizer = OPTIMIZERS[optimizer](groups)
-        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self.share)
-        self.inputs, self.labels = text() if self.scheduled else digits()
-
-    def share(self, step: int) -> float:
-        """Of the learning rate."""
-        warm = min(1.0, (step + 1) / 10)
-        return warm * (1 + math.cos(math.pi * step / 2000)) / 2 if self.scheduled else 1.0
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
+        self.parameters = sum(p.numel() for p in self.model.parameters())
 
     def step(self) -> None:
-        rows = torch.randint(0, len(self.inputs), (8 if self.scheduled else 64,))
+        rows = torch.randint(0, len(self.images), (64,))
         self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.model(self.inputs[rows]), self.labels[rows])
+        loss = nn.functional.cross_entropy(self.model(self.images[rows]), self.labels[rows])
         loss.backward()
-        if self.scheduled:
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
-        self.scheduler.step()
 
     def state(self) -> dict[str, object]:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    from sklearn.datasets import load_digits
-
-    known = load_digits()
-    images = torch.tensor(known.images[:, None] / 16, dtype=torch.float32)
-    return images, torch.tensor(known.target)
-
-
-def text() -> tuple[torch.Tensor, torch.Tensor]:
-    """Lines of 64 bytes of the documentation, and the bytes that follow each of them."""
-    pages = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
-    data = torch.tensor(list(b"".join(page.read_bytes() for page in pages)))
-    count = (len(data) - 1) // 64
-    return data[: count * 64].view(count, 64), data[1 : count * 64 + 1].view(count, 64)
 
 
 # -- bits ------------------------------------------------------------------------------------
@@ -226,15 +180,7 @@ WAYS: dict[str, type[Kept]] = {"recorder": Recorded, "files": Filed, "state": Ke
 
 
 def table(model: str, names: list[str], at: list[int], way: str) -> None:
-    head(
-        f"{model}, {way}: bits",
-        "step",
-        "deltas",
-        "with rules",
-        "factor",
-        "weights alone",
-        "s with / without",
-    )
+    head(f"{model}, {way}: bits", "step", "deltas", "with rules", "factor", "weights alone", "s")
     for name in names:
         for step, grown, seconds in measured(Training(model, name), at, WAYS[way]):
             deltas, rules, alone = grown
@@ -247,7 +193,7 @@ def table(model: str, names: list[str], at: list[int], way: str) -> None:
 def measured(
     training: Training, at: list[int], way: type[Kept]
 ) -> Iterator[tuple[int, list[float], list[float]]]:
-    """Bits a parameter and step, and seconds a version: as deltas, with rules, weights alone."""
+    """Bits a parameter and step, and processor seconds: as deltas, with rules, weights alone."""
     ways: list[tuple[type[Kept], Callable[[], AbstractContextManager[object]]]] = [
         (way, without_rules), (way, nullcontext), (WeightsAlone, without_rules),
     ]  # fmt: skip
@@ -267,10 +213,10 @@ def measured(
             for _ in range(count):
                 training.step()
                 for i, (_, known) in enumerate(ways):
-                    begun = time.perf_counter()
+                    begun = time.process_time()
                     with known():
                         grown[i] += kept[i].keep()
-                    took[i] += time.perf_counter() - begun
+                    took[i] += time.process_time() - begun
             for each in kept:
                 each.close()
         done += count
@@ -309,7 +255,7 @@ def speed(names: list[str]) -> None:
         jobs = []
         for member, array in new.items():
             chosen = found.get(member)
-            places = [(True, member)] if chosen is None else [chosen.base, *chosen.inputs]
+            places = [(True, member), *(chosen.inputs if chosen else ())]
             sources = [repeated((old if older else new)[n]) for older, n in places]
             prediction = None if chosen is None else chosen.prediction
             jobs.append(Job(prediction, sources, repeated(array)))

@@ -18,14 +18,12 @@ _MOST = 1 << 14  # elements on which a candidate is tried
 
 
 class Chosen(Struct, frozen=True):
-    """How a member is predicted; ``exact``: the share of the sample that is right to the bit.
+    """How a member is predicted from what it was in the older version, its base, and inputs.
 
-    ``base`` is the member as it was in the older version, or, where it was not there before the
-    optimizer's first step, another member of the new one.
+    ``exact``: the share of the sample that is right to the bit.
     """
 
     prediction: Prediction
-    base: Input
     inputs: tuple[Input, ...]
     exact: float
 
@@ -67,7 +65,7 @@ def _arrays(
     candidate: Candidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
 ) -> list[Numbers] | None:
     """The member as it is now, its base and its inputs; None unless all are there and fit."""
-    places = [(False, candidate.member), candidate.base, *candidate.inputs]
+    places = [(False, candidate.member), (True, candidate.member), *candidate.inputs]
     arrays = [(old if older else new).get(name) for older, name in places]
     whole = [a.reshape(-1) for a in arrays if a is not None]
     fit = {(a.dtype, a.size) for a in whole}
@@ -90,4 +88,4 @@ def _tried(candidate: Candidate, dtype: str, arrays: list[Numbers]) -> tuple[flo
     size = max(apart.size, 1)
     cost = float(np.log2(1 + np.abs(apart.astype(np.float64))).sum() + wrong) / size
     exact = 1 - int(wrong) / size
-    return cost, Chosen(prediction, candidate.base, candidate.inputs, exact)
+    return cost, Chosen(prediction, candidate.inputs, exact)

@@ -28,11 +28,10 @@ _SCHEDULED = ("step", "mu_product")  # of the new state, whatever the group's va
 
 
 class Candidate(Struct, frozen=True):
-    """A rule that may have made a member, with its base, inputs and numbers."""
+    """A rule that may have made a member, with its inputs and numbers."""
 
     member: str
     rule: str
-    base: Input
     inputs: tuple[Input, ...]
     numbers: tuple[float, ...]
 
@@ -75,7 +74,7 @@ class _Values:
 
 
 Numbered = tuple[str, str, Sequence[Input], Sequence[Any]]
-"""Member, rule, and its inputs and numbers; the base is the member of the older version."""
+"""Member, rule, inputs, numbers; the base is the member of the older version."""
 
 
 def _new(*names: str) -> tuple[Input, ...]:
@@ -98,7 +97,6 @@ def _second_moment(name: str, first: str, betas: tuple[float, float]) -> Iterato
         yield name, rule, _both(first), (b, 1 - b, 1 - h)
     for rule in ("square.4", "square.5"):
         yield name, rule, _both(first), (b, 1 - b, h, 1 - h)
-    yield name, "square.z", _new(first), (1 - b, 1 - h)
 
 
 def _moments(values: _Values) -> Iterator[Numbered]:
@@ -163,14 +161,12 @@ def _nadam(values: _Values) -> Iterator[Numbered]:
         yield _W, f"nadam.1{suffix}", both, (d, 1 - b1, a, s, square, e)
         for name in ("2", "3"):
             yield _W, f"nadam.{name}{suffix}", both, (d, 1 - b1, a, s, square**0.5, e)
-        yield _W, f"nadam.z{suffix}", _new(_M, _V), (d, 1 - b1, a, s, square, e)
 
 
 def _adamax(values: _Values) -> Iterator[Numbered]:
     b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
     yield from _first_moment(_M, b1)
     yield _U, "norm.1", _both(_M), (b2, 1 - b1, e)
-    yield _U, "norm.z", _new(_M), (1 - b1, e)
     size = values.lr / values.left(b1)
     yield _W, "adamax.1", _new(_M, _U), (size,)
     yield _W, "adamax.2", _new(_M, _U), (size,)
@@ -192,7 +188,6 @@ def _sgd(values: _Values) -> Iterator[Numbered]:
         return
     for rule in ("nesterov.1", "nesterov.2"):
         yield _W, rule, _both(_B), (lr, u, q)
-    yield _W, "nesterov.z", _new(_B), (lr, u)
 
 
 def _rmsprop(values: _Values) -> Iterator[Numbered]:
@@ -205,18 +200,15 @@ def _rmsprop(values: _Values) -> Iterator[Numbered]:
     else:
         yield _S, "decay.1", (), (b,)
         yield _B, "pushed.1", _both(_S), (u, e, b, 1 - b)
-        yield _B, "pushed.z", _new(_S), (e, 1 - b)
     if u > 0:
         for rule in ("momentum.1", "momentum.2"):
             yield _W, rule, _new(_B), (lr,)
     elif centred:
         for rule in ("centred.1", "centred.2"):
             yield _W, rule, average, (lr, e, 1 - b)
-        yield _W, "centred.z", _new(_A, _S), (lr, e, 1 - b)
     else:
         for rule in ("root.1", "root.2"):
             yield _W, rule, _both(_S), (lr, e, b, 1 - b)
-        yield _W, "root.z", _new(_S), (lr, e, 1 - b)
 
 
 class _Optimizer(Struct, frozen=True):
@@ -261,9 +253,20 @@ def candidates(
     moved = {name: first[name] for name in _SCHEDULED if name in first}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
-            for tensor, capturable in ((False, False), (True, False), (True, True)):
+            for tensor, capturable in _forms(group):
                 values = _Values({**group, **moved}, tensor=tensor, capturable=capturable)
                 yield from _readable(kind, values, dtype)
+
+
+def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
+    """Whether ``lr`` may be a tensor, and the step with it: a float32 looks like one."""
+    lr = group.get("lr")
+    with np.errstate(all="ignore"):
+        single = isinstance(lr, float) and float(np.float32(lr)) == lr
+    for tensor in (False, True) if single else (False,):
+        yield tensor, False
+        if group.get("capturable") is True:
+            yield tensor, True
 
 
 def _readable(kind: _Optimizer, values: _Values, dtype: str) -> Iterator[Candidate]:
@@ -274,18 +277,9 @@ def _readable(kind: _Optimizer, values: _Values, dtype: str) -> Iterator[Candida
                 wide = RULES[rule].wide or dtype == "float64"
                 written = tuple(float(n) if wide else _shortest(n) for n in numbers)
                 if np.isfinite(written).all():
-                    yield _candidate(member, rule, tuple(inputs), written)
+                    yield Candidate(member, rule, tuple(inputs), written)
     except (KeyError, ArithmeticError, ValueError, TypeError):
         return
-
-
-def _candidate(
-    member: str, rule: str, inputs: tuple[Input, ...], numbers: tuple[float, ...]
-) -> Candidate:
-    """The base is the first input where the rule takes one less."""
-    if RULES[rule].inputs < len(inputs):
-        return Candidate(member, rule, inputs[0], inputs[1:], numbers)
-    return Candidate(member, rule, (True, member), inputs, numbers)
 
 
 def _shortest(value: Any) -> float:

@@ -6,8 +6,7 @@ Division and square root are IEEE's as well. ``fma`` stands where kernels of tor
 with one rounding. A formula never asks for the sign or payload of a NaN, and no operation's result
 depends on which of two zeros or NaNs a processor returns.
 
-``docs/format.md`` states each formula once more, for readers that are written from it. Rules whose
-names end with z are of an optimizer's first step, before which its states were zero or not there.
+``docs/format.md`` states each formula once more, for readers that are written from it.
 """
 
 from __future__ import annotations
@@ -90,11 +89,7 @@ def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
 
 def _magnitude(v: Numbers, old: Numbers, b: Any, c: Any) -> Numbers:
     """The gradient without its sign, between two second moments."""
-    return _root((v - b * old) / c)
-
-
-def _root(square: Numbers) -> Numbers:
-    """The square root of an array of its own, of 0 where it is not positive."""
+    square: Numbers = (v - b * old) / c
     np.copyto(square, 0, where=~(square > 0))
     return np.sqrt(square, out=square)
 
@@ -171,13 +166,11 @@ RULES: dict[str, Rule] = {
         lambda v, m, o, b, c, h, k: _rounded(b * v + c * _square_wide(m, o, h, k), v),
         wide=True,
     ),
-    "square.z": Rule("m", "c k", lambda m, c, k: (c * (g := m / k)) * g),
     "norm.1": Rule(
         "u m o",
         "b k e",
         lambda u, m, o, b, k, e: greater(b * u, np.abs(_gradient(m, o, k)) + e),
     ),
-    "norm.z": Rule("m", "k e", lambda m, k, e: np.abs(m / k) + e),
     "greater": Rule("x v", "", greater),
     # Weights, from first and second moments.
     **_decayed(
@@ -242,12 +235,6 @@ RULES: dict[str, Rule] = {
             -s, m / (q := np.sqrt(v) / b + e), fma(-a, _gradient(m, o, k) / q, w)
         ),
     ),
-    **_decayed(
-        "nadam.z",
-        "w m v",
-        "k a s b e",
-        lambda w, m, v, k, a, s, b, e: w - (a * (m / k)) / (q := np.sqrt(v / b) + e) - (s * m) / q,
-    ),
     "adamax.1": Rule("w m u", "s", lambda w, m, u, s: w - (s * m) / u),
     "adamax.2": Rule("w m u", "s", lambda w, m, u, s: fma(-s, m / u, w)),
     "adamax.3": Rule("w m u", "s", lambda w, m, u, s: w - m / (u * s)),
@@ -258,7 +245,6 @@ RULES: dict[str, Rule] = {
         "w m o", "s u q", lambda w, m, o, s, u, q: fma(-s, _nesterov(m, o, u, q), w)
     ),
     "nesterov.2": Rule("w m o", "s u q", lambda w, m, o, s, u, q: w - s * _nesterov(m, o, u, q)),
-    "nesterov.z": Rule("w m", "s u", lambda w, m, s, u: fma(-s, fma(u, m, m), w)),
     # Weights and momentum from second moments, which do not know the gradient's sign g.
     "root.1": Rule(
         "w v o",
@@ -274,21 +260,11 @@ RULES: dict[str, Rule] = {
         signed=True,
         falls=True,
     ),
-    "root.z": Rule(
-        "w v",
-        "s e c",
-        lambda w, v, g, s, e, c: w - (s * (g * _root(v / c))) / (np.sqrt(v) + e),
-        signed=True,
-        falls=True,
-    ),
     "pushed.1": Rule(
         "m v o",
         "u e b c",
         lambda m, v, o, g, u, e, b, c: u * m + g * _magnitude(v, o, b, c) / (np.sqrt(v) + e),
         signed=True,
-    ),
-    "pushed.z": Rule(
-        "v", "e c", lambda v, g, e, c: g * _root(v / c) / (np.sqrt(v) + e), signed=True
     ),
     # The same, centred: with the gradients' average a.
     "centred.1": Rule(
@@ -300,9 +276,6 @@ RULES: dict[str, Rule] = {
         "w a o v",
         "s e k",
         lambda w, a, o, v, s, e, k: fma(-s, _gradient(a, o, k) / _centred(v, a, e), w),
-    ),
-    "centred.z": Rule(
-        "w a v", "s e k", lambda w, a, v, s, e, k: w - (s * (a / k)) / _centred(v, a, e)
     ),
     "pushed.2": Rule(
         "m a o v",

@@ -27,7 +27,6 @@ from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.commit.request import CommitRequest
 from mvc.repo.config import Config
 from mvc.repo.context import Context
-from mvc.store.graph.plan import plan
 from mvc.store.graph.search import Link, PathStep
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import RUN, Layout, before_run
@@ -177,10 +176,8 @@ class _After:
     ) -> Sequence[PathStep]:
         """The payloads that lead to the base of a child's piece."""
         graph = self._graph
-        if predicted and _is_predictable(spec):
-            return plan(graph, [id_], start).steps
-        steps = graph.path(id_, start).steps
-        if self._pipeline.forward_only:
+        steps = graph.path(id_, start).steps  # of a unit's tensors together: all that is decoded
+        if self._pipeline.forward_only or (predicted and _is_predictable(spec)):
             return steps
         base = self._layout.base(before_run(graph.chain(id_, start)), graph.next_sequence)
         return steps[: base.depth + 1]

@@ -410,9 +410,6 @@ class ObjectWriter:
     ) -> None:
         (new, base), pipeline, prediction = waiting.raw, choice.pipeline, choice.prediction
         assert base is not None and pipeline is not None and prediction is not None
-        if choice.encoded is not None and len(new) <= CHUNK:
-            waiting.chunks = [Encoded(choice.encoded)]
-            return
         parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
         waiting.chunks = [
             self._pool.submit(
@@ -420,7 +417,7 @@ class ObjectWriter:
                 pipeline,
                 prediction,
                 new[part],
-                [source[part] for source in (base, *inputs)],
+                sources=[source[part] for source in (base, *inputs)],
                 width=waiting.width,
                 room=self._single.arena.take(part.stop - part.start + _SLACK),
             )

@@ -130,8 +130,8 @@ def encode_predicted(
     pipeline: Pipeline,
     prediction: Prediction,
     new: memoryview,
-    sources: Sequence[memoryview],
     *,
+    sources: Sequence[memoryview],
     width: int,
     room: memoryview | None = None,
 ) -> Bytes:
@@ -148,7 +148,7 @@ def encode_predicted(
     if room is not None and len(encoded) <= len(room):
         room[: len(encoded)] = encoded
         encoded = room[: len(encoded)]
-    prove_predicted(pipeline, prediction, encoded, new, sources, width=width)
+    prove_predicted(pipeline, prediction, encoded, new, sources=sources, width=width)
     return encoded
 
 

@@ -97,8 +97,8 @@ def prove_predicted(
     prediction: Prediction,
     encoded: Bytes,
     new: memoryview,
-    sources: Sequence[memoryview],
     *,
+    sources: Sequence[memoryview],
     width: int,
 ) -> None:
     """Proves that an optimizer's step and a chunk lead from base and inputs to ``new``."""

@@ -46,6 +46,8 @@ _CHECKED = 4096  # bytes of a tensor on which a rule is checked that another uni
 _TRIES = 4  # choices for units that share their numbers
 _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are compared
 _LOST = 0.02  # of the elements that a rule predicted the last time
+_SHORT = 256  # bytes of a tensor for which the names of what predicts it are a good part
+_MOST_NAMED = 0.5
 _AS_GOOD = 0.5  # of the elements that the rule predicted there
 PREDICTED = {"float32": "<f4", "float64": "<f8"}
 """The dtypes of tensors that rules predict, and how numpy calls them."""
@@ -155,6 +157,13 @@ class RuleChooser:
 
     def choose(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         """How a unit is coded in a run; None if deltas are as small."""
+        rules, nbytes = self._rules(unit, dtype, steps), len(next(iter(steps.new.values())).data)
+        if rules is None or nbytes >= _SHORT:
+            return rules
+        kept = {n: c for n, c in rules.chosen.items() if _named(c) < _MOST_NAMED * nbytes}
+        return Rules(kept) if kept else None
+
+    def _rules(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         key = (unit.kinds, tuple(map(id, unit.hypers)), dtype, frozenset(steps.new))
         known = self._known.setdefault(key, [])
         for rules in known:
@@ -190,7 +199,7 @@ class RuleChooser:
             best = plain = self._plain(dtype, new.data, sample.old[name])
             if name in chosen:
                 share = self._share(Rules(chosen), name, sample)
-                share += (1 + BASE_BYTES * len(chosen[name].inputs)) / len(steps.new[name].data)
+                share += _named(chosen[name]) / len(steps.new[name].data)
                 if share < plain:
                     best, kept[name] = share, chosen[name]
             today, total = today + plain, total + best
@@ -224,6 +233,11 @@ def _fits(rules: Rules, steps: Steps) -> bool:
     return True
 
 
+def _named(chosen: Chosen) -> int:
+    """Bytes of a record's header that name the inputs of a prediction."""
+    return 1 + BASE_BYTES * len(chosen.inputs) if chosen.inputs else 0
+
+
 def _predicted(rules: Rules, name: str, steps: Steps) -> memoryview:
     prediction, base, inputs = rules.sources(name, steps)
     assert prediction is not None
@@ -249,8 +263,7 @@ def _chosen(
 ) -> dict[str, Chosen]:
     """The predictions of tensors from what they were before."""
     before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
-    found = choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
-    return {name: chosen for name, chosen in found.items() if chosen.base == (True, name)}
+    return choose_predictions(unit.kinds, unit.hypers, before, after, only=only)
 
 
 def _arrays(pieces: Mapping[str, BasePiece], dtype: str) -> dict[str, NDArray[Any]]:
