@@ -387,7 +387,7 @@ class Recovery:
         """
         last = path.steps[-1]
         target, start = self.graph.end_of(last), last.member.start
-        way = plan(self.graph, [target], start, held, along=path)
+        way = plan(self.graph, [target], start, held, along=[path])
         pieces = {id_: held[id_] for id_ in way.origins}
         carry_out(self._walker, way, {target: out}, pieces, parallel=parallel)
 
