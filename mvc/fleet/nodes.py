@@ -148,7 +148,6 @@ class _Followed:
                 self._places[self.live] = 0
 
     def behind(self, commit: CommitId) -> int | None:
-        """How many deployments a version is behind what is live."""
         while commit not in self._places:
             if (before := next(self._rest, None)) is None:
                 return None

@@ -515,7 +515,6 @@ def _unreachable(url: str, error: BaseException) -> MvcError:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and what it came from."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

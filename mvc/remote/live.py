@@ -112,7 +112,6 @@ class LiveSending:
         )
 
     def slices(self, most: int) -> Iterator[Slice]:
-        """The slice; as large as it is."""
         del most
         store = self._context.store
         features = read_features(store.fs, store.folder) - {"compacted"}

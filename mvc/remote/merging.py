@@ -112,7 +112,6 @@ class Truths(Struct, frozen=True, array_like=True):
 
     @property
     def targets(self) -> frozenset[str]:
-        """Where it deploys or retracts."""
         deployed, retracted = self.deployments, self.retractions
         return frozenset([*(d.target for d in deployed), *(r.target for r in retracted)])
 
@@ -471,7 +470,6 @@ def _forgotten(
 
 
 def _buries(entry: Entry, id_: CommitId) -> bool:
-    """Whether an entry forgets a version's state by name."""
     return any(each.named and each.commit == id_ for each in entry.forgotten)
 
 

@@ -305,7 +305,6 @@ def take_records(packs: PackWriter, parts: Iterable[Bytes], size: int) -> tuple[
 def _appended(
     packs: PackWriter, source: _Source, size: int, wanted: Callable[[RecordHeader], bool]
 ) -> Iterator[Placed]:
-    """Takes records of ``size`` bytes, and appends those that are wanted."""
     while size:
         head, header = _header(source, size)
         size -= header.size

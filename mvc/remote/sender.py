@@ -245,7 +245,6 @@ class Sending:
 
     @property
     def versions(self) -> Iterator[Commit]:
-        """The versions that travel, in no order."""
         return (commits.get(self._context, id_) for id_ in self._new)
 
     def lacks(self) -> Iterator[tuple[Commit, Absent, list[CommitId]]]:

@@ -81,7 +81,6 @@ class Tally:
                 self.targets |= sent.truths.targets
 
     def records(self, parts: Iterable[Bytes]) -> Iterator[Bytes]:
-        """The parts, counted as they pass."""
         for part in parts:
             yield part
             self.bytes += len(part)

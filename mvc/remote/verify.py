@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Protocol
 
@@ -62,11 +62,10 @@ class Missing(Exception):
 
 def is_reached(graph: Graph, id_: bytes, start: int) -> bool:
     """Whether codings lead to a piece."""
-    try:
+    with suppress(DamagedData):
         graph.path(id_, start)
-    except DamagedData:
-        return False
-    return True
+        return True
+    return False
 
 
 @contextmanager

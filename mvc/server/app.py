@@ -40,7 +40,7 @@ from mvc.io.process import cpu_count
 from mvc.limits import MIB
 from mvc.model.names import printable
 from mvc.remote import scopes, slices, wire
-from mvc.remote.door import Door, Received, Wanted
+from mvc.remote.door import Received, Wanted
 from mvc.remote.merging import Truths
 from mvc.server.answers import Answer, Answers
 from mvc.server.authority import Caller, Denied, Gate, may_push
@@ -412,11 +412,8 @@ class Application:
             raise PlacesTaken
         await self._run(upload.delete)
 
-        def publish(act: Callable[[Door], None]) -> asyncio.Future[None]:
-            loop = asyncio.get_running_loop()
-            return loop.run_in_executor(self._short, act, served.door())
-
-        given = asyncio.ensure_future(gathering.add(reports, publish, self._clock.now_ns()))
+        now_ns = self._clock.now_ns()
+        given = asyncio.ensure_future(gathering.add(reports, served.door(), self._run, now_ns))
         given.add_done_callback(lambda ended: ended.exception())  # also if nobody waits any more
 
         async def answer() -> AsyncGenerator[bytes, None]:

@@ -6,7 +6,7 @@ A report that is refused is found by halves, so that one node holds no other one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
@@ -45,28 +45,27 @@ class Gathering:
     async def add(
         self,
         truths: Sequence[Truths],
-        publish: Callable[[Callable[[Door], None]], asyncio.Future[None]],
+        door: Door,
+        run: Callable[..., Awaitable[object]],
         now_ns: int,
     ) -> Received:
         """Returns once what a request reports is durable. Raises what it is refused for.
 
-        ``publish`` has a function publish through a door, in a thread.
+        ``run`` calls a function in a thread.
         """
         mine = _Waiting(tuple(arrived(each, now_ns) for each in truths))
         self._waiting.append(mine)
         if self._round is None:
-            self._round = asyncio.create_task(self._wait(publish))
+            self._round = asyncio.create_task(self._wait(door, run))
         await asyncio.shield(self._round)
         if isinstance(mine.outcome, Received):
             return mine.outcome
         raise mine.outcome or MvcError("a report was not published")
 
-    async def _wait(
-        self, publish: Callable[[Callable[[Door], None]], asyncio.Future[None]]
-    ) -> None:
+    async def _wait(self, door: Door, run: Callable[..., Awaitable[object]]) -> None:
         await asyncio.sleep(self._seconds)
         self._round, gathered, self._waiting = None, self._waiting, []
-        await publish(lambda door: _publish(door, gathered))
+        await run(_publish, door, gathered)
 
 
 def _publish(door: Door, gathered: Sequence[_Waiting]) -> None:

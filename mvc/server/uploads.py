@@ -155,6 +155,5 @@ class Upload:
             yield given
 
     def delete(self) -> None:
-        """Takes away its bytes, once they are published or refused."""
         with suppress(MvcError):
             self._fs.unlink(self._path, missing_ok=True)

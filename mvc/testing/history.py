@@ -24,7 +24,6 @@ State = dict[str, Any]
 
 _BASE = np.random.default_rng(5).standard_normal((50, 40)).astype(np.float32)
 _RATE, _BETAS, _EPS, _DECAY = 1e-3, (0.9, 0.999), 1e-8, 1e-2
-_SHAPES = {"w": (64, 48), "b": (48,)}
 
 
 def weights(step: int) -> State:
@@ -32,11 +31,15 @@ def weights(step: int) -> State:
     return {"w": _BASE + np.float32(step * 1e-3), "step": np.array(step), "constant": _BASE[0]}
 
 
-def training(step: int) -> State:
-    """A model and its optimizer's state after so many steps of AdamW, as torch keeps them."""
-    while len(_trained) <= step:
-        _trained.append(_stepped(_trained[-1]))
-    model, moments, number = _trained[step]
+def training(step: int, width: int = 48) -> State:
+    """A model and its optimizer's state after so many steps of AdamW, as torch keeps them.
+
+    ``width``: of its matrix, which has 64 rows.
+    """
+    trained = _trained.setdefault(width, [])
+    while len(trained) <= step:
+        trained.append(_stepped(trained[-1] if trained else _first(width)))
+    model, moments, number = trained[step]
     state = {
         i: {"step": np.float32(number), "exp_avg": moments[name][0], "exp_avg_sq": moments[name][1]}
         for i, name in enumerate(model)
@@ -53,10 +56,11 @@ _Array = NDArray[np.float32]
 _Trained = tuple[dict[str, _Array], dict[str, tuple[_Array, _Array]], int]
 
 
-def _first() -> _Trained:
+def _first(width: int) -> _Trained:
     rng = np.random.default_rng(6)
-    model = {n: rng.standard_normal(s).astype(np.float32) for n, s in _SHAPES.items()}
-    return _stepped((model, {n: (w * 0, w * 0) for n, w in model.items()}, 0))
+    shapes = {"w": (64, width), "b": (width,)}
+    model = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+    return model, {n: (w * 0, w * 0) for n, w in model.items()}, 0
 
 
 def _stepped(before: _Trained) -> _Trained:
@@ -78,10 +82,10 @@ def _stepped(before: _Trained) -> _Trained:
     return weights, states, number
 
 
-_trained: list[_Trained] = [_first()]
+_trained: dict[int, list[_Trained]] = {}
 
 
-def assert_same(found: Mapping[str, Any], wanted: State) -> None:
+def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     """The same names, dtypes, shapes and bits; the same plain values."""
     theirs, ours = _flat(found), _flat(wanted)
     assert theirs.keys() == ours.keys()

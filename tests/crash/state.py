@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from mvc.api.repository import Repository
 from mvc.errors import StateForgotten, WeightsDropped
 from mvc.ids import CommitId
@@ -17,6 +15,7 @@ from mvc.repo.lookup.availability import all_dropped
 from mvc.repo.lookup.refs import staged_removals
 from mvc.store.packs.reader import PACK_HEADER, pack_numbers
 from mvc.store.snapshot import PACKS
+from mvc.testing.history import assert_same
 from tests.recipes import by_hand as recipes
 
 Contents = Mapping[str, Any]
@@ -133,13 +132,11 @@ def check_commit(
             check_arrays(arrays, expected)
 
 
-def check_arrays(found: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> None:
-    if set(found) != set(expected):
-        raise Lost(f"tensors {sorted(found)} instead of {sorted(expected)}")
-    for name, array in expected.items():
-        same = found[name].dtype == array.dtype and found[name].shape == array.shape
-        if not same or found[name].tobytes() != array.tobytes():
-            raise Lost(f"{name} has other bits")
+def check_arrays(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    try:
+        assert_same(found, expected)
+    except AssertionError as error:
+        raise Lost(f"other bits: {error}") from error
 
 
 def reachable(context: Context, state: State | None = None) -> set[CommitId]:

@@ -12,6 +12,7 @@ from safetensors.numpy import save
 from mvc.api.repository import Repository
 from mvc.repo import refs
 from mvc.testing import FixedClock, Killed, KilledFS
+from mvc.testing import training as trained
 from tests.crash import maintenance
 from tests.crash.story import Ignore, Story, Teller, again, begin, small
 from tests.recipes import by_hand as recipes
@@ -201,6 +202,22 @@ def giving_up(folder: Path, ignore: Ignore | None = None) -> Story:
     return story
 
 
+def training(folder: Path, ignore: Ignore | None = None) -> Story:
+    """Steps of an optimizer; one in their middle is forgotten, the run is cut and goes on."""
+    teller = begin(folder, ignore)
+    repo = teller.repo
+    commits = [teller.python(trained(step, 12), deploy="prod") for step in range(6)]
+    assert repo.storage.predicted()
+    teller.do(lambda: maintenance.forget_named(repo.context, commits[2]))
+    collect(teller)
+    teller.python(trained(6, 12))
+    maintain(teller, lambda: maintenance.repack(repo.context, interval=3))
+    teller.do(lambda: maintenance.keep_last(repo.context, 3))
+    collect(teller)
+    teller.python(trained(7, 12))
+    return teller.story
+
+
 STORIES: dict[str, Callable[..., Story]] = {
     "versions": versions,
     "references": references,
@@ -209,4 +226,5 @@ STORIES: dict[str, Callable[..., Story]] = {
     "forgetting": forgetting,
     "repacking": repacking,
     "giving up": giving_up,
+    "training": training,
 }

@@ -9,7 +9,7 @@ import numpy as np
 
 from mvc.api.repository import Repository
 from mvc.store.writing import pack_writer
-from mvc.testing import FixedClock
+from mvc.testing import FixedClock, training
 
 __all__ = ["large", "small", "tiny"]
 
@@ -33,14 +33,15 @@ def small(root: Path) -> None:
     """About 64 KiB in format, journal and packs, of every kind of entry and record.
 
     Full records, deltas walked either way (a reset point ends the chain), groups, patches,
-    a resize, a file with CRCs, an opaque one; deployments, a retraction, refs, a removal.
+    a resize, a file with CRCs, an opaque one, steps of an optimizer; deployments, a retraction,
+    refs, a removal.
     """
     random = np.random.default_rng(64)
     clock = FixedClock(_START, _SECOND)
     with Repository.init(root, clock=clock) as repo:
         state: dict[str, Any] = {
-            "weight": random.standard_normal((54, 48)).astype(np.float32),
-            "bias": random.standard_normal(54).astype(np.float32),
+            "weight": random.standard_normal((50, 48)).astype(np.float32),
+            "bias": random.standard_normal(50).astype(np.float32),
             "table": random.standard_normal((12, 20)).astype(np.float32),
             "step": np.array(0),
         }
@@ -65,6 +66,8 @@ def small(root: Path) -> None:
         repo.retract(None, "edge")
         repo.deploy("v1", "prod", at=_START + 5 * _SECOND)
         repo.remove(["notes.bin"])
+        for step in range(4):
+            repo.commit(training(step, 5), path="trained.safetensors")
         repo.commit(_moved(random, state), message="the last one")
 
 

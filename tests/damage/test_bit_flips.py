@@ -40,7 +40,10 @@ def test_the_sample_is_of_a_repository_of_64_kib(tmp_path: Path) -> None:
         "format", "journal", "pack", "header", "payload",
     }  # fmt: skip
     members = [m for span in subject.spans if span.kind == "header" for m in span.members]
-    assert {m.coding.transform for m in members} == {"", "resize", "patch"}
+    assert {m.coding.transform.partition(":")[0] for m in members} == {
+        "", "resize", "patch", "optim",
+    }  # fmt: skip
+    assert {len(m.inputs) for m in members} == {0, 2}
     assert {m.coding.text for m in members} >= {"xor | planes:all | zstd:1"}
     assert {bool(m.base) for m in members} == {True, False}
     entries = [recorded.entry for recorded in subject.entries]

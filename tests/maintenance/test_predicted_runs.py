@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import mvc
+from mvc.errors import DamagedData
 from mvc.ids import CommitId
 from mvc.io.files import FileSystem
 from mvc.store.format import read_features
 from mvc.store.graph.search import PathStep
+from mvc.store.packs.records import encode_header
 from mvc.testing import FixedClock, History, training
 from tests.maintenance.damaging import lost, mend, smash_payload
 from tests.maintenance.traces import traces
@@ -176,6 +180,47 @@ def test_without_a_backup_what_is_lost_is_told_and_the_rest_stays(run: History) 
     assert not done.after.sound
     assert lost(run) == damaged
     assert {run.ids[number] for number in damaged} == set(done.after.lost)
+
+
+def forge(run: History, step: PathStep, *inputs: bytes) -> None:
+    """Gives a coding other inputs; its record's header is right otherwise."""
+    path = run.root / f".mvc/packs/{step.pack:08d}.pack"
+    data, header = bytearray(path.read_bytes()), step.header
+    others = [m if m != step.member else m._replace(inputs=inputs) for m in header.members]
+    head = encode_header(others, group=False, body_size=header.body_size)
+    assert len(head) == header.body_at
+    data[step.offset : step.offset + len(head)] = head
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("lie", ["itself", "each other", "the other way round", "nothing"])
+def test_false_inputs_are_damage(run: History, lie: str, tmp_path: Path) -> None:
+    """Nothing runs for ever or gives other bits, and a backup heals it."""
+    backup = tmp_path / "backup"
+    shutil.copytree(run.root, backup)
+    weights, square = (coding(run, run.ids[4], key) for key in ("model.w", SQUARE))
+    own = weights.member.id[:8]
+    run.close()
+    if lie == "itself":
+        forge(run, weights, own, weights.member.inputs[1])
+    elif lie == "each other":
+        forge(run, square, own, square.member.inputs[1])
+    elif lie == "nothing":
+        forge(run, weights, bytes(8), weights.member.inputs[1])
+    else:
+        forge(run, square, *reversed(square.member.inputs))
+    assert lost(run)[0] == 4
+    with run.open() as repo:
+        found = repo.storage.fsck(full=True)
+        assert run.ids[4] in found.lost
+        with pytest.raises(DamagedData):
+            mvc.clone(str(run.root), tmp_path / "clone").close()
+        with suppress(DamagedData):
+            repo.storage.gc(grace="0")
+        with suppress(DamagedData):
+            repo.storage.repack(interval=3)
+    assert mend(run.root, other=backup / ".mvc").after.sound
+    run.check()
 
 
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))

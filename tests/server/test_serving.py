@@ -36,6 +36,7 @@ from mvc.limits import MIB
 from mvc.remote import slices, wire
 from mvc.remote.door import Move, Slice, Wanted
 from mvc.remote.doors import open_door
+from mvc.remote.http import HttpDoor
 from mvc.remote.remotes import Remote
 from mvc.server import app, listening
 from mvc.server.app import SENDS, UPLOADS, WATCHES
@@ -202,27 +203,34 @@ def raw(server: Serving, line: str, text: str = "", *headers: str, body: bytes =
     return b"".join(parts)
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Serving]]:
+class Shared:
     """A served folder that several tests share."""
+
+    def __init__(self, folder: Path, server: Serving) -> None:
+        self.folder, self.server = folder, server
+
+    def door(self, *scopes: str, name: str, days: int = 1) -> HttpDoor:
+        """For who has a new token."""
+        return door(f"{self.server.url}/models", token(self.folder, *scopes, name=name, days=days))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
     folder = served_folder(tmp_path_factory.mktemp("tokens") / "served")
     with serving(folder) as server:
-        yield folder, server
+        yield Shared(folder, server)
 
 
 class TestTokens:
-    def test_without_one_nobody_is_let_in(self, served: tuple[Path, Serving]) -> None:
-        _, server = served
+    def test_without_one_nobody_is_let_in(self, served: Shared) -> None:
         with pytest.raises(RemoteRefused, match="a token is needed here") as caught:
-            door(f"{server.url}/models").head()
+            door(f"{served.server.url}/models").head()
         assert "MVC_TOKEN" in str(caught.value.hint)
         with pytest.raises(RemoteRefused, match="not known here"):
-            door(f"{server.url}/models", "mvc_" + "x" * 43).head()
+            door(f"{served.server.url}/models", "mvc_" + "x" * 43).head()
 
-    def test_who_has_none_is_told_the_variable_of_the_remote(
-        self, served: tuple[Path, Serving]
-    ) -> None:
-        url = f"{served[1].url}/models"
+    def test_who_has_none_is_told_the_variable_of_the_remote(self, served: Shared) -> None:
+        url = f"{served.server.url}/models"
         for remote, told in [
             (Remote(url, "gpu-lab"), "set MVC_TOKEN_GPU_LAB,"),
             (Remote(url), "mvc remote add NAME URL"),
@@ -234,45 +242,32 @@ class TestTokens:
                 opened.head()
             assert told in str(caught.value.hint)
 
-    def test_one_that_has_expired(
-        self, served: tuple[Path, Serving], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder, server = served
-        text = token(folder, "read", name="old", days=-1)
+    def test_one_that_has_expired(self, served: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RemoteRefused, match="the token old has expired"):
-            door(f"{server.url}/models", text).head()
+            served.door("read", name="old", days=-1).head()
 
-    def test_one_for_another_repository(self, served: tuple[Path, Serving]) -> None:
-        folder, server = served
-        text = token(folder, "team/*:read", name="team")
+    def test_one_for_another_repository(self, served: Shared) -> None:
         with pytest.raises(RemoteRefused, match="no scope for this repository"):
-            door(f"{server.url}/models", text).head()
+            served.door("team/*:read", name="team").head()
 
-    def test_who_may_read_cannot_push(
-        self, served: tuple[Path, Serving], source: Repository
-    ) -> None:
-        folder, server = served
-        opened = door(f"{server.url}/models", token(folder, "read", name="reader"))
+    def test_who_may_read_cannot_push(self, served: Shared, source: Repository) -> None:
+        opened = served.door("read", name="reader")
         assert opened.head().scopes == ("read",)
         with pytest.raises(RemoteRefused, match="needs the scope push"):
             move(source, opened, "heads/main")
 
     def test_who_may_push_one_branch_cannot_read_or_push_others(
-        self, served: tuple[Path, Serving], source: Repository, tmp_path: Path
+        self, served: Shared, source: Repository, tmp_path: Path
     ) -> None:
-        folder, server = served
-        opened = door(f"{server.url}/models", token(folder, "push:heads/nodes/7/*", name="seven"))
+        opened = served.door("push:heads/nodes/7/*", name="seven")
         assert move(source, opened, "heads/nodes/7/main") == ("heads/nodes/7/main",)
         with pytest.raises(RemoteRefused, match="needs the scope push:heads/main"):
             move(source, opened, "heads/main")
         with Repository.init(tmp_path / "copy") as copy, pytest.raises(RemoteRefused, match="read"):
             move(opened, copy, "heads/nodes/7/main")
 
-    def test_append_only_is_push_alone(
-        self, served: tuple[Path, Serving], source: Repository
-    ) -> None:
-        folder, server = served
-        opened = door(f"{server.url}/models", token(folder, "push:*", name="appends"))
+    def test_append_only_is_push_alone(self, served: Shared, source: Repository) -> None:
+        opened = served.door("push:*", name="appends")
         move(source, opened, "heads/append")
         tip, old = source.find("HEAD"), source.find("HEAD~2")
         with pytest.raises(RefConflict, match="non-fast-forward"):
@@ -281,52 +276,46 @@ class TestTokens:
             move(source, opened, Move("heads/append", tip, old, force=True))
         with pytest.raises(RemoteRefused, match="needs the scope admin"):
             move(source, opened, Move("heads/append", tip, None))
-        owner = door(f"{server.url}/models", token(folder, "admin", name="owner"))
+        owner = served.door("admin", name="owner")
         assert move(source, owner, Move("heads/append", tip, old, force=True)) == ("heads/append",)
         assert move(source, owner, Move("heads/append", old, None)) == ("heads/append",)
 
-    def test_deployments_need_their_own_scope(
-        self, served: tuple[Path, Serving], source: Repository
-    ) -> None:
-        folder, server = served
+    def test_deployments_need_their_own_scope(self, served: Shared, source: Repository) -> None:
         source.deploy("HEAD", "prod")
-        narrow = door(f"{server.url}/models", token(folder, "push:*,deploy:lab", name="lab"))
+        narrow = served.door("push:*,deploy:lab", name="lab")
         with pytest.raises(RemoteRefused, match="needs the scope deploy:prod"):
             move(source, narrow, "heads/deployed")
-        wide = door(f"{server.url}/models", token(folder, "push:*,deploy:pr*", name="prod"))
+        wide = served.door("push:*,deploy:pr*", name="prod")
         move(source, wide, "heads/deployed")
         move(source, narrow, "heads/deployed-too")  # it says nothing that is new there
         told = r"^\S+Z 127.0.0.1 lab POST models receive 200 remote-refused \d+ms$"
-        assert re.search(told, server.log, re.M)
+        assert re.search(told, served.server.log, re.M)
 
     def test_a_report_of_another_node_names_its_scope_alone(
-        self, served: tuple[Path, Serving], tmp_path: Path
+        self, served: Shared, tmp_path: Path
     ) -> None:
-        folder, server = served
-        narrow = door(f"{server.url}/models", token(folder, "read,deploy:nodes/7/*", name="7"))
+        narrow = served.door("read,deploy:nodes/7/*", name="7")
         reports = Reports(tmp_path, "8")
         reports.served(deployed(CommitId(bytes(32))), time.time_ns())
         with pytest.raises(RemoteRefused, match=r"needs the scope deploy:nodes/8/prod(\n|$)"):
             reports.send(narrow)
 
-    def test_strangers_are_not_told_where_tokens_lie(self, served: tuple[Path, Serving]) -> None:
-        folder, server = served
-        text = token(folder, "read", name="before")
-        (folder / ".mvc-tokens").chmod(0o644)
+    def test_strangers_are_not_told_where_tokens_lie(self, served: Shared) -> None:
+        text = token(served.folder, "read", name="before")
+        (served.folder / ".mvc-tokens").chmod(0o644)
         try:
             with pytest.raises(RemoteRefused, match="cannot read its tokens") as caught:
-                door(f"{server.url}/models", text).head()
+                door(f"{served.server.url}/models", text).head()
         finally:
-            (folder / ".mvc-tokens").chmod(0o600)
-        assert str(folder) not in f"{caught.value}{caught.value.hint}"
+            (served.folder / ".mvc-tokens").chmod(0o600)
+        assert str(served.folder) not in f"{caught.value}{caught.value.hint}"
 
-    def test_no_word_of_one_is_logged(self, served: tuple[Path, Serving]) -> None:
-        folder, server = served
-        text = token(folder, "read", name="secret")
-        door(f"{server.url}/models", text).head()
-        raw(server, f"GET /models/v1/head?token={text} HTTP/1.1", text)
-        raw(server, "GET /a%0Afake%1B[2J%20line/v1/head HTTP/1.1", text)
-        log = server.log
+    def test_no_word_of_one_is_logged(self, served: Shared) -> None:
+        text = token(served.folder, "read", name="secret")
+        door(f"{served.server.url}/models", text).head()
+        raw(served.server, f"GET /models/v1/head?token={text} HTTP/1.1", text)
+        raw(served.server, "GET /a%0Afake%1B[2J%20line/v1/head HTTP/1.1", text)
+        log = served.server.log
         assert "secret GET models head 200" in log
         assert text not in log and "\x1b" not in log and "\nfake" not in log
         assert "mvc_" not in log
@@ -528,9 +517,9 @@ def test_who_reads_slowly_leaves_places_to_others(folder: Path, tmp_path: Path) 
         assert time.monotonic() - asked < 10
 
 
-def test_a_body_with_two_ends_is_refused(served: tuple[Path, Serving]) -> None:
+def test_a_body_with_two_ends_is_refused(served: Shared) -> None:
     """Behind a proxy that believes the other one, it would smuggle a request of somebody else."""
-    folder, server = served
+    folder, server = served.folder, served.server
     text = token(folder, *SCOPES, name="smuggler")
     line = f"POST /models/v1/receive?upload={'0' * 32}&at=0&last=0 HTTP/1.1"
     for pair in (("Content-Length: 4", "Transfer-Encoding: chunked"),

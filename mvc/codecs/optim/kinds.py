@@ -253,9 +253,20 @@ def candidates(
     moved = {name: first[name] for name in _SCHEDULED if name in first}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
-            for tensor, capturable in ((False, False), (True, False), (True, True)):
+            for tensor, capturable in _forms(group):
                 values = _Values({**group, **moved}, tensor=tensor, capturable=capturable)
                 yield from _readable(kind, values, dtype)
+
+
+def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
+    """Whether ``lr`` may be a tensor, and the step with it: a float32 looks like one."""
+    lr = group.get("lr")
+    with np.errstate(all="ignore"):
+        single = isinstance(lr, float) and float(np.float32(lr)) == lr
+    for tensor in (False, True) if single else (False,):
+        yield tensor, False
+        if group.get("capturable") is True:
+            yield tensor, True
 
 
 def _readable(kind: _Optimizer, values: _Values, dtype: str) -> Iterator[Candidate]:

@@ -236,6 +236,5 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def _line(error: Exception) -> str:
-    """What an error says, as one short line."""
     text = " ".join(str(error).partition("Debug source")[0].split())
     return printable(text[:_MESSAGE])
