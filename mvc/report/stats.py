@@ -186,7 +186,7 @@ def _predictions(context: Context, found: Inventory) -> Predictions | None:
     texts, kinds = list(found.texts), column(found.kinds)
     by_rule: dict[str, list[int]] = {}
     for row in rows.tolist():
-        by_rule.setdefault(":".join(texts[kinds[row]].split(":")[1:3]), []).append(row)
+        by_rule.setdefault(_rule(texts[kinds[row]]), []).append(row)
     payloads, sizes = column(found.payloads), found.graph.sizes
     saved = 0.0
     for rule, same in by_rule.items():
@@ -196,6 +196,11 @@ def _predictions(context: Context, found: Inventory) -> Predictions | None:
             saved += raw * sum(known) / len(known) - int(payloads[same].sum())
     contents = len(np.unique(found.graph.object[rows]))
     return Predictions(contents, int(payloads[rows].sum()), round(saved))
+
+
+def _rule(text: str) -> str:
+    """The rule and the dtype of a prediction; empty for other codings."""
+    return ":".join(text.split(":")[1:3]) if Coding(text).predicted else ""
 
 
 def _spread(rows: Sequence[int]) -> set[int]:
@@ -222,14 +227,16 @@ def _as_delta(context: Context, found: Inventory, row: int, rule: str) -> float 
 def _seconds(found: Inventory, contents: Contents, timing: Timing) -> NDArray[np.float64]:
     """By row of the graph: the seconds to read and decode a payload.
 
-    One is estimated of those that are alike: in coding, size, degree of compression and spec.
+    One is estimated of those that are alike: in coding (but for the numbers of a prediction), size,
+    degree of compression and spec.
     """
     graph, specs = found.graph, contents.known_specs
     numbers = np.full(len(graph) + 1, len(specs), np.int32)  # the last one: what is not stored
     numbers[graph.numbers(contents.ids)] = column(contents.specs)
     spec = numbers[graph.object]
     key = np.zeros(len(spec), np.int64)
-    for each in (column(found.kinds), graph.sizes, spec, _degrees(found)):
+    codings = np.unique([_rule(text) or text for text in found.texts], return_inverse=True)[1]
+    for each in (codings[column(found.kinds)], graph.sizes, spec, _degrees(found)):
         _, part = np.unique(each, return_inverse=True)
         key = key * (part.max(initial=0) + 1) + part
     _, first, alike = np.unique(key, return_index=True, return_inverse=True)

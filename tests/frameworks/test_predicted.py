@@ -117,14 +117,13 @@ def test_checkpoints_of_lightning(tmp_path: Path) -> None:
 
 
 def test_files_of_lightning(tmp_path: Path) -> None:
-    class Committed(ModelCheckpoint):
-        def _save_checkpoint(self, trainer: Any, filepath: str) -> None:
-            super()._save_checkpoint(trainer, filepath)
-            shutil.copy(filepath, tmp_path / "last.ckpt")
+    class Committed(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "last.ckpt")
             repo.commit([tmp_path / "last.ckpt"])
 
     with mvc.Repository.init(tmp_path) as repo:
-        fit(tmp_path, Committed(every_n_train_steps=1, dirpath=tmp_path / "out"))
+        fit(tmp_path, Committed())
         seen = predicted(repo)
         assert seen == {"exp_avg": 4, "exp_avg_sq": 4, "weight": 4}, seen
         repo.checkout(path="last.ckpt", to=tmp_path / "back.ckpt")

@@ -37,7 +37,7 @@ Number = float | int | bool | str | None
 ParameterId = int | str
 
 
-class Ref(Struct, frozen=True):
+class TensorRef(Struct, frozen=True):
     """A tensor of the file, in place of its value; ``whole`` if it fills its content."""
 
     content: int
@@ -53,7 +53,7 @@ class Parameter(Struct, frozen=True):
     scalars: Mapping[str, float]
 
 
-class Group(Struct, frozen=True):
+class ParameterGroup(Struct, frozen=True):
     """Parameters that share hyperparameters; ``names`` are theirs in the model, if known."""
 
     values: Mapping[str, object]
@@ -65,15 +65,15 @@ class OptimizerState(Struct, frozen=True):
     """``place`` is where it lies in its file."""
 
     place: str
-    groups: tuple[Group, ...]
+    groups: tuple[ParameterGroup, ...]
     parameters: Mapping[ParameterId, Parameter]
 
 
-class Weights(Struct, frozen=True):
+class WeightTable(Struct, frozen=True):
     """Tensors outside of optimizers that lie in one mapping or list, in its order."""
 
     place: str
-    tensors: Mapping[str, Ref]
+    tensors: Mapping[str, TensorRef]
 
 
 class FileState(Struct, frozen=True):
@@ -84,7 +84,7 @@ class FileState(Struct, frozen=True):
 
     path: str
     optimizers: tuple[OptimizerState, ...] = ()
-    weights: tuple[Weights, ...] = ()
+    weights: tuple[WeightTable, ...] = ()
     step: int | None = None
     ordered: bool = True
 
@@ -116,20 +116,20 @@ def file_state(
     """What a file holds; nothing where its structure cannot be read."""
     if file.format == "safetensors":
         refs = {t.key: _ref(t) for t in file.tensors}
-        return FileState(path, weights=(Weights("", refs),) if refs else (), ordered=False)
+        return FileState(path, weights=(WeightTable("", refs),) if refs else (), ordered=False)
     try:
         value = _nested(file, skeleton)
     except (BadModelFile, DamagedData):
         return FileState(path)
-    finder = _Finder(scalars)
+    finder = _StateFinder(scalars)
     finder.walk("", value, 0)
     step = value.get("step") if isinstance(value, Mapping) and "schema" in value else None
     step = step if type(step) is int else None
     return FileState(path, tuple(finder.optimizers), tuple(finder.weights), step)
 
 
-def _ref(tensor: Any) -> Ref:
-    return Ref(tensor.content, tensor.spec, tensor.view is None)
+def _ref(tensor: Any) -> TensorRef:
+    return TensorRef(tensor.content, tensor.spec, tensor.view is None)
 
 
 def _nested(file: PlacedFile, skeleton: bytes) -> Any:
@@ -144,12 +144,12 @@ def _nested(file: PlacedFile, skeleton: bytes) -> Any:
     return decode(structure, lambda _tag, name: refs[name])
 
 
-class _Finder:
+class _StateFinder:
     """Walks nested values, each container once."""
 
     def __init__(self, scalars: Mapping[int, bytes]) -> None:
         self.optimizers: list[OptimizerState] = []
-        self.weights: list[Weights] = []
+        self.weights: list[WeightTable] = []
         self._scalars = scalars
         self._seen: set[int] = set()
 
@@ -163,9 +163,9 @@ class _Finder:
             self.optimizers.append(found)
             return
         items = list(value.items() if isinstance(value, Mapping) else enumerate(value))
-        refs = {str(key): x for key, x in items if isinstance(x, Ref) and x.whole}
+        refs = {str(key): x for key, x in items if isinstance(x, TensorRef) and x.whole}
         if refs:
-            self.weights.append(Weights(place, refs))
+            self.weights.append(WeightTable(place, refs))
         for key, inner in items:
             if isinstance(inner, Mapping | list | tuple):
                 self.walk(f"{place}.{key}" if place else str(key), inner, depth + 1)
@@ -190,7 +190,7 @@ class _Finder:
         """None for a state without tensors, with different shapes, or with odd scalars."""
         if not isinstance(values, Mapping):
             return None
-        refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, Ref)}
+        refs = {k: v for k, v in values.items() if isinstance(k, str) and isinstance(v, TensorRef)}
         members = {k: v for k, v in refs.items() if k not in SCALARS}
         specs = {ref.spec for ref in members.values()}
         if len(specs) != 1 or not all(ref.whole for ref in members.values()):
@@ -203,7 +203,9 @@ class _Finder:
         return Parameter(spec, {k: ref.content for k, ref in members.items()}, scalars)
 
 
-def _groups(listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool) -> Iterator[Group]:
+def _groups(
+    listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool
+) -> Iterator[ParameterGroup]:
     """The groups of an optimizer, up to the first one that is none."""
     for group in listed:
         if not isinstance(group, Mapping):
@@ -218,7 +220,7 @@ def _groups(listed: Sequence[Any], scalars: Mapping[int, bytes], *, named: bool)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             names = []
         known = tuple(names) if len(names) == len(ids) else ()
-        yield Group(dict(_values(values, scalars)), tuple(ids), known)
+        yield ParameterGroup(dict(_values(values, scalars)), tuple(ids), known)
 
 
 def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator[tuple[str, Any]]:
@@ -230,13 +232,13 @@ def _values(values: Mapping[Any, Any], scalars: Mapping[int, bytes]) -> Iterator
             numbers = [scalar(each, scalars) for each in value[:_MAX_LIST]]
             if len(numbers) == len(value) and all(isinstance(n, float | int) for n in numbers):
                 yield key, tuple(numbers)
-        elif not isinstance(number := scalar(value, scalars), Ref):
+        elif not isinstance(number := scalar(value, scalars), TensorRef):
             yield key, number
 
 
-def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | Ref:
-    """A plain value as it is, a tensor of one number as that number; the Ref of any other."""
-    if isinstance(value, Ref):
+def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | TensorRef:
+    """A plain value as it is, a tensor of one number as that number; any other as it is."""
+    if isinstance(value, TensorRef):
         number = _number(value, scalars)
         return value if number is None else number
     if isinstance(value, int) and value.bit_length() > _BITS:
@@ -244,7 +246,7 @@ def scalar(value: Any, scalars: Mapping[int, bytes]) -> Number | Ref:
     return value if isinstance(value, float | int | str) else None
 
 
-def _number(ref: Ref, scalars: Mapping[int, bytes]) -> float | int | None:
+def _number(ref: TensorRef, scalars: Mapping[int, bytes]) -> float | int | None:
     data = scalars.get(ref.content)
     if data is None or not ref.whole or ref.spec.elements != 1:
         return None

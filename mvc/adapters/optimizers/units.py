@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from mvc.adapters.optimizers.states import (
     FileState,
-    Group,
     OptimizerState,
     Parameter,
+    ParameterGroup,
     ParameterId,
     whole_number,
 )
@@ -27,7 +27,7 @@ PARAM = "param"
 """The member that is the weights."""
 
 
-class Place(NamedTuple):
+class ContentPlace(NamedTuple):
     """A content of a version: its file, and its position among the file's contents."""
 
     path: str
@@ -44,8 +44,8 @@ class Unit(Struct, frozen=True):
 
     kinds: tuple[str, ...]
     hypers: tuple[Mapping[str, object], ...]
-    members: Mapping[str, Place]
-    older: Mapping[str, Place]
+    members: Mapping[str, ContentPlace]
+    older: Mapping[str, ContentPlace]
 
 
 class Step(Struct, frozen=True):
@@ -100,12 +100,12 @@ def units(step: Step, weights: Mapping[ParameterId, Weight]) -> Iterator[Unit]:
             if not kinds:
                 continue
             names = sorted(new.members.keys() & old.members.keys())
-            members = {name: Place(step.path, new.members[name]) for name in names}
-            older = {name: Place(step.path, old.members[name]) for name in names}
+            members = {name: ContentPlace(step.path, new.members[name]) for name in names}
+            older = {name: ContentPlace(step.path, old.members[name]) for name in names}
             weight = weights.get(each)
             if weight is not None and (before := step.before(weight)) is not None:
-                members[PARAM] = Place(weight.path, weight.ref.content)
-                older[PARAM] = Place(before.path, before.ref.content)
+                members[PARAM] = ContentPlace(weight.path, weight.ref.content)
+                older[PARAM] = ContentPlace(before.path, before.ref.content)
             yield Unit(kinds, hypers, members, older)
 
 
@@ -125,7 +125,9 @@ class _Numbers:
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], tuple[tuple[str, ...], _Hypers]] = {}
 
-    def of(self, new: Parameter, group: Group, before: Group) -> tuple[tuple[str, ...], _Hypers]:
+    def of(
+        self, new: Parameter, group: ParameterGroup, before: ParameterGroup
+    ) -> tuple[tuple[str, ...], _Hypers]:
         names = frozenset((*new.members, *new.scalars))
         key = id(group), id(before), names, tuple(new.scalars.items())
         if key not in self._known:

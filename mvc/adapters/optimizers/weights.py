@@ -13,7 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from mvc.adapters.optimizers.states import FileState, OptimizerState, ParameterId, Ref, Weights
+from mvc.adapters.optimizers.states import (
+    FileState,
+    OptimizerState,
+    ParameterId,
+    TensorRef,
+    WeightTable,
+)
 from mvc.model.names import training_path
 from mvc.model.tensor import TensorSpec
 
@@ -32,7 +38,7 @@ class Weight(NamedTuple):
     path: str
     place: str
     name: str
-    ref: Ref
+    ref: TensorRef
 
     @property
     def key(self) -> WeightKey:
@@ -88,12 +94,12 @@ def _candidates(file: FileState, files: Sequence[FileState]) -> Iterator[tuple[b
             yield other.ordered, [weight for one in listed for weight in one]
 
 
-def all_of(path: str, weights: Weights) -> Iterator[Weight]:
+def all_of(path: str, weights: WeightTable) -> Iterator[Weight]:
     """The weights of one mapping of a file."""
     return (Weight(path, weights.place, name, ref) for name, ref in weights.tensors.items())
 
 
-def _rank(weights: Weights) -> int:
+def _rank(weights: WeightTable) -> int:
     last = weights.place.rpartition(".")[2]
     return _MODELS.index(last) if last in _MODELS else len(_MODELS)
 

@@ -23,7 +23,7 @@ from mvc.adapters.optimizers.states import (
     parsed_state,
     scalar_contents,
 )
-from mvc.adapters.optimizers.units import Place, Step, Unit, steps, units
+from mvc.adapters.optimizers.units import ContentPlace, Step, Unit, steps, units
 from mvc.adapters.optimizers.weights import Unsure, Weight
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
@@ -125,10 +125,10 @@ class _Comparison:
         went, weights = list[Numbers](), list[Weight]()
         for weight in unsure.weights:
             before = step.before(weight)
-            new = self._new(Place(weight.path, weight.ref.content))
+            new = self._new(ContentPlace(weight.path, weight.ref.content))
             if new is None or before is None:
                 continue
-            if (old := self._old(Place(before.path, before.ref.content))) is not None:
+            if (old := self._old(ContentPlace(before.path, before.ref.content))) is not None:
                 went.append(new - old)
                 weights.append(weight)
         values = {each: g.values for g in step.new.groups for each in g.parameters}
@@ -146,20 +146,20 @@ class _Comparison:
         return {parameters[i]: weights[j] for i, j in found.items()}
 
     def _members(
-        self, path: str, members: Mapping[str, int], read: Callable[[Place], Numbers | None]
+        self, path: str, members: Mapping[str, int], read: Callable[[ContentPlace], Numbers | None]
     ) -> dict[str, Numbers] | None:
-        found = {name: read(Place(path, content)) for name, content in members.items()}
+        found = {name: read(ContentPlace(path, content)) for name, content in members.items()}
         sound = {name: numbers for name, numbers in found.items() if numbers is not None}
         return sound if len(sound) == len(found) else None
 
-    def _new(self, place: Place) -> Numbers | None:
+    def _new(self, place: ContentPlace) -> Numbers | None:
         file = self._files[place.path]
         spec = file.contents[place.content].spec
         out = memoryview(bytearray(min(SAMPLE_BYTES, spec.nbytes)))
         file.read(place.content, 0, out)
         return sample(spec, out)
 
-    def _old(self, place: Place) -> Numbers | None:
+    def _old(self, place: ContentPlace) -> Numbers | None:
         content = self._entries[place.path].contents[place.content]
         out = memoryview(bytearray(min(PIECE, content.spec.nbytes)))
         self._context.store.recovery.piece(content.id, 0, out)
