@@ -115,11 +115,11 @@ def plan(
     held: Container[bytes] = (),
     *,
     avoid: AbstractSet[Place] | None = None,
-    along: Path | None = None,
+    along: Sequence[Path] = (),
 ) -> Plan:
     """Raises DamagedData if a target cannot be made. ``held`` and ``avoid`` are as for a path.
 
-    ``along``: the path to a target that is taken, whether there is a cheaper one or not.
+    ``along``: paths to targets that are taken, whether there are cheaper ones or not.
     """
     nowhere: dict[Place, _LeadsNowhereError] = {}
     while len(nowhere) < _TRIES:
@@ -150,19 +150,19 @@ def _made(
     held: Container[bytes],
     *,
     avoid: AbstractSet[Place] | None,
-    along: Path | None,
+    along: Sequence[Path],
 ) -> dict[bytes, _Made]:
     """How every object on the way is made. Raises DamagedData and _LeadsNowhereError."""
     made: dict[bytes, _Made] = {}
-    waiting = _add(graph, along, made) if along is not None else []
-    waiting += [(id_, None) for id_ in targets]
+    waiting: list[tuple[bytes, PathStep | None]] = [(id_, None) for id_ in targets]
+    for path in along:
+        waiting += _add(graph, _cut(graph, path, made), made)
     while waiting:
         id_, needs = waiting.pop()
         if id_ in made or id_ in held:
             continue
-        begin = _Known(made, held) if made or held else ()
         try:
-            path = graph.path(id_, start, begin, avoid=avoid)
+            path = _path(graph, (id_, start), made, held, avoid=avoid)
         except DamagedData as error:
             if needs is None:
                 raise
@@ -175,6 +175,27 @@ def _made(
             if size != each.step.member.nbytes:
                 raise _LeadsNowhereError(each.step, "a prediction is of pieces of several lengths")
     return made
+
+
+def _path(
+    graph: Graph,
+    node: tuple[bytes, int],
+    made: Mapping[bytes, _Made],
+    held: Container[bytes],
+    *,
+    avoid: AbstractSet[Place] | None,
+) -> Path:
+    """The path to a piece from what is in memory or will be made. Raises DamagedData."""
+    if held:
+        return graph.path(*node, _Known(made, held), avoid=avoid)
+    return _cut(graph, graph.path(*node, avoid=avoid), made)  # the graph knows many of these
+
+
+def _cut(graph: Graph, path: Path, made: Mapping[bytes, _Made]) -> Path:
+    """What of a path comes after the last object that is made already."""
+    ends = [graph.end_of(step) for step in path.steps]
+    at = max((i for i, end in enumerate(ends) if end in made), default=None)
+    return path if at is None else Path(path.steps[at + 1 :], path.cost, ends[at])
 
 
 def _add(graph: Graph, path: Path, made: dict[bytes, _Made]) -> list[tuple[bytes, PathStep | None]]:

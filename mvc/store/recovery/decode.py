@@ -65,13 +65,12 @@ def pipeline_of(step: PathStep) -> Pipeline:
     return pipeline
 
 
-def prediction_of(step: PathStep) -> Prediction:
+def _prediction_of(step: PathStep, pipeline: Pipeline) -> Prediction:
     """The prediction that a payload names; DamagedData unless it exists and fits the payload."""
     try:
         prediction = Prediction.parse(step.member.coding.transform)
     except InvalidPipeline as error:
         raise DamagedData(f"{short_name(step)} names a coding that does not exist") from error
-    pipeline = pipeline_of(step)
     if len(step.member.inputs) != prediction.inputs or pipeline.scope == "group":
         raise DamagedData(f"{short_name(step)} is predicted in a way that does not exist")
     return prediction
@@ -187,7 +186,8 @@ def _prepare_delta(
 def _prepare_predicted(
     packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool
 ) -> _Step:
-    prediction, pipeline = prediction_of(step), pipeline_of(step)
+    pipeline = pipeline_of(step)
+    prediction = _prediction_of(step, pipeline)
     payload = _read(packs, step, room, size, check)
 
     def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, PIECE
 from mvc.store.graph.plan import Action, Plan
@@ -89,7 +91,7 @@ def _by_windows(
     if window == 0 < nbytes:
         raise _too_much(part)
     each = walker.spread if parallel else in_order
-    rooms = [memoryview(bytearray(window)) for _ in range(count)]
+    rooms = [np.empty(window, np.uint8).data for _ in range(count)]
     for begin in range(0, max(nbytes, 1), max(window, 1)):
         end = min(begin + window, nbytes)
         views = [room[: end - begin] for room in rooms]

@@ -348,17 +348,22 @@ class Recovery:
         self._one(request, parallel=False)
 
     def together(
-        self, requests: Sequence[Request], held: Mapping[bytes, Held], *, parallel: bool = False
+        self,
+        requests: Sequence[Request],
+        held: Mapping[bytes, Held],
+        *,
+        along: Sequence[Path] = (),
+        parallel: bool = False,
     ) -> None:
         """Fills the buffers of objects that are predicted from each other, each payload once.
 
-        ``held``: objects at which their paths may begin. ``parallel``: with the threads of the
-        pool; else in this thread, which may be one of them. Nothing is compared with a hash.
-        Raises DamagedData.
+        ``held``: objects at which their paths may begin. ``along``: the paths of first pieces, if
+        they are known. ``parallel``: with the threads of the pool; else in this thread, which may
+        be one of them. Nothing is compared with a hash. Raises DamagedData.
         """
         for start in range(0, max(requests[0].spec.nbytes, 1), PIECE):
             outs = {each.id: each.out[start : start + PIECE] for each in requests}
-            way = plan(self.graph, list(outs), start, held)
+            way = plan(self.graph, list(outs), start, held, along=() if start else along)
             self._carry_out(way, outs, held, parallel=parallel, check=False)
 
     def pieces(self, outs: Mapping[bytes, memoryview], start: int) -> None:
@@ -382,7 +387,7 @@ class Recovery:
         """
         last = path.steps[-1]
         target, start = self.graph.end_of(last), last.member.start
-        way = plan(self.graph, [target], start, held, along=path)
+        way = plan(self.graph, [target], start, held, along=[path])
         pieces = {id_: held[id_] for id_ in way.origins}
         carry_out(self._walker, way, {target: out}, pieces, parallel=parallel)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
@@ -60,9 +61,10 @@ def fill_where_sound(
             (grouped if is_grouped(path) else plain).append((path, out))
         waiting.append(recovery.pool.submit(_walk, recovery.packs, plain))
     for numbers in related(recovery.graph, [path for _, path in predicted]):
-        together = [predicted[i][0] for i in numbers]
+        together, along = [predicted[i][0] for i in numbers], [predicted[i][1] for i in numbers]
         near = by_size.get(together[0].spec.nbytes, {})
-        waiting.append(recovery.pool.submit(recovery.together, together, near))
+        task = partial(recovery.together, together, near, along=along)
+        waiting.append(recovery.pool.submit(task))
     failures = [future.exception() for future in waiting]
     for failure in failures:
         if failure is not None and not isinstance(failure, DamagedData):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 
+import numpy as np
+
 from mvc.codecs import cast
 from mvc.codecs.patch import decode_patch_into
 from mvc.errors import DamagedData
@@ -120,7 +122,7 @@ def room_for(step: PathStep) -> memoryview:
     """Memory for a step's result; DamagedData if it claims more than any object has."""
     if step.member.nbytes > max(MAX_MANIFEST, PIECE):
         raise DamagedData(f"{short_name(step)} claims {step.member.nbytes} bytes")
-    return memoryview(bytearray(step.member.nbytes))
+    return np.empty(step.member.nbytes, np.uint8).data
 
 
 def drain(waiting: list[Future[None]]) -> None:
