@@ -35,7 +35,7 @@ def helpers():
 
 
 def lookup(rule):
-    """A rule's row, and how its weights decay: f, d, or by a factor, or not."""
+    """A rule's row, and how its weights decay: f, or by a factor, or not."""
     if rule in rules():
         row = rules()[rule]
         return row, "by" if row[3] == "decayed" else ""
@@ -79,9 +79,6 @@ class Machine:
     def max(self, a, b):
         return np.where(b > a, b, a)
 
-    def narrow(self, x):
-        return x.astype(self.narrowed).astype("f8")
-
     def fma(self, a, b, c):
         if self.dtype == "float32":
             return self.round(a * b + c)
@@ -115,22 +112,18 @@ def predict(text, base, inputs, signs=None):
         raise ValueError(f"{text} has other inputs or numbers")
     count = len(base) // width(text)
     pieces = [np.frombuffer(data, dtype, count) for data in (base, *inputs)]
-    machine, wide = Machine(dtype), Machine("float64")
-    wide.narrowed = dtype
+    machine = Machine(dtype)
     values = {}
     if said == "signed":
         values["g"] = np.where(signs, -1.0, 1.0)
-    exact = dict(zip(names, map(np.float64, numbers), strict=True))
     with np.errstate(all="ignore"):
         values |= zip(arrays, (piece.astype("f8") for piece in pieces), strict=True)
-        values |= exact if said == "wide" else {n: machine.round(x) for n, x in exact.items()}
+        values |= zip(names, map(machine.round, numbers), strict=True)
         if decay == "by":
             values["w"] = machine.run("d * w", values)
         elif decay == "f":
             values["w"] = machine.run("fma(-d, w, w)", values)
-        elif decay == "d":
-            values["w"] = machine.round(wide.run("w - d * w", {**values, "d": exact["d"]}))
-        out = (wide if said == "wide" else machine).run(formula, values).astype(dtype)
+        out = machine.run(formula, values).astype(dtype)
     bits = out.view(f"u{width(text)}").copy()
     bits[np.isnan(out)] = NANS[dtype]
     return bits.tobytes() + bytes(base[count * width(text) :])

@@ -20,7 +20,7 @@ from tests.store.predicted import Run
 def test_the_document_names_every_rule() -> None:
     named = {}
     for name, (arrays, numbers, _, said) in optim.rules().items():
-        for suffix in ("", "f", "d") if said == "decayed" else ("",):
+        for suffix in ("", "f") if said == "decayed" else ("",):
             named[name + suffix] = arrays, numbers, said == "signed"
     ours = {n: (r.arrays.split(), r.numbers.split(), r.signed) for n, r in RULES.items()}
     assert named == ours

@@ -227,7 +227,7 @@ def test_moments_that_are_stored_backwards_take_no_more_memory(
 ) -> None:
     """Then all of them wait for the weights: some chunks are recovered after the other."""
     shrink(monkeypatch, PIECE=16384, CHUNK=1024)
-    monkeypatch.setattr(planned, "_MOST", 20 * 1024)
+    monkeypatch.setattr(planned, "MOST_PIECES", 20 * 1024)
     run = Run(tmp_path / "repo", count=3001, steps=9)
     run.forger.publish(run.forger.record([run.full(0)[0], run.full(0)[2], run.full(9)[1]]))
     for version in range(1, 10):

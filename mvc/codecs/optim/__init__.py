@@ -9,8 +9,8 @@ What is predicted are words like any other: a delta to them is stored, so a wron
 bytes and nothing else.
 """
 
-from mvc.codecs.optim.choice import Chosen, choose_predictions
+from mvc.codecs.optim.choice import ChosenRule, choose_predictions
 from mvc.codecs.optim.kinds import ORDER, kinds_of
 from mvc.codecs.optim.prediction import Prediction
 
-__all__ = ["ORDER", "Chosen", "Prediction", "choose_predictions", "kinds_of"]
+__all__ = ["ORDER", "ChosenRule", "Prediction", "choose_predictions", "kinds_of"]

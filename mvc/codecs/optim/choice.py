@@ -10,14 +10,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from mvc.codecs.floats import Numbers, flushes
-from mvc.codecs.optim.kinds import ORDER, Candidate, Input, candidates
+from mvc.codecs.optim.kinds import ORDER, Input, RuleCandidate, candidates
 from mvc.codecs.optim.prediction import Prediction
 
 _DTYPES = ("float32", "float64")
 _MOST = 1 << 14  # elements on which a candidate is tried
 
 
-class Chosen(Struct, frozen=True):
+class ChosenRule(Struct, frozen=True):
     """How a member is predicted from what it was in the older version, its base, and inputs.
 
     ``exact``: the share of the sample that is right to the bit.
@@ -35,7 +35,7 @@ def choose_predictions(
     new: Mapping[str, NDArray[Any]],
     *,
     only: Mapping[str, str] | None = None,
-) -> dict[str, Chosen]:
+) -> dict[str, ChosenRule]:
     """By member the rule that predicts it best; members that no rule predicts are absent.
 
     ``old`` and ``new``: the same sample of every member, "param" and those that torch's state
@@ -46,7 +46,7 @@ def choose_predictions(
     dtype = next((str(array.dtype) for array in new.values()), "")
     if dtype not in _DTYPES or flushes():
         return {}
-    found: dict[str, tuple[float, Chosen]] = {}
+    found: dict[str, tuple[float, ChosenRule]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):
         member = candidate.member
         if only and only.get(member, candidate.rule) != candidate.rule:
@@ -62,7 +62,7 @@ def choose_predictions(
 
 
 def _arrays(
-    candidate: Candidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
+    candidate: RuleCandidate, old: Mapping[str, NDArray[Any]], new: Mapping[str, NDArray[Any]]
 ) -> list[Numbers] | None:
     """The member as it is now, its base and its inputs; None unless all are there and fit."""
     places = [(False, candidate.member), (True, candidate.member), *candidate.inputs]
@@ -75,7 +75,7 @@ def _arrays(
     return [np.ascontiguousarray(a[::apart]) for a in whole] if apart > 1 else whole
 
 
-def _tried(candidate: Candidate, dtype: str, arrays: list[Numbers]) -> tuple[float, Chosen]:
+def _tried(candidate: RuleCandidate, dtype: str, arrays: list[Numbers]) -> tuple[float, ChosenRule]:
     """What the residual costs, in bits of an element, and the choice."""
     prediction = Prediction(candidate.rule, dtype, candidate.numbers)
     wanted, base, *inputs = (np.ascontiguousarray(a).view(np.uint8).data for a in arrays)
@@ -88,4 +88,4 @@ def _tried(candidate: Candidate, dtype: str, arrays: list[Numbers]) -> tuple[flo
     size = max(apart.size, 1)
     cost = float(np.log2(1 + np.abs(apart.astype(np.float64))).sum() + wrong) / size
     exact = 1 - int(wrong) / size
-    return cost, Chosen(prediction, candidate.inputs, exact)
+    return cost, ChosenRule(prediction, candidate.inputs, exact)

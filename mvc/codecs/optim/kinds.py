@@ -7,12 +7,11 @@ float64 from Python's numbers, or in float32 where ``lr`` or the step is a tenso
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
-
-from mvc.codecs.optim.rules import RULES
 
 Input = tuple[bool, str]
 """Whether it is of the older version, and the member's name."""
@@ -27,7 +26,7 @@ _SCALARS = frozenset({"step", "mu_product"})
 _SCHEDULED = ("step", "mu_product")  # of the new state, whatever the group's values are
 
 
-class Candidate(Struct, frozen=True):
+class RuleCandidate(Struct, frozen=True):
     """A rule that may have made a member, with its inputs and numbers."""
 
     member: str
@@ -36,7 +35,7 @@ class Candidate(Struct, frozen=True):
     numbers: tuple[float, ...]
 
 
-class _Values:
+class _GroupNumbers:
     """A parameter group's values and its state's scalars as numbers.
 
     ``tensor``: ``lr`` is a float32 tensor. ``capturable``: so are the step and its powers.
@@ -68,9 +67,18 @@ class _Values:
         step = self.number("step")
         return np.float32(step) if self._capturable else step
 
-    def left(self, beta: float, power: Any = None) -> Any:
-        """What is left of 1 after so many steps; after those that were made if not given."""
-        return 1 - beta ** (self.step if power is None else power)
+    def left(self, beta: float) -> Any:
+        """What is left of 1 after so many steps."""
+        return 1 - beta**self.step
+
+    def lefts(self, beta: float) -> list[Any]:
+        """The same, as other machines may have rounded a power of float32."""
+        power = beta**self.step
+        if not self._capturable:
+            return [1 - power]
+        return [
+            1 - p for p in (power, np.nextafter(power, power * 0), np.nextafter(power, power * 2))
+        ]
 
 
 Numbered = tuple[str, str, Sequence[Input], Sequence[Any]]
@@ -88,49 +96,53 @@ def _both(name: str) -> tuple[Input, ...]:
 def _first_moment(name: str, beta: float) -> Iterator[Numbered]:
     yield name, "decay.2", (), (1 - beta,)
     yield name, "decay.1", (), (beta,)
-    yield name, "decay.3", (), (beta,)
 
 
 def _second_moment(name: str, first: str, betas: tuple[float, float]) -> Iterator[Numbered]:
     h, b = betas
     for rule in ("square.1", "square.2", "square.3"):
         yield name, rule, _both(first), (b, 1 - b, 1 - h)
-    for rule in ("square.4", "square.5"):
-        yield name, rule, _both(first), (b, 1 - b, h, 1 - h)
+    yield name, "square.4", _both(first), (b, 1 - b, h, 1 - h)
+    yield name, "square.5", _both(first), (b, 1 - h)
 
 
-def _moments(values: _Values) -> Iterator[Numbered]:
+def _moments(values: _GroupNumbers) -> Iterator[Numbered]:
     h, b = values.number("betas", 0), values.number("betas", 1)
     yield from _first_moment(_M, h)
     yield from _second_moment(_V, _M, (h, b))
 
 
-def _shrinking(values: _Values) -> Iterator[tuple[str, Any]]:
+def _shrinking(values: _GroupNumbers) -> Iterator[tuple[str, Any]]:
     """The suffix of the rule and the number of each kind of decoupled weight decay."""
     decay, decoupled = values.number("weight_decay"), values.flag("decoupled_weight_decay")
     if decoupled is not True or not decay:
         yield "", 1.0
     if decoupled is not False and decay:
         yield "", 1 - values.lr * decay
-        yield "d", values.lr * decay
         yield "f", values.lr * decay
 
 
-def _adam(values: _Values) -> Iterator[Numbered]:
+def _adam(values: _GroupNumbers) -> Iterator[Numbered]:
     yield from _moments(values)
     amsgrad = values.flag("amsgrad")
     if amsgrad:
         yield _X, "greater", _new(_V), ()
     inputs = _new(_M, _X if amsgrad else _V)
     b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
-    size, root = values.lr / values.left(b1), values.left(b2) ** 0.5
-    for suffix, d in _shrinking(values):
-        for name, b in (("1", root), ("2", root), ("3", 1 / root), ("4", root)):
-            yield _W, f"adam.{name}{suffix}", inputs, (d, size, b, e)
-        yield _W, f"adam.5{suffix}", inputs, (d, root * size, e / size)
+    for first, second in product(values.lefts(b1), values.lefts(b2)):
+        size, root = values.lr / first, _root(second)
+        for suffix, d in _shrinking(values):
+            for name, b in (("1", root), ("2", root), ("3", 1 / root), ("4", root)):
+                yield _W, f"adam.{name}{suffix}", inputs, (d, size, b, e)
+            yield _W, f"adam.5{suffix}", inputs, (d, root * size, e / size)
 
 
-def _radam(values: _Values) -> Iterator[Numbered]:
+def _root(number: Any) -> Any:
+    """As Python and torch have it: a float's by its power."""
+    return number**0.5 if isinstance(number, float) else np.sqrt(number)
+
+
+def _radam(values: _GroupNumbers) -> Iterator[Numbered]:
     yield from _moments(values)
     b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
     most = 2 / (1 - b2) - 1
@@ -147,15 +159,15 @@ def _radam(values: _Values) -> Iterator[Numbered]:
             yield _W, "momentum.1", _new(_M), (lr / bias,)
 
 
-def _nadam(values: _Values) -> Iterator[Numbered]:
+def _nadam(values: _GroupNumbers) -> Iterator[Numbered]:
     yield from _moments(values)
     b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
     step, fade = values.step, values.number("momentum_decay")
     mu = b1 * (1.0 - 0.5 * (0.96 ** (step * fade)))
     following = b1 * (1.0 - 0.5 * (0.96 ** ((step + 1) * fade)))
-    product = values.number("mu_product")
-    a = values.lr * (1.0 - mu) / (1.0 - product)
-    s = values.lr * following / (1.0 - product * following)
+    whole = values.number("mu_product")
+    a = values.lr * (1.0 - mu) / (1.0 - whole)
+    s = values.lr * following / (1.0 - whole * following)
     square, both = values.left(b2), (*_both(_M), (False, _V))
     for suffix, d in _shrinking(values):
         yield _W, f"nadam.1{suffix}", both, (d, 1 - b1, a, s, square, e)
@@ -163,7 +175,7 @@ def _nadam(values: _Values) -> Iterator[Numbered]:
             yield _W, f"nadam.{name}{suffix}", both, (d, 1 - b1, a, s, square**0.5, e)
 
 
-def _adamax(values: _Values) -> Iterator[Numbered]:
+def _adamax(values: _GroupNumbers) -> Iterator[Numbered]:
     b1, b2, e = values.number("betas", 0), values.number("betas", 1), values.number("eps")
     yield from _first_moment(_M, b1)
     yield _U, "norm.1", _both(_M), (b2, 1 - b1, e)
@@ -173,13 +185,13 @@ def _adamax(values: _Values) -> Iterator[Numbered]:
     yield _W, "adamax.3", _new(_M, _U), (values.left(b1) / values.lr,)
 
 
-def _adagrad(values: _Values) -> Iterator[Numbered]:
+def _adagrad(values: _GroupNumbers) -> Iterator[Numbered]:
     size = values.lr / (1 + (values.step - 1) * values.number("lr_decay"))
     for rule in ("root.1", "root.2"):
         yield _W, rule, _both(_SUM), (size, values.number("eps"), 1.0, 1.0)
 
 
-def _sgd(values: _Values) -> Iterator[Numbered]:
+def _sgd(values: _GroupNumbers) -> Iterator[Numbered]:
     lr, u, q = values.lr, values.number("momentum"), 1 - values.number("dampening")
     yield _B, "decay.1", (), (u,)
     if not values.flag("nesterov"):
@@ -190,7 +202,7 @@ def _sgd(values: _Values) -> Iterator[Numbered]:
         yield _W, rule, _both(_B), (lr, u, q)
 
 
-def _rmsprop(values: _Values) -> Iterator[Numbered]:
+def _rmsprop(values: _GroupNumbers) -> Iterator[Numbered]:
     lr, e, b, u = (values.number(name) for name in ("lr", "eps", "alpha", "momentum"))
     centred, average = values.flag("centered"), (*_both(_A), (False, _S))
     if centred:
@@ -216,7 +228,7 @@ class _Optimizer(Struct, frozen=True):
 
     states: str
     values: str
-    candidates: Callable[[_Values], Iterator[Numbered]]
+    candidates: Callable[[_GroupNumbers], Iterator[Numbered]]
     may: str = ""
 
 
@@ -247,37 +259,40 @@ def kinds_of(state_names: Collection[str], group: Mapping[str, object]) -> tuple
 
 def candidates(
     kinds: Sequence[str], groups: Sequence[Mapping[str, object]], dtype: str
-) -> Iterator[Candidate]:
+) -> Iterator[RuleCandidate]:
     """Those of all kinds, with the values of each group; step and its like are the first one's."""
     first = groups[0] if groups else {}
     moved = {name: first[name] for name in _SCHEDULED if name in first}
     for kind in (KINDS[name] for name in kinds if name in KINDS):
         for group in groups:
             for tensor, capturable in _forms(group):
-                values = _Values({**group, **moved}, tensor=tensor, capturable=capturable)
+                values = _GroupNumbers({**group, **moved}, tensor=tensor, capturable=capturable)
                 yield from _readable(kind, values, dtype)
 
 
 def _forms(group: Mapping[str, object]) -> Iterator[tuple[bool, bool]]:
-    """Whether ``lr`` may be a tensor, and the step with it: a float32 looks like one."""
-    lr = group.get("lr")
+    """Whether ``lr`` may be a tensor, and the step with it: a float32 looks like one.
+
+    Fused kernels of GPUs compute as if both were.
+    """
+    lr, fused = group.get("lr"), group.get("fused") is True
     with np.errstate(all="ignore"):
         single = isinstance(lr, float) and float(np.float32(lr)) == lr
-    for tensor in (False, True) if single else (False,):
+    for tensor in (False, True) if single or fused else (False,):
         yield tensor, False
-        if group.get("capturable") is True:
+        if fused or group.get("capturable") is True:
             yield tensor, True
 
 
-def _readable(kind: _Optimizer, values: _Values, dtype: str) -> Iterator[Candidate]:
+def _readable(kind: _Optimizer, values: _GroupNumbers, dtype: str) -> Iterator[RuleCandidate]:
     """Candidates until a value is missing or no number."""
     try:
         with np.errstate(all="ignore"):
             for member, rule, inputs, numbers in kind.candidates(values):
-                wide = RULES[rule].wide or dtype == "float64"
+                wide = dtype == "float64"
                 written = tuple(float(n) if wide else _shortest(n) for n in numbers)
                 if np.isfinite(written).all():
-                    yield Candidate(member, rule, tuple(inputs), written)
+                    yield RuleCandidate(member, rule, tuple(inputs), written)
     except (KeyError, ArithmeticError, ValueError, TypeError):
         return
 

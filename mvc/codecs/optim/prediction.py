@@ -143,10 +143,8 @@ class Prediction(Struct, frozen=True):
     def _block(self, arrays: list[Numbers], sign: list[Any]) -> Numbers:
         """What is predicted for one block, with a single NaN."""
         kind, nan = _TYPES[self.dtype]
-        number = np.float64 if self._rule.wide else kind.type
         first, *others = arrays
-        found: Numbers = self._rule.formula(first, *others, *sign, *map(number, self.numbers))
-        found = found.astype(kind, copy=False)
+        found: Numbers = self._rule.formula(first, *others, *sign, *map(kind.type, self.numbers))
         lacking: NDArray[np.bool_] = np.isnan(found)
         if lacking.any():
             found.view(f"<u{kind.itemsize}")[lacking] = nan

@@ -27,7 +27,6 @@ _SPLIT = np.float64(2**27 + 1)
 class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and of its numbers.
 
-    ``wide``: the numbers are float64 whatever the arrays are, as in torch's fused kernels on GPUs.
     ``signed``: between arrays and numbers stands the gradient's sign, an array of ones, from a
     bitmap; ``falls``: a greater gradient makes the result less.
     """
@@ -35,7 +34,6 @@ class Rule(Struct, frozen=True):
     arrays: str
     numbers: str
     formula: Formula
-    wide: bool = False
     signed: bool = False
     falls: bool = False
 
@@ -105,24 +103,14 @@ def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
     return fma(u, m, m - u * old if q == 1 else (m - u * old) / q)
 
 
-def _rounded(wide: Numbers, like: Numbers) -> Numbers:
-    return wide.astype(like.dtype, copy=False)
-
-
-def _square_wide(m: Numbers, old: Numbers, h: Any, k: Any) -> Numbers:
-    gradient = _rounded((m - h * old) / k, m).astype(np.float64)
-    return gradient * gradient
-
-
 def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str, Rule]:
-    """A step after decoupled weight decay: by a factor, or with f and d by subtraction."""
+    """A step after decoupled weight decay: by a factor, or with f by subtraction."""
     inputs = len(arrays.split()) - 1
 
     def after(decay: Formula) -> Formula:
         def step(w: Numbers, *rest: Any) -> Numbers:
             d, *others = rest[inputs:]
-            narrow = (w.dtype.type(number) for number in others)
-            return formula(decay(w, d), *rest[:inputs], *narrow)
+            return formula(decay(w, d), *rest[:inputs], *others)
 
         return step
 
@@ -130,7 +118,6 @@ def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str
     return {
         name: Rule(arrays, numbers, after(lambda w, d: w if d == 1 else d * w)),
         f"{name}f": Rule(arrays, numbers, after(lambda w, d: fma(-d, w, w))),
-        f"{name}d": Rule(arrays, numbers, after(lambda w, d: _rounded(w - d * w, w)), wide=True),
     }
 
 
@@ -138,7 +125,6 @@ RULES: dict[str, Rule] = {
     # First moments and momentum: where the gradient is zero.
     "decay.1": Rule("m", "b", lambda m, b: b * m),
     "decay.2": Rule("m", "k", lambda m, k: fma(-k, m, m)),
-    "decay.3": Rule("m", "b", lambda m, b: _rounded(b * m, m), wide=True),
     # Second moments and norms, from first moments.
     "square.1": Rule(
         "v m o",
@@ -162,9 +148,8 @@ RULES: dict[str, Rule] = {
     ),
     "square.5": Rule(
         "v m o",
-        "b c h k",
-        lambda v, m, o, b, c, h, k: _rounded(b * v + c * _square_wide(m, o, h, k), v),
-        wide=True,
+        "b k",
+        lambda v, m, o, b, k: fma(b, v, fma(-b, s := np.square(_gradient(m, o, k)), s)),
     ),
     "norm.1": Rule(
         "u m o",

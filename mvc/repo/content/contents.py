@@ -18,7 +18,7 @@ from mvc.repo.context import Context
 from mvc.store.recovery.recover import Recovery, Request
 from mvc.types import Bytes
 
-_HALF = PIECE // 2
+WINDOW = PIECE // 2
 
 
 def skeleton_of(context: Context, entry: FileEntry) -> bytes:
@@ -143,7 +143,7 @@ class _Stream:
         (self._window, coming), self._next = self._next, None
         after, self._second = max(self._window) + 1, not self._second
         if self._fits(first) and self._fits(after):
-            self._begin(self._placed(after, _HALF if self._second else 0))
+            self._begin(self._placed(after, WINDOW if self._second else 0))
         coming.result()
 
     def _begin(self, window: _Window) -> None:
@@ -159,11 +159,11 @@ class _Stream:
 
     def _fits(self, i: int) -> bool:
         """Whether there is such a content, and it leaves room for another window."""
-        return i < len(self._contents) and self._contents[i].spec.nbytes <= _HALF
+        return i < len(self._contents) and self._contents[i].spec.nbytes <= WINDOW
 
     def _placed(self, first: int, at: int) -> _Window:
         """The buffers, from byte ``at``, of ``first`` and as many of the next contents as fit."""
-        buffer, window, end = self._room(), dict[int, memoryview](), at + _HALF
+        buffer, window, end = self._room(), dict[int, memoryview](), at + WINDOW
         for i in range(first, len(self._contents)):
             size = self._contents[i].spec.nbytes
             if at + size > end and i > first:
@@ -179,7 +179,7 @@ class _Stream:
     def _room(self) -> memoryview:
         if self._buffer is None:
             total = sum(content.spec.nbytes for content in self._contents)
-            self._buffer = np.empty(PIECE if total > _HALF else total, np.uint8).data
+            self._buffer = np.empty(PIECE if total > WINDOW else total, np.uint8).data
         return self._buffer
 
     def _large(self, content: Content) -> Iterator[memoryview]:

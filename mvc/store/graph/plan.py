@@ -12,6 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.errors import DamagedData
 from mvc.limits import PIECE
@@ -56,7 +57,7 @@ class Action(Struct, frozen=True):
         )
 
 
-class Plan(Struct, frozen=True):
+class PiecePlan(Struct, frozen=True):
     """Makes the pieces of ``targets`` that begin at ``start``."""
 
     start: int
@@ -116,7 +117,7 @@ def plan(
     *,
     avoid: AbstractSet[Place] | None = None,
     along: Sequence[Path] = (),
-) -> Plan:
+) -> PiecePlan:
     """Raises DamagedData if a target cannot be made. ``held`` and ``avoid`` are as for a path.
 
     ``along``: paths to targets that are taken, whether there are cheaper ones or not.
@@ -127,7 +128,7 @@ def plan(
         shut = closed | nowhere.keys() if nowhere else avoid
         try:
             made = _made(graph, targets, start, held, avoid=shut, along=along)
-            return Plan(start, tuple(targets), _ordered(made, targets))
+            return PiecePlan(start, tuple(targets), _ordered(made, targets))
         except _LeadsNowhereError as error:
             if error.step.place in nowhere:  # of ``along``, which is taken in any case
                 break
@@ -262,7 +263,7 @@ def _action(made: Mapping[bytes, _Made], id_: bytes, cuts: Container[bytes]) -> 
     while base is not None and base in made and base not in cuts:
         steps.append(made[base].step)
         base = made[base].base
-    return Action(id_, tuple(reversed(steps)), base, each.inputs, ())
+    return Action(id_, tuple(reversed(steps)), base=base, inputs=each.inputs, drops=())
 
 
 def _dropping(actions: Sequence[Action], targets: Sequence[bytes]) -> tuple[Action, ...]:
@@ -271,7 +272,7 @@ def _dropping(actions: Sequence[Action], targets: Sequence[bytes]) -> tuple[Acti
     for action in reversed(actions):
         ends = {action.id, *action.needs} - later
         later |= ends
-        found.append(Action(action.id, action.steps, action.base, action.inputs, tuple(ends)))
+        found.append(replace(action, drops=tuple(ends)))
     return tuple(reversed(found))
 
 

@@ -18,7 +18,7 @@ from mvc.limits import PIECE
 _MOST = 4 * PIECE  # bytes
 
 
-class _Kept(Struct, frozen=True):
+class _ByProduct(Struct, frozen=True):
     """``checked``: every payload that led to it fits its checksum."""
 
     piece: memoryview
@@ -30,7 +30,7 @@ class ByProducts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[tuple[bytes, int], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[bytes, int], _ByProduct] = OrderedDict()
         self._size = 0
         self._users = 0
 
@@ -60,7 +60,7 @@ class ByProducts:
                 return
             for id_, piece in pieces.items():
                 self._drop((id_, start))
-                self._kept[id_, start] = _Kept(piece, checked)
+                self._kept[id_, start] = _ByProduct(piece, checked)
                 self._size += len(piece)
             while self._size > _MOST:
                 self._drop(next(iter(self._kept)))

@@ -173,7 +173,7 @@ def apply_actions(
 def _prepare_delta(
     packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool
 ) -> _Step:
-    apply = _prepare(packs, step, room, size, check)
+    apply = _prepare(packs, step, room, size, check=check)
 
     def work(start: int, base: memoryview, _: Sequence[memoryview], out: memoryview) -> None:
         if base is not out:
@@ -188,7 +188,7 @@ def _prepare_predicted(
 ) -> _Step:
     pipeline = pipeline_of(step)
     prediction = _prediction_of(step, pipeline)
-    payload = _read(packs, step, room, size, check)
+    payload = _read(packs, step, room, size, check=check)
 
     def work(start: int, base: memoryview, inputs: Sequence[memoryview], out: memoryview) -> None:
         encoded = payload.chunk(start // CHUNK)
@@ -222,7 +222,7 @@ def apply_predicted(
 def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:
     """Reads a payload into ``room``; returns what applies it to the chunk at a byte offset."""
     pipeline = pipeline_of(step)
-    payload = _read(packs, step, room, size, check)
+    payload = _read(packs, step, room, size, check=check)
 
     def work(start: int, part: memoryview) -> None:
         encoded = payload.chunk(start // CHUNK)

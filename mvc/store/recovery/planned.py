@@ -12,17 +12,17 @@ import numpy as np
 
 from mvc.errors import DamagedData
 from mvc.limits import CHUNK, PIECE
-from mvc.store.graph.plan import Action, Plan
+from mvc.store.graph.plan import Action, PiecePlan
 from mvc.store.recovery.decode import LOADED, apply_actions, in_order, short_name
 from mvc.store.recovery.walk import Walker, room_for
 
-_MOST = 12 * PIECE
+MOST_PIECES = 12 * PIECE
 """Bytes of pieces that are in memory together, next to those that are wanted."""
 
 
 def carry_out(
     walker: Walker,
-    plan: Plan,
+    plan: PiecePlan,
     outs: Mapping[bytes, memoryview],
     held: Mapping[bytes, memoryview],
     *,
@@ -46,7 +46,7 @@ def carry_out(
         for action in part:
             if needed.get(action.id, i) > i and action.id not in outs:
                 own[action.id] = room_for(action.steps[-1])
-        if len(own) > 1 and sum(map(len, own.values())) > _MOST:
+        if len(own) > 1 and sum(map(len, own.values())) > MOST_PIECES:
             raise _too_much(part)
         pieces, first = {**held, **own, **outs}, part[0]
         if len(part) == 1 and not first.steps[0].member.coding.predicted:
@@ -87,7 +87,7 @@ def _by_windows(
             if id_ in pieces and len(pieces[id_]) != nbytes:
                 raise DamagedData(f"{short_name(action.steps[0])} has a wrong length")
     slots, count = _slots(part, pieces)
-    window = nbytes if count * nbytes <= _MOST else _MOST // count // CHUNK * CHUNK
+    window = nbytes if count * nbytes <= MOST_PIECES else MOST_PIECES // count // CHUNK * CHUNK
     if window == 0 < nbytes:
         raise _too_much(part)
     each = walker.spread if parallel else in_order

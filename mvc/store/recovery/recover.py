@@ -20,7 +20,7 @@ from mvc.limits import CHUNK, MAX_MANIFEST, PIECE
 from mvc.model.hashing import BlobHasher, blob_id
 from mvc.model.manifest import Manifest
 from mvc.model.tensor import TensorSpec
-from mvc.store.graph.plan import Pieces, Plan, is_predicted, plan, related
+from mvc.store.graph.plan import PiecePlan, Pieces, is_predicted, plan, related
 from mvc.store.graph.search import Graph, Path, PathStep, Place
 from mvc.store.packs.reader import PackReader
 from mvc.store.recovery.by_products import ByProducts
@@ -224,13 +224,13 @@ class Recovery:
             out[:] = data
 
     def _run(
-        self, way: Plan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
+        self, way: PiecePlan, outs: Mapping[bytes, memoryview], *, parallel: bool, check: bool
     ) -> None:
         self._carry_out(way, outs, self._made, parallel=parallel, check=check)
 
     def _carry_out(
         self,
-        way: Plan,
+        way: PiecePlan,
         outs: Mapping[bytes, memoryview],
         held: Mapping[bytes, Held],
         *,
@@ -247,13 +247,13 @@ class Recovery:
         carry_out(self._walker, way, pieces, origins, parallel=parallel, check=check)
         self.by_products.add(way.start, others, checked=check)
 
-    def _whole(self, way: Plan, *, check: bool = True) -> memoryview:
+    def _whole(self, way: PiecePlan, *, check: bool = True) -> memoryview:
         """The object at the end of a plan, in memory of its own."""
         out = room_for(way.actions[-1].steps[-1])
         self._run(way, {way.targets[0]: out}, parallel=False, check=check)
         return out
 
-    def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[Plan], _T]) -> _T:
+    def _by_sound_path(self, id_: bytes, start: int, walk: Callable[[PiecePlan], _T]) -> _T:
         """Walks the cheapest path; where a payload is damaged, the cheapest one around it.
 
         If maintenance has moved a payload of the path meanwhile, the search is repeated.

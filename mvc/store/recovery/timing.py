@@ -189,7 +189,9 @@ class Timing:
             timed = partial(_time_one, step, width, out)
             if step.member.coding.predicted:
                 pieces = dict.fromkeys((b"", *step.member.needs), out)
-                action = Action(b"", (step,), step.member.base, step.member.inputs, ())
+                action = Action(
+                    b"", (step,), base=step.member.base, inputs=step.member.inputs, drops=()
+                )
                 apply_actions(packs, [action], pieces, timed)
             else:
                 apply_steps(packs, [step], out, timed)

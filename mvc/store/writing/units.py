@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.codecs.optim import Chosen, Prediction, choose_predictions
+from mvc.codecs.optim import ChosenRule, Prediction, choose_predictions
 from mvc.ids import DIGEST_SIZE, BlobId
 from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -91,7 +91,7 @@ class Steps(Struct):
 class Rules(Struct, frozen=True):
     """How a unit's tensors are coded in a run: by a rule, or, those without one, by a delta."""
 
-    chosen: Mapping[str, Chosen]
+    chosen: Mapping[str, ChosenRule]
 
     def sources(
         self, name: str, steps: Steps
@@ -178,7 +178,7 @@ class RuleChooser:
         known.append(self._compared(chosen, dtype, steps))
         return known[-1]
 
-    def _as_before(self, unit: Unit, dtype: str, steps: Steps) -> dict[str, Chosen] | None:
+    def _as_before(self, unit: Unit, dtype: str, steps: Steps) -> dict[str, ChosenRule] | None:
         """The same rules as the last time, with this step's numbers, where they are as good."""
         last = self._before.likely(unit)
         if not last:
@@ -190,9 +190,9 @@ class RuleChooser:
         )
         return chosen if as_good else None
 
-    def _compared(self, chosen: dict[str, Chosen], dtype: str, steps: Steps) -> Rules | None:
+    def _compared(self, chosen: dict[str, ChosenRule], dtype: str, steps: Steps) -> Rules | None:
         """Those of the rules that take less than a delta; None if they save too little."""
-        sample, kept, today, total = _cut(steps, sample_of), dict[str, Chosen](), 0.0, 0.0
+        sample, kept, today, total = _cut(steps, sample_of), dict[str, ChosenRule](), 0.0, 0.0
         for name, new in sample.new.items():
             if new.data == sample.old[name].data:
                 continue
@@ -233,7 +233,7 @@ def _fits(rules: Rules, steps: Steps) -> bool:
     return True
 
 
-def _named(chosen: Chosen) -> int:
+def _named(chosen: ChosenRule) -> int:
     """Bytes of a record's header that name the inputs of a prediction."""
     return 1 + BASE_BYTES * len(chosen.inputs) if chosen.inputs else 0
 
@@ -260,7 +260,7 @@ def _cut(steps: Steps, cut: Callable[[memoryview], memoryview]) -> Steps:
 
 def _chosen(
     unit: Unit, dtype: str, steps: Steps, only: Mapping[str, str] | None = None
-) -> dict[str, Chosen]:
+) -> dict[str, ChosenRule]:
     """The predictions of tensors from what they were before."""
     before, after = (_arrays(each, dtype) for each in (steps.old, steps.new))
     return choose_predictions(unit.kinds, unit.hypers, before, after, only=only)

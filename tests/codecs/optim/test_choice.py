@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mvc.codecs.optim import ORDER, Prediction, choose_predictions, kinds_of
+from mvc.codecs.optim.rules import fma
 from tests.codecs.optim.training import Tensors, Version, hypers, steps
 
 torch = pytest.importorskip("torch")
@@ -113,6 +114,37 @@ def test_float64_is_predicted(name: str) -> None:
         assert found["param"].prediction.dtype == "float64"
         least = {"adam": 0.95, "adamw": 0.95}.get(name, 0.2)
         assert found["param"].exact >= least
+
+
+def of_a_gpu(arrays: Tensors, gradient: np.ndarray, step: int) -> Tensors:
+    """A step of AdamW as torch's fused kernel computes it in float32, with powers of its own."""
+    single = np.float32
+    lr, decay, b1, b2, eps = map(single, (1e-3, 0.01, 0.9, 0.999, 1e-8))
+    square = gradient * gradient
+    w = fma(-(lr * decay), arrays["param"], arrays["param"])
+    m = fma(b1, arrays["exp_avg"], fma(-b1, gradient, gradient))
+    v = fma(b2, arrays["exp_avg_sq"], fma(-b2, square, square))
+    powers = (
+        np.nextafter(b1 ** single(step), single(0)),
+        np.nextafter(b2 ** single(step), single(1)),
+    )
+    size, root = lr / (1 - powers[0]), np.sqrt(1 - powers[1])
+    return {"param": w - size * m / (np.sqrt(v) / root + eps), "exp_avg": m, "exp_avg_sq": v}
+
+
+def test_fused_kernels_of_gpus_are_known() -> None:
+    rng = np.random.default_rng(0)
+    state = {name: np.zeros(5_000, "f4") for name in ("exp_avg", "exp_avg_sq")}
+    state["param"] = rng.normal(size=5_000).astype("f4")
+    group = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "fused": True,
+             "amsgrad": False, "decoupled_weight_decay": True}  # fmt: skip
+    for step in range(1, 31):
+        old, state = state, of_a_gpu(state, rng.normal(size=5_000).astype("f4"), step)
+        found = choose_predictions(["adam"], [{**group, "step": float(step)}], old, state)
+        if step > 1:
+            assert found["param"].exact == 1
+            assert found["exp_avg_sq"].prediction.rule == "square.5"
+    assert found["exp_avg_sq"].exact > 0.8
 
 
 def test_a_scheduler_changes_the_values_between_two_steps() -> None:

@@ -26,7 +26,7 @@ def test_no_payload_is_decoded_twice(tmp_path: Path, monkeypatch: pytest.MonkeyP
             optimizer.step()
             torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, file)
             repo.commit([file], options=CommitOptions(cwd=repo.root))
-    monkeypatch.setattr(contents, "_HALF", 60_000)  # one matrix of 40,000 bytes a window
+    monkeypatch.setattr(contents, "WINDOW", 60_000)  # one matrix of 40,000 bytes a window
     reads: Counter[tuple[int, int]] = Counter()
     payload = PackReader.payload
 

@@ -16,6 +16,7 @@ from mvc.errors import SourceChanged
 from mvc.repo.lookup import manifests
 from mvc.store.graph.plan import plan
 from mvc.store.writing.layout import RUN
+from tests.store.sizes import shrink
 
 OPTIMIZERS = {
     "adam": lambda ps: torch.optim.Adam(ps, lr=1e-2, weight_decay=1e-2),
@@ -237,3 +238,37 @@ def test_a_tensor_that_changes_during_the_commit_is_noticed(repo):
         repo.commit(training.state, options=mvc.CommitOptions(progress=disturb))
     (made,) = training.commit(repo)
     check(repo.root, [made], training.states[-1:])
+
+
+@pytest.mark.parametrize("form", ["state", "file"])
+def test_tensors_of_several_pieces(repo, monkeypatch, form):
+    shrink(monkeypatch, PIECE=4096, CHUNK=1024)
+    training, versions, data = Training(width=75), [], []
+    for _ in range(4):
+        if form == "state":
+            versions += training.commit(repo)
+        else:
+            training.step()
+            torch.save(training.state, repo.root / "last.pt")
+            versions.append(repo.commit([repo.root / "last.pt"]))
+            data.append((repo.root / "last.pt").read_bytes())
+    assert all(predicted(repo, version) >= 8 for version in versions[2:])
+    if form == "state":
+        check(repo.root, versions, training.states)
+    for version, given in zip(versions, data, strict=False):
+        repo.checkout(version.id, to=repo.root / "again", force=True)
+        assert (repo.root / "again" / "last.pt").read_bytes() == given
+
+
+def test_a_recorder_stores_runs(repo):
+    training, models = Training("adamw"), []
+    with mvc.Recorder(repo, training.model, training.optimizer) as recorder:
+        for _ in range(5):
+            training.step()
+            models.append(copied(training.model.state_dict()))
+            recorder.step()
+    versions = list(repo.log())[::-1]
+    assert all(predicted(repo, version) >= 10 for version in versions[2:])
+    with mvc.Repository.open(repo.root) as again:
+        for version, model in zip(versions, models, strict=True):
+            assert same(dict(again.checkout(version.id, path="model.safetensors")), model)
