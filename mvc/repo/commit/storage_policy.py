@@ -35,6 +35,10 @@ from mvc.store.writing.units import PREDICTED
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # blobs, the largest of a version
 _UNBOUNDED = 10_000  # versions in a chain whose limit is in seconds
+_PATIENCE = 1.0  # seconds that the payloads of a run may take for their number alone
+_STEP = 130e-6  # seconds to apply a predicted payload, however short it is
+_STEPPED = 5e8  # raw bytes of a run a second
+_SHORTEST = 4  # versions in a run
 
 
 def layout_of(config: Config, bound: float | None = None) -> Layout:
@@ -57,12 +61,12 @@ def storage_policy(
     layout, reset = layout_of(context.config, bound), request.options.reset_point
     if bound is None:
         bound = get("store.max_recovery")
-    run = RUN
+    run = _run_of_many(parent)
     if bound is not None:
         after = _After(context, parent, pipeline, layout)
         after.check(float(bound))
         reset = reset or after.seconds(predicted=False) > bound
-        run = 0 if reset or after.seconds(predicted=True) > bound else RUN
+        run = 0 if reset or after.seconds(predicted=True) > bound else run
     weight, saving, chains = get("store.storage_weight"), 0.0, list[tuple[Link, ...]]()
     if not reset and (bound is None or weight is not None):
         chains = list(_chains(context, request, parent))
@@ -76,6 +80,16 @@ def storage_policy(
         exactly(pipeline), layout, float(get("store.max_chain")), reset=reset, saving=saving,
         run=run,
     )  # fmt: skip
+
+
+def _run_of_many(parent: Manifest) -> int:
+    """The most versions in a run of an optimizer's steps: fewer where tensors are many and short.
+
+    All payloads of a run are decoded, and each takes ``_STEP``, which saves no bytes.
+    """
+    payloads = sum(len(entry.contents) for entry in parent.entries)
+    seconds = max(_PATIENCE, RUN * sum(entry.size for entry in parent.entries) / _STEPPED)
+    return max(_SHORTEST, min(RUN, int(seconds / (_STEP * max(payloads, 1)))))
 
 
 def _seconds(context: Context, pipeline: Pipeline, nbytes: int) -> float:

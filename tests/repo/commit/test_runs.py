@@ -116,6 +116,17 @@ def test_a_run_is_followed_by_a_plain_version_that_goes_on_from_before_it(repo):
     check(repo.root, versions, training.states)
 
 
+def test_runs_of_many_short_tensors_are_shorter(repo):
+    training = Training(width=4)
+    training.model = nn.ModuleList(nn.Linear(16, 8) for _ in range(300))
+    training.model.forward = lambda x: sum(layer(x) for layer in training.model)
+    training.optimizer = torch.optim.Adam(training.model.parameters())
+    versions = training.commit(repo, 7)
+    plain = [i for i, version in enumerate(versions) if not predicted(repo, version)]
+    assert plain == [0, 5]
+    check(repo.root, versions, training.states)
+
+
 def test_a_run_takes_less_than_half_of_what_deltas_take(repo):
     training = Training(width=512)
     versions = training.commit(repo, 4)
