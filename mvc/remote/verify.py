@@ -36,7 +36,7 @@ from mvc.store.graph.search import Graph, Path, PathStep, Speed
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import encode_entry
 from mvc.store.packs.reader import Placed
-from mvc.store.packs.records import MANIFEST, Member
+from mvc.store.packs.records import BASE_BYTES, MANIFEST, Member
 from mvc.store.publishing.publish import heal
 from mvc.store.recovery.grouped import MOST_GROUPED, MOST_JOINT, walk_together
 from mvc.store.recovery.recover import Recovery
@@ -44,6 +44,7 @@ from mvc.store.snapshot import JOURNAL, Snapshot
 
 _HELD = 48 << 20  # bytes of pieces that were made last, from which the next ones start
 _AT_ONCE = 32 << 20  # bytes of pieces that are made together
+_MOST_TOGETHER = 4 * PIECE  # bytes of pieces that are predicted from each other
 _LITTLE = 256 << 10  # bytes of pieces that one thread makes
 _LOADED = 8  # manifests
 _MOST_MISSING = 100_000
@@ -170,8 +171,7 @@ class _Proof:
             raise Missing(self._missing)
         for part in parts:
             self._learn(part)
-            for record in part.records:
-                self._record(record)
+            self._records(part.records)
             for id_ in self._large.keys() - self._proven:  # pieces that came in another order
                 self._whole(id_, self._specs[id_])
             self._large.clear()
@@ -275,19 +275,36 @@ class _Proof:
 
     # -- codings -------------------------------------------------------------------------
 
+    def _records(self, records: Sequence[Placed]) -> None:
+        """All of an entry: what is predicted from each other is made together."""
+        predicted: list[PathStep] = []
+        for record in records:
+            pack, at, header = record
+            if any(member.coding.predicted for member in header.members) and not header.group:
+                steps = [PathStep(pack, at, header, m, reverse=False) for m in header.members]
+                predicted += steps
+            else:
+                self._record(record)
+        for units in _batched(_units(predicted)):
+            self._codings(units, grouped=False)
+
     def _record(self, record: Placed) -> None:
         pack, at, header = record
         joint = header.members[0].coding.joint if header.group else 0
         if header.group and header.raw_bytes > (MOST_JOINT if joint else MOST_GROUPED):
             raise DamagedData("a record claims more bytes than any has")
         for batch in _batches(header.members, joint):
-            steps = [PathStep(pack, at, header, member, reverse=False) for member in batch]
+            steps = [[PathStep(pack, at, header, member, reverse=False)] for member in batch]
             self._codings(steps, grouped=header.group)
 
-    def _codings(self, steps: Sequence[PathStep], *, grouped: bool) -> None:
-        """Applies codings, each from its own base, and hashes what they make."""
-        walks = [(step, self._path(step), _room(step.member)) for step in steps]
-        shared = [walk for walk in walks if grouped and not _has_transform(walk[1])]
+    def _codings(self, units: Sequence[Sequence[PathStep]], *, grouped: bool) -> None:
+        """Applies codings, each from its own base, and hashes what they make.
+
+        Those of a unit are predicted from each other.
+        """
+        walks = [[(step, self._path(step), _room(step.member)) for step in unit] for unit in units]
+        every = [walk for unit in walks for walk in unit]
+        shared = [walk for walk in every if grouped and not _has_transform(walk[1])]
         for step, path, out in shared:
             origin = self._origin(path, step.member.start)
             if origin is not None:
@@ -295,23 +312,18 @@ class _Proof:
                     raise _wrong(step.member.id)
                 out[:] = origin
         walk_together(self._recovery.packs, [(path, out) for _, path, out in shared], self._pool)
-        done = {id(walk[2]) for walk in shared}
-        digests = self._all_coded(walks, done)
-        for (step, _, out), digest in zip(walks, digests, strict=True):
+        digests = self._all_coded(walks, {id(walk[2]) for walk in shared})
+        for (step, _, out), digest in zip(every, digests, strict=True):
             self._note(step.member, out, digest)
 
-    def _all_coded(
-        self, walks: Sequence[tuple[PathStep, Path, memoryview]], done: set[int]
-    ) -> list[bytes]:
+    def _all_coded(self, units: Sequence[Sequence[_Walk]], done: set[int]) -> list[bytes]:
         """By several threads, one by its chunks, unless starting them takes longer."""
-        little = sum(len(out) for _, _, out in walks) < _LITTLE
-        if little or len(walks) == 1:
-            return [
-                self._coded(*walk, done=id(walk[2]) in done, parallel=not little) for walk in walks
-            ]
-        return _all(
-            [self._pool.submit(self._coded, *walk, done=id(walk[2]) in done) for walk in walks]
-        )
+        little = sum(len(out) for unit in units for _, _, out in unit) < _LITTLE
+        if little or len(units) == 1:
+            coded = [self._coded(unit, done, parallel=not little) for unit in units]
+        else:
+            coded = _all([self._pool.submit(self._coded, unit, done) for unit in units])
+        return [digest for digests in coded for digest in digests]
 
     def _path(self, step: PathStep) -> Path:
         """The path that ends with this very coding."""
@@ -332,13 +344,18 @@ class _Proof:
         return self._made[path.origin][start : start + PIECE] if held is None else held
 
     def _coded(
-        self, step: PathStep, path: Path, out: memoryview, *, done: bool, parallel: bool = False
-    ) -> bytes:
-        """The hash of what a coding makes; it is in ``out`` already if it is ``done``."""
-        if not done:
-            held = _At(self._held, self._made, step.member.start)
-            self._recovery.walk(path, out, held, parallel=parallel)
-        return self._hashed(step.member, out, parallel=parallel)
+        self, unit: Sequence[_Walk], done: set[int], *, parallel: bool = False
+    ) -> list[bytes]:
+        """The hashes of what codings make; of buffers that are ``done`` it is there already."""
+        left = [(path, out) for _, path, out in unit if id(out) not in done]
+        held = _At(self._held, self._made, unit[0][0].member.start)
+        if len(left) > 1:
+            with suppress(DamagedData):  # then each by itself says which is wrong
+                self._recovery.walk(left, held, parallel=parallel)
+                left = []
+        for walk in left:
+            self._recovery.walk([walk], held, parallel=parallel)
+        return [self._hashed(step.member, out, parallel=parallel) for step, _, out in unit]
 
     def _hashed(self, member: Member, out: memoryview, *, parallel: bool) -> bytes:
         """The id of an object of one piece; of a larger one the hash of the piece."""
@@ -467,6 +484,56 @@ def _views_of(entry: FileEntry) -> dict[bytes, tuple[bytes, View]]:
     }
 
 
+_Walk = tuple[PathStep, Path, memoryview]
+"""A coding, the path that ends with it, and where what it makes goes."""
+
+
+def _units(steps: Sequence[PathStep]) -> list[list[PathStep]]:
+    """Codings of which one is predicted from what others make, in the order of their first ones.
+
+    Each of several codings of one piece, and of what would be too much, is alone.
+    """
+    made = {(step.member.id[:BASE_BYTES], step.member.start): i for i, step in enumerate(steps)}
+    first = list(range(len(steps)))  # by coding one that comes before it in its unit, or itself
+
+    def root(i: int) -> int:
+        while first[i] != i:
+            first[i] = first[first[i]]
+            i = first[i]
+        return i
+
+    for i, step in enumerate(steps):
+        names = step.member.needs if step.member.coding.predicted else ()
+        for name in names:
+            if (other := made.get((name, step.member.start))) is not None:
+                low, high = sorted((root(i), root(other)))
+                first[high] = low
+    units: dict[int, list[PathStep]] = {}
+    for i, step in enumerate(steps):
+        units.setdefault(root(i), []).append(step)
+    return [part for unit in units.values() for part in _fitting(unit)]
+
+
+def _fitting(unit: list[PathStep]) -> list[list[PathStep]]:
+    ids = {step.member.id for step in unit}
+    fits = sum(step.member.nbytes for step in unit) <= _MOST_TOGETHER and len(ids) == len(unit)
+    return [unit] if fits else [[step] for step in unit]
+
+
+def _batched(units: Iterable[list[PathStep]]) -> Iterator[list[list[PathStep]]]:
+    """Units that are made at a time."""
+    batch, total = list[list[PathStep]](), 0
+    for unit in units:
+        size = sum(step.member.nbytes for step in unit)
+        if batch and total + size > _AT_ONCE:
+            yield batch
+            batch, total = [], 0
+        batch.append(unit)
+        total += size
+    if batch:
+        yield batch
+
+
 def _batches(members: Sequence[Member], joint: int) -> Iterator[Sequence[Member]]:
     """Members that are made together; of a super-step those of one time."""
     if joint:
@@ -490,7 +557,7 @@ def _room(member: Member) -> memoryview:
     return np.empty(member.nbytes, np.uint8).data
 
 
-def _all(waiting: Sequence[Future[bytes]]) -> list[bytes]:
+def _all(waiting: Sequence[Future[list[bytes]]]) -> list[list[bytes]]:
     """All results; the first failure only once nothing runs any more."""
     failures = [future.exception() for future in waiting]
     for failure in failures:

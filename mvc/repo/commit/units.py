@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -26,6 +27,7 @@ from mvc.adapters.optimizers.states import (
 from mvc.adapters.optimizers.units import ContentPlace, Step, Unit, steps, units
 from mvc.adapters.optimizers.weights import Unsure, Weight
 from mvc.errors import DamagedData
+from mvc.io.process import without_collector
 from mvc.limits import PIECE
 from mvc.model.manifest import FileEntry, Manifest
 from mvc.repo.content.contents import in_memory, skeleton_of
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from mvc.repo.context import Context
 
 _FORMATS = {"state", "torch", "safetensors"}
+_MANY = 10_000  # contents of files
 _MOST = 4096  # tensors of one shape that are compared with each other
 
 
@@ -47,6 +50,12 @@ class Found(Struct, frozen=True):
 
 def units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifest) -> Found:
     """The units among the ``files`` of a commit, by path, on top of ``parent``."""
+    many = sum(len(file.contents) for file in files.values()) > _MANY
+    with without_collector() if many else nullcontext():
+        return _units_of(context, files, parent)
+
+
+def _units_of(context: Context, files: Mapping[str, ParsedFile], parent: Manifest) -> Found:
     chosen = {path: file for path, file in files.items() if file.format in _FORMATS}
     if not any(
         file.format != "safetensors" and has_optimizer(file.skeleton()) for file in chosen.values()

@@ -373,23 +373,23 @@ class Recovery:
 
     def walk(
         self,
-        path: Path,
-        out: memoryview,
+        walks: Sequence[tuple[Path, memoryview]],
         held: Pieces,
         *,
         parallel: bool = False,
     ) -> None:
-        """Fills ``out`` along a path, and along others from which it is predicted.
+        """Fills buffers along paths to pieces of one start, and along others from which these are
+        predicted.
 
-        ``held``: pieces at which these may begin. ``parallel``: with the threads of the pool; else
+        ``held``: pieces at which they may begin. ``parallel``: with the threads of the pool; else
         in this thread, which may be one of them. Nothing is compared with a hash. Raises
         DamagedData.
         """
-        last = path.steps[-1]
-        target, start = self.graph.end_of(last), last.member.start
-        way = plan(self.graph, [target], start, held, along=[path])
+        outs = {self.graph.end_of(path.steps[-1]): out for path, out in walks}
+        paths = [path for path, _ in walks]
+        way = plan(self.graph, list(outs), paths[0].steps[-1].member.start, held, along=paths)
         pieces = {id_: held[id_] for id_ in way.origins}
-        carry_out(self._walker, way, {target: out}, pieces, parallel=parallel)
+        carry_out(self._walker, way, outs, pieces, parallel=parallel)
 
 
 def _last_transform(steps: Sequence[PathStep]) -> int | None:
