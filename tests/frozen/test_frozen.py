@@ -49,6 +49,7 @@ READ = {
     "params",
     "recipes",
     "tails",
+    "predicted",
     "remotes",
 }
 

@@ -79,12 +79,11 @@ class ContentWriter:
         """
         file, last, ids = storing.file, storing.last, storing.ids
         specs = [content.spec for content in file.contents]
-        total = sum(spec.nbytes for spec in specs)
         with without_collector() if len(specs) > _MANY else nullcontext():
             try:
-                for i in _in_turn(specs, total):
+                for i in _in_turn(specs, storing.nbytes):
                     if i not in ids:
-                        self._note(storing, i, self._content(storing, i), total)
+                        self._note(storing, i, self._content(storing, i))
                 self._drain()
             except EncodingFailed:
                 for each in (storing, *self._joined):
@@ -230,7 +229,7 @@ class ContentWriter:
                         storing.uncopied.append(i)
             elif last is not None and member.base.id == id_ and member.data is not None:
                 last.unchanged(name, id_, member.spec, member.data)
-            self._note(storing, i, id_, sum(c.spec.nbytes for c in storing.file.contents))
+            self._note(storing, i, id_)
 
     def _put_pieces(
         self,
@@ -288,13 +287,13 @@ class ContentWriter:
         """Codes nothing against the file any more: it will be closed."""
         self._copies.forget(file)
 
-    def _note(self, storing: Storing, i: int, id_: BlobId, total: int) -> None:
-        """Records that a content is stored, of a file of ``total`` bytes."""
+    def _note(self, storing: Storing, i: int, id_: BlobId) -> None:
+        """Records that a content is stored."""
         storing.ids[i] = id_
         self._copies.add(storing.file, i, id_)
         self.raw_bytes += storing.file.contents[i].spec.nbytes
         if self._progress is not None:
-            self._progress(self.raw_bytes, max(total, self.raw_bytes), storing.path)
+            self._progress(self.raw_bytes, max(storing.nbytes, self.raw_bytes), storing.path)
 
     def _content(self, storing: Storing, i: int) -> BlobId:
         file, last, origin = storing.file, storing.last, storing.origins[i]

@@ -40,6 +40,10 @@ class Storing(Struct):
     borrowed: dict[int, tuple[str, BlobId]] = field(default_factory=dict)
     uncopied: list[int] = field(default_factory=list)
     masters: list[Master] = field(default_factory=list)
+    nbytes: int = 0  # of all contents
+
+    def __post_init__(self) -> None:
+        self.nbytes = sum(content.spec.nbytes for content in self.file.contents)
 
     def prove(self, contents: Iterable[int]) -> None:
         """Hashes masters and these contents again; SourceChanged if one was modified."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -234,6 +235,34 @@ def test_more_codings_than_a_record_can_name(repo):
         states.append(copied(given))
     assert predicted(repo, versions[-1]) > 256
     check(repo.root, versions, states)
+
+
+def test_the_work_of_a_run_grows_as_its_tensors_do(repo):
+    """Counted in calls, because times depend on the machine."""
+
+    def calls(count: int) -> int:
+        parameters = [nn.Parameter(torch.randn(64)) for _ in range(count)]
+        optimizer, made = torch.optim.Adam(parameters), 0
+
+        def count_call(_frame: Any, event: str, _argument: Any) -> None:
+            nonlocal made
+            made += event == "call"
+
+        for step in range(3):
+            for parameter in parameters:
+                parameter.grad = torch.randn(64)
+            optimizer.step()
+            model = {str(i): parameter.data for i, parameter in enumerate(parameters)}
+            state = copied({"model": model, "optimizer": optimizer.state_dict()})
+            sys.setprofile(count_call if step == 2 else None)
+            try:
+                repo.commit(state, path=f"{count}.safetensors")
+            finally:
+                sys.setprofile(None)
+        return made
+
+    few = calls(50)
+    assert calls(200) < 5 * few
 
 
 def test_a_tensor_that_changes_during_the_commit_is_noticed(repo):

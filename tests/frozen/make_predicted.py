@@ -1,0 +1,64 @@
+"""How the frozen repository of optimizers' steps was made. It is never made again.
+
+    git worktree add /tmp/old COMMIT            # the program of the time
+    cd tests/frozen && PYTHONPATH=/tmp/old python make_predicted.py OUT
+
+As ``make.py``, with predictions: each optimizer trains in a file of its own, so that records name
+bases, inputs and signs by every rule that its steps take, also after versions were forgotten
+and stored anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from keep import keep
+from make import Ticking
+
+from mvc.api.repository import Repository
+from mvc.ids import CommitId
+
+_STEPS = 6
+_Made = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, _Made] = {
+    "adam": lambda p: torch.optim.Adam(p, amsgrad=True, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, fused=True),
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adamax": torch.optim.Adamax,
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3),
+    "rmsprop-centered": lambda p: torch.optim.RMSprop(p, lr=1e-3, momentum=0.9, centered=True),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, dampening=0.1),
+    "sgd-nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+}
+
+
+def predicted(root: Path) -> None:
+    torch.set_num_threads(1)
+    with Repository.init(root, clock=Ticking()) as repo:
+        made = [_train(repo, make, name) for name, make in OPTIMIZERS.items()]
+        for ids in made[:2]:
+            repo.storage.forget(ids[2], reason="in the middle of a run")
+        repo.storage.gc(grace="0")
+
+
+def _train(repo: Repository, make: _Made, name: str) -> list[CommitId]:
+    torch.manual_seed(7)
+    model = torch.nn.Linear(24, 12, dtype=torch.float64 if name == "adamax" else torch.float32)
+    optimizer = make(model.parameters())
+    ids = []
+    for step in range(_STEPS):
+        optimizer.zero_grad()
+        model(torch.randn(8, 24, dtype=model.weight.dtype)).square().mean().backward()
+        optimizer.step()
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        ids.append(repo.commit(state, path=f"{name}.safetensors", message=f"{step}").id)
+    return ids
+
+
+if __name__ == "__main__":
+    keep(Path(sys.argv[1]), "predicted", predicted)
