@@ -1,6 +1,6 @@
 """How the frozen repository of optimizers' steps was made. It is never made again.
 
-    git worktree add /tmp/old COMMIT            # the program of the time
+    git worktree add /tmp/old 2ae74d7b         # the program of the time
     cd tests/frozen && PYTHONPATH=/tmp/old python make_predicted.py OUT
 
 As ``make.py``, with predictions: each optimizer trains in a file of its own, so that records name
