@@ -21,7 +21,7 @@ from make import Ticking
 from mvc.api.repository import Repository
 from mvc.ids import CommitId
 
-_STEPS = 6
+_STEPS = 4
 _Made = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 OPTIMIZERS: dict[str, _Made] = {
     "adam": lambda p: torch.optim.Adam(p, amsgrad=True, weight_decay=0.01),
@@ -42,18 +42,18 @@ def predicted(root: Path) -> None:
     with Repository.init(root, clock=Ticking()) as repo:
         made = [_train(repo, make, name) for name, make in OPTIMIZERS.items()]
         for ids in made[:2]:
-            repo.storage.forget(ids[2], reason="in the middle of a run")
+            repo.storage.forget(ids[1], reason="in the middle of a run")
         repo.storage.gc(grace="0")
 
 
 def _train(repo: Repository, make: _Made, name: str) -> list[CommitId]:
     torch.manual_seed(7)
-    model = torch.nn.Linear(24, 12, dtype=torch.float64 if name == "adamax" else torch.float32)
+    model = torch.nn.Linear(20, 10, dtype=torch.float64 if name == "adamax" else torch.float32)
     optimizer = make(model.parameters())
     ids = []
     for step in range(_STEPS):
         optimizer.zero_grad()
-        model(torch.randn(8, 24, dtype=model.weight.dtype)).square().mean().backward()
+        model(torch.randn(8, 20, dtype=model.weight.dtype)).square().mean().backward()
         optimizer.step()
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         ids.append(repo.commit(state, path=f"{name}.safetensors", message=f"{step}").id)
