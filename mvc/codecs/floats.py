@@ -7,6 +7,9 @@ are what is computed with.
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 from mvc.codecs.cast import round_bfloat16
 from mvc.codecs.words import Words, word_type
+from mvc.errors import MvcError
 
 Numbers = NDArray[Any]  # float32 or float64
 
@@ -94,3 +98,25 @@ def flushes() -> bool:
     """
     with np.errstate(all="ignore"):
         return bool(np.float32(2.0**-126) * np.float32(0.5) == 0)
+
+
+@contextmanager
+def subnormals() -> Iterator[None]:
+    """While it lasts, this thread computes with subnormal numbers, whatever torch was told.
+
+    MvcError where something else than torch makes it round them to zero.
+    """
+    if not flushes():
+        yield
+        return
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.set_flush_denormal(False) or flushes():
+        raise MvcError(
+            "this thread rounds subnormal numbers to zero, and so cannot read versions that "
+            "follow an optimizer's steps",
+            hint="do not set that mode of the processor before mvc is used",
+        )
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(True)

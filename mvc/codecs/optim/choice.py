@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import Numbers, flushes
+from mvc.codecs.floats import Numbers
 from mvc.codecs.optim.kinds import ORDER, Input, RuleCandidate, candidates
 from mvc.codecs.optim.prediction import Prediction
 
@@ -44,7 +44,7 @@ def choose_predictions(
     the rules that are tried for these members, as the step before was predicted by them.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
-    if dtype not in _DTYPES or flushes():
+    if dtype not in _DTYPES:
         return {}
     found: dict[str, tuple[float, ChosenRule]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):

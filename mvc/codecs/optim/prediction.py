@@ -11,9 +11,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import Numbers, flushes
+from mvc.codecs.floats import Numbers, subnormals
 from mvc.codecs.optim.rules import RULES, Rule
-from mvc.errors import InvalidPipeline, MvcError, WrongUsage
+from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
 PREFIX = "optim"
@@ -100,24 +100,18 @@ class Prediction(Struct, frozen=True):
 
         All have the same length, of any chunk of a piece; bytes at the end that fill no element are
         the base's. ``signs``: a bitmap over the elements, marked where the gradient is negative.
-        MvcError where this thread ``flushes``, because it would predict other bits.
+        Raises MvcError where this thread cannot compute with subnormal numbers.
         """
         count = len(out) // self.width
         if any(len(data) != len(out) for data in (base, *inputs)) or len(inputs) != self.inputs:
             raise WrongUsage(f"{self.text} takes a base and {self.inputs} inputs of equal length")
         if self.signed != (signs is not None) or (signs and len(signs) != -(-count // 8)):
             raise WrongUsage(f"{self.text} takes {'' if self.signed else 'no '}signs")
-        if flushes():
-            raise MvcError(
-                "this thread rounds subnormal numbers to zero (torch.set_flush_denormal), and so "
-                "cannot read versions that follow an optimizer's steps: call "
-                "torch.set_flush_denormal(False) before mvc is used"
-            )
         kind = _TYPES[self.dtype][0]
         arrays = [np.frombuffer(data, kind, count) for data in (base, *inputs)]
         target = np.frombuffer(out, kind, count)
         step = _BLOCK // self.width
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), subnormals():
             for at in range(0, count, step):
                 block = [array[at : at + step] for array in arrays]
                 sign = [] if signs is None else [_signs(signs, at, len(block[0]), kind)]
@@ -131,7 +125,7 @@ class Prediction(Struct, frozen=True):
         wanted = np.frombuffer(new, kind)
         step = _BLOCK // self.width
         parts = []
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), subnormals():
             for at in range(0, len(wanted), step):
                 block = [array[at : at + step] for array in arrays]
                 middle = self._block(block, [kind.type(0)])
