@@ -241,7 +241,7 @@ def _why_unknown(session: Session, entry: LogEntry, incomplete: list[DamagedData
 def _print_file(session: Session, file: _Shown, folding: Folding, predicted: Sequence[str]) -> None:
     """``predicted``: the tensors that are stored as an optimizer's step."""
     out, verbose, marks = session.out, session.verbose, file.marks
-    stored = f"{count(len(predicted), 'tensor')} predicted" if predicted else ""
+    stored = f"{len(predicted)} predicted" if predicted else ""
     out.line(", ".join(filter(None, (file_line(out, file.entry), file.what, stored))))
     changed = [t for t in file.entry.tensors if verbose or t.key in marks]
     tensors = [t for t in changed if folding.keeps(file.entry.path, t.key)]

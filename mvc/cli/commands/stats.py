@@ -62,7 +62,8 @@ def _print(session: Session, found: Stats) -> None:
         held.append(("Stored as", ", ".join(kinds)))
     if (steps := found.predicted) is not None:
         less = f", about {size(steps.saved)} less than as deltas" if steps.saved > 0 else ""
-        value = f"{steps.contents:,} by an optimizer's step, {size(steps.bytes)}{less}"
+        tensors = f"{count(steps.contents, 'tensor')} by optimizers' steps"
+        value = f"{tensors}, {size(steps.bytes)}{less}"
         held.append(("Predicted", value))
     if found.price is not None:
         weight = session.repository.config.get("store.storage_weight")
