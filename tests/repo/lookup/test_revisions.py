@@ -268,6 +268,7 @@ USES: dict[tuple[str, str], Use] = {
     ("patch", "rev"): lambda repo, rev: refused(lambda: repo.recipes.patch(rev)),
     ("log", "rev"): lambda repo, rev: [entry.id for entry in repo.log(rev)],
     ("manifest", "rev"): lambda repo, rev: repo.manifest(rev).id,
+    ("predicted", "rev"): lambda repo, rev: repo.storage.predicted(rev),
     ("repack", "add"): lambda repo, rev: str(
         repo.storage.repack(add=[rev], dry_run=True).plan.goal
     ),
