@@ -190,7 +190,7 @@ def _predictions(context: Context, found: Inventory) -> Predictions | None:
     payloads, sizes = column(found.payloads), found.graph.sizes
     saved = 0.0
     for rule, same in by_rule.items():
-        ends = np.cumsum(sizes[same])
+        ends = np.cumsum(sizes[same], dtype=np.int64)
         tried = [same[i] for i in _spread(ends)]
         known = [each for row in tried if (each := _as_delta(context, found, row, rule))]
         if known:
@@ -210,7 +210,7 @@ def _spread(ends: Integers) -> list[int]:
     have their middle. ``ends``: the bytes up to the end of each.
     """
     middles = (np.arange(_TRIED) + 0.5) * (int(ends[-1]) / _TRIED)
-    return np.searchsorted(ends, middles, side="right").tolist()
+    return [int(place) for place in np.searchsorted(ends, middles, side="right")]
 
 
 def _as_delta(context: Context, found: Inventory, row: int, rule: str) -> float | None:
