@@ -334,4 +334,4 @@ def test_what_predictions_save_is_estimated_where_the_bytes_are(
     found = repo.storage.stats()
     assert found.predicted is not None
     less = sum(plain[kind] - found.bytes[kind] for kind in ("full", "delta"))
-    assert found.predicted.saved == pytest.approx(less, rel=0.1)
+    assert found.predicted.saved == pytest.approx(less, rel=0.05)
