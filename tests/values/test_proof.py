@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container
 from functools import cached_property
 from importlib import import_module
@@ -268,6 +269,7 @@ def test_the_first_chunks_of_a_large_commit_are_all_proven(
 ) -> None:
     """And the others by a sample: one that is wrong from some chunk on is seen."""
     line, owner, attribute, spoil = RECORDS_SPOILED["full"]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})  # one thread proves in order
     chunks = ALWAYS // CHUNK
     state = {"w": np.random.default_rng(0).standard_normal(3 * ALWAYS // 4, np.float32)}
     with mvc.Repository.init(tmp_path) as repo:  # the first call estimates the size
