@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mvc.codecs.floats import FORMATS, values_of
+from mvc.codecs.words import word_type
 from mvc.model.tensor import TensorSpec
 
 _SAMPLE = 256
@@ -27,7 +29,6 @@ Numbers = NDArray[np.float64]
 _TINY = np.finfo(np.float32).tiny
 _FIRST = ("momentum_buffer", "exp_avg")
 _SECOND = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
-_DTYPES = {"float32": "<f4", "float64": "<f8", "float16": "<f2"}
 
 
 def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
@@ -39,11 +40,10 @@ def sample(spec: TensorSpec, data: memoryview) -> Numbers | None:
     part = data[: width * min(_SAMPLE, spec.elements)]
     if spec.elements < _LEAST:
         return None
-    if spec.dtype == "bfloat16":
-        wide = np.frombuffer(part, "<u2").astype("<u4") << 16
-        return wide.view("<f4").astype(np.float64)
-    form = _DTYPES.get(spec.dtype)
-    return None if form is None else np.frombuffer(part, form).astype(np.float64)
+    kind = FORMATS.get(spec.dtype)
+    if kind is None:
+        return None
+    return values_of(np.frombuffer(part, word_type(kind.width)), kind).astype(np.float64)
 
 
 class Expected(NamedTuple):

@@ -11,6 +11,6 @@ bytes and nothing else.
 
 from mvc.codecs.optim.choice import ChosenRule, choose_predictions
 from mvc.codecs.optim.kinds import ORDER, kinds_of
-from mvc.codecs.optim.prediction import Prediction
+from mvc.codecs.optim.prediction import PREDICTED, Prediction
 
-__all__ = ["ORDER", "ChosenRule", "Prediction", "choose_predictions", "kinds_of"]
+__all__ = ["ORDER", "PREDICTED", "ChosenRule", "Prediction", "choose_predictions", "kinds_of"]

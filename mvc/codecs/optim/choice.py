@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from mvc.codecs.floats import Numbers
 from mvc.codecs.optim.kinds import ORDER, Input, RuleCandidate, candidates
-from mvc.codecs.optim.prediction import Prediction
+from mvc.codecs.optim.prediction import PREDICTED, Prediction
 
-_DTYPES = ("float32", "float64")
 _MOST = 1 << 14  # elements on which a candidate is tried
 
 
@@ -44,7 +43,7 @@ def choose_predictions(
     the rules that are tried for these members, as the step before was predicted by them.
     """
     dtype = next((str(array.dtype) for array in new.values()), "")
-    if dtype not in _DTYPES:
+    if dtype not in PREDICTED:
         return {}
     found: dict[str, tuple[float, ChosenRule]] = {}
     for candidate in dict.fromkeys(candidates(kinds, hypers, dtype)):

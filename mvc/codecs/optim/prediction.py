@@ -18,11 +18,9 @@ from mvc.limits import MAX_PIPELINE_TEXT
 
 PREFIX = "optim"
 _BLOCK = 1 << 16  # bytes of an array that are worked on at once, to stay in the processor's cache
-_TYPES: dict[str, tuple[np.dtype[Any], int]] = {
-    "float32": (np.dtype("<f4"), 0x7FC00000),
-    "float64": (np.dtype("<f8"), 0x7FF8000000000000),
-}
-"""By dtype its type in numpy, and the bits of the NaN that takes the place of all."""
+PREDICTED: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
+"""The dtypes of tensors that rules predict, and their types in numpy."""
+_NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of the one that is written
 
 
 class Prediction(Struct, frozen=True):
@@ -56,7 +54,7 @@ class Prediction(Struct, frozen=True):
         """Raise InvalidPipeline unless rule and dtype are known and the numbers fit."""
         if self.rule not in RULES:
             raise InvalidPipeline(f"{self.rule!r} is no rule of {PREFIX}")
-        if self.dtype not in _TYPES:
+        if self.dtype not in PREDICTED:
             raise InvalidPipeline(f"{PREFIX} predicts float32 and float64, not {self.dtype!r}")
         if len(self.numbers) != RULES[self.rule].count:
             count = RULES[self.rule].count
@@ -83,7 +81,7 @@ class Prediction(Struct, frozen=True):
     @property
     def width(self) -> int:
         """Bytes of an element."""
-        return _TYPES[self.dtype][0].itemsize
+        return PREDICTED[self.dtype].itemsize
 
     @property
     def _rule(self) -> Rule:
@@ -107,7 +105,7 @@ class Prediction(Struct, frozen=True):
             raise WrongUsage(f"{self.text} takes a base and {self.inputs} inputs of equal length")
         if self.signed != (signs is not None) or (signs and len(signs) != -(-count // 8)):
             raise WrongUsage(f"{self.text} takes {'' if self.signed else 'no '}signs")
-        kind = _TYPES[self.dtype][0]
+        kind = PREDICTED[self.dtype]
         arrays = [np.frombuffer(data, kind, count) for data in (base, *inputs)]
         target = np.frombuffer(out, kind, count)
         step = _BLOCK // self.width
@@ -120,7 +118,7 @@ class Prediction(Struct, frozen=True):
 
     def signs(self, base: memoryview, inputs: Sequence[memoryview], new: memoryview) -> bytes:
         """The bitmap with which ``new`` is predicted best."""
-        kind = _TYPES[self.dtype][0]
+        kind = PREDICTED[self.dtype]
         arrays = [np.frombuffer(data, kind) for data in (base, *inputs)]
         wanted = np.frombuffer(new, kind)
         step = _BLOCK // self.width
@@ -136,7 +134,7 @@ class Prediction(Struct, frozen=True):
 
     def _block(self, arrays: list[Numbers], sign: list[Any]) -> Numbers:
         """What is predicted for one block, with a single NaN."""
-        kind, nan = _TYPES[self.dtype]
+        kind, nan = PREDICTED[self.dtype], _NANS[self.dtype]
         first, *others = arrays
         found: Numbers = self._rule.formula(first, *others, *sign, *map(kind.type, self.numbers))
         lacking: NDArray[np.bool_] = np.isnan(found)

@@ -17,6 +17,7 @@ from heapq import nlargest
 
 from msgspec.structs import replace
 
+from mvc.codecs.optim import PREDICTED
 from mvc.errors import DamagedData, InvalidConfig
 from mvc.ids import BlobId
 from mvc.limits import PIECE
@@ -30,7 +31,6 @@ from mvc.repo.context import Context
 from mvc.store.graph.search import Link, PathStep
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.layout import RUN, Layout, before_run
-from mvc.store.writing.units import PREDICTED
 
 _FLOATS = TensorSpec("float32", ())
 _SAMPLED = 8  # blobs, the largest of a version

@@ -11,10 +11,11 @@ before the other contents of their files (``put_units``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from mvc.codecs.optim import PREDICTED
 from mvc.errors import DamagedData, EncodingFailed, SourceChanged
 from mvc.ids import BlobId
 from mvc.io.process import without_collector
@@ -32,7 +33,6 @@ from mvc.store.writing.pieces import Piece
 from mvc.store.writing.precision_copies import Master, PrecisionCopies
 from mvc.store.writing.storing import Origin, Storing
 from mvc.store.writing.units import (
-    PREDICTED,
     RuleChooser,
     Rules,
     Steps,
@@ -86,8 +86,7 @@ class ContentWriter:
                         self._note(storing, i, self._content(storing, i))
                 self._drain()
             except EncodingFailed:
-                for each in (storing, *self._joined):
-                    each.prove(each.borrowed)  # if one was modified, that is why
+                _blame_modified((storing, *self._joined))
                 raise
             storing.prove(storing.uncopied)
             if last is not None:
@@ -113,8 +112,7 @@ class ContentWriter:
                 if members[i]:
                     self._unit(units[i], members[i])
         except EncodingFailed:
-            for each in self._joined:
-                each.prove(each.borrowed)
+            _blame_modified(self._joined)
             raise
 
     def _members(
@@ -224,9 +222,7 @@ class ContentWriter:
                     copied = member.copied
                     member.kept = last.replace(name, id_, member.spec, copied, aside=aside)
                 if member.borrowed:
-                    storing.borrowed[i] = name, id_
-                    if member.kept is None:
-                        storing.uncopied.append(i)
+                    storing.borrow(i, id_, is_copied=member.kept is not None)
             elif last is not None and member.base.id == id_ and member.data is not None:
                 last.unchanged(name, id_, member.spec, member.data)
             self._note(storing, i, id_)
@@ -315,9 +311,7 @@ class ContentWriter:
         master, base = self._base(storing, origin, spec, data)
         kept = last.replace(origin.name, id_, spec, copied) if last is not None else None
         if borrowed is not None:
-            storing.borrowed[i] = origin.name, id_
-            if kept is None:
-                storing.uncopied.append(i)
+            storing.borrow(i, id_, is_copied=kept is not None)
         self.objects.begin(id_)
         step = file.steps.get(i) if file.steps and master is None else None
         for start, length in pieces(spec):
@@ -411,3 +405,9 @@ def _in_turn(specs: Sequence[TensorSpec], total: int) -> list[int]:
         range(len(specs)),
         key=lambda i: (-DTYPES[specs[i].dtype].itemsize, -specs[i].nbytes if at_once else 0),
     )
+
+
+def _blame_modified(files: Iterable[Storing]) -> None:
+    """Raises SourceChanged if what was borrowed was modified: that is why encoding failed."""
+    for storing in files:
+        storing.prove(storing.borrowed)

@@ -45,6 +45,12 @@ class Storing(Struct):
     def __post_init__(self) -> None:
         self.nbytes = sum(content.spec.nbytes for content in self.file.contents)
 
+    def borrow(self, i: int, id_: BlobId, *, is_copied: bool) -> None:
+        """Records that a content lies in memory of the caller's; ``is_copied``: a cache has it."""
+        self.borrowed[i] = self.origins[i].name, id_
+        if not is_copied:
+            self.uncopied.append(i)
+
     def prove(self, contents: Iterable[int]) -> None:
         """Hashes masters and these contents again; SourceChanged if one was modified."""
         for master in self.masters:

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from mvc.codecs.optim import ChosenRule, Prediction, choose_predictions
+from mvc.codecs.optim import PREDICTED, ChosenRule, Prediction, choose_predictions
 from mvc.ids import DIGEST_SIZE, BlobId
 from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec
@@ -49,8 +49,6 @@ _LOST = 0.02  # of the elements that a rule predicted the last time
 _SHORT = 256  # bytes of a tensor for which the names of what predicts it are a good part
 _MOST_NAMED = 0.5
 _AS_GOOD = 0.5  # of the elements that the rule predicted there
-PREDICTED = {"float32": "<f4", "float64": "<f8"}
-"""The dtypes of tensors that rules predict, and how numpy calls them."""
 
 
 class UnitMember(Struct):
