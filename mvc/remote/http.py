@@ -498,7 +498,7 @@ def _unix_line(path: str) -> tuple[socket.socket, Callable[[], None]]:
 def _unreachable(url: str, error: BaseException) -> MvcError:
     if (untrusted := _certificate_error(error)) is not None:
         return _untrusted(url, untrusted)
-    if isinstance(error, urllib3.exceptions.SSLError):
+    if isinstance(error, urllib3.exceptions.SSLError) and not _is_cut(error):
         return RemoteUnreachable(
             f"{url} does not speak TLS as this machine does",
             hint="does 'mvc serve' run there with --tls-cert, or behind a proxy that has one?",
@@ -524,6 +524,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             or cause.__context__
             or (reason if isinstance(reason, BaseException) else None)
         )
+
+
+def _is_cut(error: BaseException) -> bool:
+    """Whether the connection ended in the middle of TLS: a proxy, a server that is stopped."""
+    return any(isinstance(each, ssl.SSLEOFError) for each in _causes(error))
 
 
 def is_no_http(error: BaseException) -> bool:
@@ -563,5 +568,7 @@ def _cause(error: BaseException) -> str:
             return "its name is not known"
     if any(isinstance(each, TimeoutError | urllib3.exceptions.TimeoutError) for each in causes):
         return "no answer in time"
+    if _is_cut(error):
+        return "the connection broke off"
     said = [each.strerror for each in causes if isinstance(each, OSError) and each.strerror]
     return printable(said[0].lower()) if said else "the connection broke off"

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import re
 import resource
-import select
 import socket
 import threading
 import time
@@ -87,6 +86,14 @@ def test_what_is_pushed_over_tls_comes_back(
     assert content(folder / "models") == content(source)
 
 
+def _pass_on(source: socket.socket, to: socket.socket) -> None:
+    """Passes on what comes until its end, and the end."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            to.sendall(data)
+        to.shutdown(socket.SHUT_WR)
+
+
 class Tunnel(BaseHTTPRequestHandler):
     """A proxy that leads to where CONNECT says."""
 
@@ -98,9 +105,10 @@ class Tunnel(BaseHTTPRequestHandler):
         with socket.create_connection((host, int(port))) as there:
             self.send_response(200)
             self.end_headers()
-            ways = {self.connection: there, there: self.connection}
-            while data := (ready := select.select(list(ways), [], [])[0][0]).recv(1 << 16):
-                ways[ready].sendall(data)
+            back = threading.Thread(target=_pass_on, args=(there, self.connection))
+            back.start()
+            _pass_on(self.connection, there)
+            back.join()
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
@@ -151,7 +159,13 @@ def test_certificates_are_verified(folder: Path, authority: Authority, tmp_path:
         other = Authority(tmp_path / "other")
         assert "ca_file" in str(failure(server.url, other.file).hint)
         assert "ca_file" in str(failure(server.url, "").hint)
-        assert "does not speak TLS" in failure(server.url.replace("https", "http")).message or True
+        assert "the connection broke off" in failure(server.url.replace("https", "http")).message
+    with serving(folder) as server:
+        assert "does not speak TLS" in failure(server.url.replace("http", "https")).message
+    with socket.create_server(("127.0.0.1", 0)) as hasty:
+        threading.Thread(target=lambda: hasty.accept()[0].close(), daemon=True).start()
+        error = failure(f"https://127.0.0.1:{hasty.getsockname()[1]}")
+        assert "does not answer" in error.message
     expired = authority.issue(not_before=long_ago, not_after=long_ago + timedelta(days=1))
     with serving(folder, *expired) as server:
         error = failure(server.url)
