@@ -1,14 +1,17 @@
 """Pages compared with results: every measured figure has the JSON that it was taken from.
 
-A table names its source in a comment above it, ``<!-- FILE.json -->``: each of its rows is a row
-that ``python examples/reproduce table FILE`` prints, in the columns that the page shows; further
-rows and columns may be left out. ``<!-- not measured -->`` stands above a table of settings, or
-of another's figures. Figures in prose, and tables of another shape, are bound by the ``Claim`` and
-``Stated`` values of the modules in ``figures``.
+Sources are comments of the page, each on a line of its own:
+
+- ``<!-- FILE.json -->`` above a table: each of its rows is a row that ``python examples/reproduce
+  table FILE`` prints, in the columns that the page shows. Rows and columns may be left out.
+- ``<!-- in FILE.json -->``, also of several files: up to the next heading or comment each figure
+  is a number that is printed there, and the numbers of a table's cell follow each other in a line.
+- ``<!-- not measured -->`` above a table, or a paragraph, of settings or of another's figures.
+
+Figures in sentences can be bound one by one, by the ``Claim`` and ``Stated`` values in ``figures``.
 
 A *figure* is a number with a fraction, a thousands comma or a unit of bytes, time, per cent or
-points, outside of code. What is neither in a table with a source, nor a claim's, nor stated, has
-no source.
+points, outside of code. What none of these covers has no source.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from .figures.claims import CLAIMS, PAGES, STATED, Claim, Stated
@@ -34,7 +38,8 @@ _FIGURE = re.compile(
     rf"|(?<![\w.,/-])\d+(?=\s{_UNIT})"
 )
 _HOLE = r"([+-]?\d[\d,]*(?:\.\d+)?)"
-_SOURCE = re.compile(r"<!-- (?:([\w.-]+\.json)|(not measured)) -->")
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+_SOURCE = re.compile(r"<!-- (?:(in )?([\w.-]+\.json(?: [\w.-]+\.json)*)|not measured) -->")
 
 
 @dataclass(frozen=True)
@@ -52,11 +57,15 @@ class Problem:
 
 
 @dataclass
-class _Table:
+class _Block:
+    """Lines below a source: a table's, or up to the next heading or comment."""
+
     line: int
-    titles: tuple[str, ...]
-    rows: list[tuple[str, ...]] = field(default_factory=list)
-    source: str | None = None
+    files: tuple[str, ...]
+    """None for what is not measured."""
+    loose: bool
+    """Whether only its numbers are those of the files."""
+    lines: list[str] = field(default_factory=list)
 
 
 def check(
@@ -83,8 +92,10 @@ class _Page:
         """By character, whether a table's source, a claim or a statement covers it."""
 
     def problems(self, claims: Sequence[Claim], stated: Sequence[Stated]) -> Iterator[Problem]:
-        for table in _tables(self._text):
-            yield from self._table(table)
+        for block in _blocks(self._text):
+            begin = sum(len(line) + 1 for line in self._text.split("\n")[: block.line - 1])
+            self._cover(begin, begin + sum(len(line) + 1 for line in block.lines))
+            yield from self._block(block)
         for claim in claims:
             yield from self._claim(claim)
         for each in stated:
@@ -94,26 +105,23 @@ class _Page:
                 self._cover(*found.span())
         yield from self._unbound()
 
-    def _table(self, table: _Table) -> Iterator[Problem]:
-        if table.source is None:
-            return
-        lines = self._text.split("\n")
-        begin = sum(len(line) + 1 for line in lines[: table.line - 1])
-        self._cover(begin, begin + sum(map(len, lines[table.line - 1 :][: len(table.rows) + 2])))
-        if not table.source:
-            return
+    def _block(self, block: _Block) -> Iterator[Problem]:
         try:
-            printed = _printed(table.source)
+            printed = [line for name in block.files for line in _printed(name)]
         except NotMeasured as missing:
-            yield Problem(self._name, table.line, "not measured", str(missing))
+            yield Problem(self._name, block.line, "not measured", str(missing))
             return
-        differing = [_differing(table, other) for other in printed if _columns(table, other)]
-        if not differing:
-            yield Problem(self._name, table.line, "not found", f"these columns in {table.source}")
-        elif least := min(differing, key=len):
-            for number in least:
-                row = " | ".join(table.rows[number])
-                yield Problem(self._name, table.line + 2 + number, "differs", row)
+        if not printed:
+            return
+        if block.loose:
+            for number, text in _absent(block.lines, printed):
+                yield Problem(self._name, block.line + number, "differs", text)
+        elif (differing := _differing(block.lines, printed)) is None:
+            text = f"these columns in {', '.join(block.files)}"
+            yield Problem(self._name, block.line, "not found", text)
+        else:
+            for number in differing:
+                yield Problem(self._name, block.line + number, "differs", block.lines[number])
 
     def _claim(self, claim: Claim) -> Iterator[Problem]:
         found = _pattern(claim.says).search(self._text)
@@ -139,7 +147,7 @@ class _Page:
         self._bound[begin:end] = [True] * (end - begin)
 
     def _unbound(self) -> Iterator[Problem]:
-        prose = _CODE.sub(lambda code: re.sub(r"[^\n]", "`", code[0]), self._text)
+        prose = _prose(self._text)
         for found in _FIGURE.finditer(prose):
             if not self._bound[found.start()]:
                 line = prose.count("\n", 0, found.start()) + 1
@@ -152,7 +160,7 @@ class _Page:
 def rounds_to(value: float, written: str) -> bool:
     """Whether a number of this value is written like that, to as many digits."""
     digits = len(written.partition(".")[2])
-    return abs(value - float(written.replace(",", ""))) <= 0.5001 * 10.0**-digits
+    return abs(value - _value(written)) <= 0.5001 * 10.0**-digits
 
 
 def _pattern(says: str) -> re.Pattern[str]:
@@ -161,26 +169,33 @@ def _pattern(says: str) -> re.Pattern[str]:
     return re.compile(_HOLE.join(parts))
 
 
-def _tables(text: str) -> Iterator[_Table]:
-    """Every table of a page, with the source that the comment above it names."""
-    table, source = None, None
+def _blocks(text: str) -> Iterator[_Block]:
+    """What the sources of a page stand above."""
+    block: _Block | None = None
     for number, line in enumerate(text.split("\n"), 1):
-        if line.startswith("|"):
-            cells = _cells(line)
-            if table is None:
-                table = _Table(number, cells, source=source)
-            elif number > table.line + 1:
-                table.rows.append(cells)
-            continue
-        if table is not None:
-            yield table
-            table, source = None, None
-        if found := _SOURCE.fullmatch(line):
-            source = found[1] or ""
-        elif line:
-            source = None
-    if table is not None:
-        yield table
+        found = _SOURCE.fullmatch(line)
+        if block and (found or line.startswith(("#", "<!--")) or _ends(block, line)):
+            yield block
+            block = None
+        if found:
+            block = _Block(number + 1, tuple((found[2] or "").split()), bool(found[1]))
+        elif block:
+            block.lines.append(line)
+    if block:
+        yield block
+
+
+def _ends(block: _Block, line: str) -> bool:
+    """Whether a block of one table, or of one paragraph, ends before this empty line."""
+    return not line and not block.loose and any(block.lines)
+
+
+@cache
+def _printed(name: str) -> list[str]:
+    file = RESULTS / name
+    if not file.exists():
+        raise NotMeasured(name)
+    return markdown(read_report(file), of=file).split("\n")
 
 
 def _cells(line: str) -> tuple[str, ...]:
@@ -188,27 +203,56 @@ def _cells(line: str) -> tuple[str, ...]:
     return tuple(re.sub(r"[`*]", "", cell).strip() for cell in cells)
 
 
-@cache
-def _printed(name: str) -> list[_Table]:
-    file = RESULTS / name
-    if not file.exists():
-        raise NotMeasured(name)
-    return list(_tables(markdown(read_report(file), of=file)))
+def _differing(lines: Sequence[str], printed: Sequence[str]) -> list[int] | None:
+    """The lines of a table that no printed one has; None if none has its columns."""
+    rows = {number: _cells(line) for number, line in enumerate(lines) if line.startswith("|")}
+    head, *numbers = [number for number in rows if number != min(rows) + 1] or [0]
+    candidates = [
+        [number for number in numbers if rows[number] not in shown]
+        for table in _tables(printed)
+        if rows and (shown := _shown(table, rows[head])) is not None
+    ]
+    return min(candidates, key=len) if candidates else None
 
 
-def _columns(table: _Table, printed: _Table) -> list[int]:
-    """Where the columns of a page's table are in a printed one; empty if not all are there."""
+def _tables(printed: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
+    """Every printed table: its titles, the rule, its rows."""
+    for is_table, lines in groupby(printed, lambda line: line.startswith("|")):
+        if is_table:
+            yield [_cells(line) for line in lines]
+
+
+def _shown(table: Sequence[tuple[str, ...]], titles: Sequence[str]) -> set[tuple[str, ...]] | None:
+    """The rows of a printed table in the columns of these titles; None if one is not there."""
     columns: list[int] = []
-    for title in table.titles:
+    for title in titles:
         after = columns[-1] + 1 if columns else 0
-        if title not in printed.titles[after:]:
-            return []
-        columns.append(printed.titles.index(title, after))
-    return columns
+        if title not in table[0][after:]:
+            return None
+        columns.append(table[0].index(title, after))
+    return {tuple(row[column] for column in columns) for row in table[2:]}
 
 
-def _differing(table: _Table, printed: _Table) -> list[int]:
-    """The rows of a page's table that the printed one does not have."""
-    columns = _columns(table, printed)
-    rows = {tuple(row[column] for column in columns) for row in printed.rows}
-    return [number for number, row in enumerate(table.rows) if row not in rows]
+def _absent(lines: Sequence[str], printed: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Figures, and cells of tables, whose numbers are in no printed line; with their own line."""
+    known = [_NUMBER.findall(line) for line in printed]
+    for number, line in enumerate(_prose("\n".join(lines)).split("\n")):
+        cells = line.split("|") if line.startswith("|") else _FIGURE.findall(line)
+        for cell in cells:
+            if (wanted := _NUMBER.findall(cell)) and not any(_follow(wanted, row) for row in known):
+                yield number, cell.strip()
+
+
+def _follow(wanted: Sequence[str], row: Sequence[str]) -> bool:
+    """Whether the numbers are in the row, one after the other."""
+    rest = iter(row)
+    return all(any(rounds_to(_value(each), number) for each in rest) for number in wanted)
+
+
+def _value(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
+def _prose(text: str) -> str:
+    """A page with each character of code blanked out."""
+    return _CODE.sub(lambda code: re.sub(r"[^\n]", "`", code[0]), text)

@@ -30,7 +30,7 @@ def problems(tmp_path: Path, text: str, *bound: Claim | Stated) -> list[str]:
 def test_a_row_is_one_that_the_file_prints(tmp_path: Path) -> None:
     assert problems(tmp_path, ROWS.format("2.645")) == []
     assert problems(tmp_path, ROWS.format("2.646")) == [
-        "page.md:4: differs: vsol | 148 | 2.646 (2.61, 2.68)"
+        "page.md:4: differs: | vsol | 148 | 2.646 (2.61, 2.68) |"
     ]
     assert problems(tmp_path, ROWS.replace("ratio", "ratios")) == [
         "page.md:2: not found: these columns in drift-presets.json"
@@ -38,6 +38,26 @@ def test_a_row_is_one_that_the_file_prints(tmp_path: Path) -> None:
     assert problems(tmp_path, ROWS.replace("presets", "nobody").format("1")) == [
         "page.md:2: not measured: drift-nobody.json"
     ]
+
+
+IN = "<!-- in drift-presets.json -->\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It takes 179.95 MB, or 180 MB.", []),
+        ("It takes 179.96 MB.", ["page.md:2: differs: 179.96"]),
+        ("| all | |\n|---|--:|\n| 2.645 (2.61, 2.68) | 148 |", []),
+        (
+            "| all | |\n|---|--:|\n| 2.645 (2.68, 2.61) | 148 |",
+            ["page.md:4: differs: 2.645 (2.68, 2.61)"],
+        ),
+        ("It takes 180 MB.\n\n# Next\n\n179.96 MB", ["page.md:6: no source: 179.96"]),
+    ],
+)
+def test_numbers_that_a_file_prints(tmp_path: Path, text: str, found: list[str]) -> None:
+    assert [each.split(" in ")[0] for each in problems(tmp_path, IN + text)] == found
 
 
 @pytest.mark.parametrize(
@@ -76,7 +96,7 @@ def test_the_command_says_what_it_found(call: Call) -> None:
 def test_what_a_benchmark_prints_is_kept(call: Call, tmp_path: Path) -> None:
     code, _, error = call("benchmark", "bench_nothing", "--out", tmp_path)
     assert (code, "there is no benchmark bench_nothing" in error) == (3, True)
-    code, out, _ = call("benchmark", "bench_lc", "--out", tmp_path, "--", "--help")
+    code, out, _ = call("benchmark", "bench_start", "--out", tmp_path, "--", "--help")
     assert code == 0
-    assert "python -m tests.benchmarks.bench_lc --help" in out
-    assert call("table", tmp_path / "tables" / "bench_lc.json") == (0, out, "")
+    assert "python -m tests.benchmarks.bench_start --help" in out
+    assert call("table", tmp_path / "tables" / "bench_start.json") == (0, out, "")
