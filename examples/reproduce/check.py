@@ -4,9 +4,11 @@ Sources are comments of the page, each on a line of its own:
 
 - ``<!-- FILE.json -->`` above a table: each of its rows is a row that ``python examples/reproduce
   table FILE`` prints, in the columns that the page shows. Rows and columns may be left out.
-- ``<!-- in FILE.json -->``, also of several files: up to the next heading or comment each figure
-  is a number that is printed there, and the numbers of a table's cell follow each other in a line.
+- ``<!-- in FILE.json -->``, also of several files: each figure of the table or paragraph below is
+  a number that is printed there, and the numbers of a table's cell are in one line of it.
 - ``<!-- not measured -->`` above a table, or a paragraph, of settings or of another's figures.
+
+With an empty line below it the last two stand for all up to the next heading or comment.
 
 Figures in sentences can be bound one by one, by the ``Claim`` and ``Stated`` values in ``figures``.
 
@@ -58,7 +60,7 @@ class Problem:
 
 @dataclass
 class _Block:
-    """Lines below a source: a table's, or up to the next heading or comment."""
+    """The lines that a source stands for."""
 
     line: int
     files: tuple[str, ...]
@@ -164,9 +166,10 @@ def rounds_to(value: float, written: str) -> bool:
 
 
 def _pattern(says: str) -> re.Pattern[str]:
-    """Of a phrase, across the ends of lines; ``{}`` is a number."""
+    """Of a phrase, across the ends of lines, or of a table's row; ``{}`` is a number."""
     parts = (r"\s+".join(map(re.escape, re.split(r"\s+", part))) for part in says.split("{}"))
-    return re.compile(_HOLE.join(parts))
+    row = says.startswith("|")
+    return re.compile(_HOLE.join(parts) + (r"$" if row else ""), re.M)
 
 
 def _blocks(text: str) -> Iterator[_Block]:
@@ -187,7 +190,7 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 def _ends(block: _Block, line: str) -> bool:
     """Whether a block of one table, or of one paragraph, ends before this empty line."""
-    return not line and not block.loose and any(block.lines)
+    return not line and bool(block.lines) and bool(block.lines[0])
 
 
 @cache
@@ -235,18 +238,26 @@ def _shown(table: Sequence[tuple[str, ...]], titles: Sequence[str]) -> set[tuple
 
 def _absent(lines: Sequence[str], printed: Sequence[str]) -> Iterator[tuple[int, str]]:
     """Figures, and cells of tables, whose numbers are in no printed line; with their own line."""
-    known = [_NUMBER.findall(line) for line in printed]
+    known = [[_value(number) for number in _NUMBER.findall(line)] for line in printed]
     for number, line in enumerate(_prose("\n".join(lines)).split("\n")):
-        cells = line.split("|") if line.startswith("|") else _FIGURE.findall(line)
-        for cell in cells:
-            if (wanted := _NUMBER.findall(cell)) and not any(_follow(wanted, row) for row in known):
-                yield number, cell.strip()
+        for text in _together(line):
+            wanted = _NUMBER.findall(text)
+            if wanted and not any(_among(wanted, row) for row in known):
+                yield number, text.strip()
 
 
-def _follow(wanted: Sequence[str], row: Sequence[str]) -> bool:
-    """Whether the numbers are in the row, one after the other."""
-    rest = iter(row)
-    return all(any(rounds_to(_value(each), number) for each in rest) for number in wanted)
+def _together(line: str) -> Iterator[str]:
+    """What has to be in one line: a cell of numbers, or a figure. A row begins with its name."""
+    if not line.startswith("|"):
+        yield from _FIGURE.findall(line)
+        return
+    for cell in line.strip("|").split("|")[1:]:
+        words = re.findall(r"[^\W\d_]{3,}", cell)
+        yield from [cell] if len(words) < 3 else _FIGURE.findall(cell)
+
+
+def _among(wanted: Sequence[str], row: Sequence[float]) -> bool:
+    return all(any(rounds_to(value, number) for value in row) for number in wanted)
 
 
 def _value(number: str) -> float:
