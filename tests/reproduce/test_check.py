@@ -48,13 +48,13 @@ IN = "<!-- in drift-presets.json -->\n"
     [
         ("It takes 179.95 MB, or 180 MB.", []),
         ("It takes 179.96 MB.", ["page.md:2: differs: 179.96"]),
-        ("| all | |\n|---|--:|\n| 2.645 (2.61, 2.68) | 148 |", []),
+        ("| all | |\n|---|--:|\n| 1.5 | 2.645 (2.61, 2.68) |", []),
         (
-            "| all 9.5 | |\n|---|--:|\n| 2.645 (2.68, 3.14) | 148 |",
+            "| all 9.5 | |\n|---|--:|\n| 1.5 | 2.645 (2.68, 3.14) |",
             ["page.md:4: differs: 2.645 (2.68, 3.14)"],
         ),
         ("It takes 180 MB.\n\n179.96 MB", ["page.md:4: no source: 179.96"]),
-        ("\n180 MB.\n\n2.61 MB\n\n# Next\n\n179.96 MB", ["page.md:8: no source: 179.96"]),
+        ("\n180 MB.\n\n2.61 MB\n\n# Next\n\n179.96 MB", ["page.md:9: no source: 179.96"]),
     ],
 )
 def test_numbers_that_a_file_prints(tmp_path: Path, text: str, found: list[str]) -> None:
