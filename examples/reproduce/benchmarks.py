@@ -13,17 +13,42 @@ from typing import Any
 
 from mvc.errors import UnknownPath, WrongUsage
 
-__all__ = ["SCHEMA", "markdown", "measured", "picture"]
+__all__ = ["PUBLISHED", "SCHEMA", "markdown", "measured", "numbers", "picture"]
 
 SCHEMA = "mvc.reproduce.benchmarks/1"
 _ROOT = Path(__file__).parents[2]
 
+PUBLISHED = {
+    "bench_chains-storage": "bench_chains --parts storage",
+    "bench_chains-chain": "bench_chains --parts chain",
+    "bench_chains-bound": "bench_chains --parts bound",
+    "bench_chains-bound-5": "bench_chains --parts bound --times 5",
+    "bench_chains-bound-mobilenetv2": "bench_chains --parts bound --architecture mobilenetv2",
+    "bench_recorder-stall": "bench_recorder --only stall",
+    "bench_recorder-online": "bench_recorder --only online",
+    "bench_recorder-memory": "bench_recorder --only memory",
+    "bench_budgets-tensors": "bench_budgets --only tensors",
+    "bench_budgets-sparse": "bench_budgets --only sparse",
+    "bench_pushed_rounds": "bench_pushed_rounds --blocks 30",
+    "bench_long_run": "bench_long_run --megabytes 201 --versions 60",
+    "bench_start": "bench_start --repeats 7",
+    "bench_lc": "bench_lc 64",
+    "bench_optim-table": "bench_optim --only table",
+    "bench_optim-speed": "bench_optim --only speed",
+    "bench_optim_transformer": "bench_optim_transformer --steps 5",
+    "bench_remotes-wire": "bench_remotes --parts wire trips",
+    "bench_remotes-share": "bench_remotes --parts share --series digits resnet",
+}
+"""Runs with options that a page has the figures of, by the name of their result."""
+
 
 def measured(name: str, options: Sequence[str]) -> dict[str, Any]:
-    """The report of one run; WrongUsage if it fails.
+    """The report of one run of a benchmark, or of a published one; WrongUsage if it fails.
 
     What the benchmark prints on stdout is kept line by line; stderr is this process's.
     """
+    name, *given = PUBLISHED.get(name, name).split()
+    options = [*given, *options]
     if not (_ROOT / "tests" / "benchmarks" / f"{name}.py").exists():
         raise UnknownPath(f"there is no benchmark {name}", hint="see tests/benchmarks")
     line = ["-m", f"tests.benchmarks.{name}", *options]

@@ -51,7 +51,7 @@ class Problem:
     page: str
     line: int
     kind: str
-    """``differs``, ``no source``, ``not found`` or ``not measured``."""
+    """``differs``, ``no source``, ``not found`` or ``not measured``: the result is missing."""
     text: str
 
     def __str__(self) -> str:

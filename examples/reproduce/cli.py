@@ -89,7 +89,8 @@ class _Differs(click.ClickException):
 def benchmark(name: str, options: tuple[str, ...], out: Path) -> None:
     """Run a benchmark of tests/benchmarks by its NAME, and keep what it prints as JSON.
 
-    OPTIONS are the benchmark's own, behind ``--``. The file is tables/NAME.json below --out.
+    OPTIONS are the benchmark's own, behind ``--``. NAME may be that of a result that a page has the
+    figures of, as ``check`` names it. The file is tables/NAME.json below --out.
     """
     report = benchmarks.measured(name, options)
     Workspace(out).publish(f"{name}.json", compact(report))

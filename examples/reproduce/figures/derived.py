@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -23,7 +24,7 @@ RECOVERED = (SAVED[0], SAVED[1], SAVED[3])
 
 def middle(cells: dict[str, Any], models: Sequence[str], *path: str) -> float:
     """Milliseconds of a step, the median over models."""
-    return 1e3 * median(cells[model][path[0]][path[1]] for model in models)
+    return float(1e3 * median(cells[model][path[0]][path[1]] for model in models))
 
 
 def _processor(cells: dict[str, Any]) -> list[float]:
@@ -45,7 +46,7 @@ def _rows(
         if group["architecture"] in NETWORKS:
             for line in group["lines"]:
                 row = f"| {NETWORKS[group['architecture']]}, {group['relation']}: {line['title']} |"
-                yield Claim(README, row + " {} |" * count, lambda line=line: values(line["cells"]))
+                yield Claim(README, row + " {} |" * count, partial(values, line["cells"]))
 
 
 CLAIMS: tuple[Claim, ...] = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -50,7 +51,7 @@ CLAIMS = (
         Claim(
             README,
             f"| {title} | {{}} % | {{}} % | {{}} % | {{}} % | {{}} |",
-            lambda model=model: _entropies(model),
+            partial(_entropies, model),
         )
         for model, title in zip(MODELS, ("MLR", "MF", "LeNet-5"), strict=True)
     ),
