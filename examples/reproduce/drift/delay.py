@@ -180,20 +180,40 @@ def _constant(delay: float, batches: int) -> NDArray[np.float64]:
 
 def _replayed(stream: Stream, text: str, place: Workspace) -> Values:
     """Seconds of every version, and what each has right of the batches that it may be live for."""
-    pipeline = Pipeline.parse(text)
-    scorer, versions = Scorer(stream), stream.versions
-    engine = Production(pipeline, evaluate=scorer.accuracy)
-    coding = pipeline.coding().text
-    label = stream.experiment.label
-    batches = [stream.batch(number) for number in range(1, len(versions))]
+    scorer, label = Scorer(stream), stream.experiment.label
+    live, seconds = _saved(stream, Pipeline.parse(text), scorer, place)
+    batches = [stream.batch(number) for number in range(1, len(live))]
     drifted = [np.asarray(labels) == label for _, labels in batches]
     right = {name: np.zeros((len(batches), LAGS + 1), int) for name in ("all", "label")}
+    for number, weights in enumerate(live):
+        for lag in range(LAGS + 1):
+            batch = number + lag - 1  # of those that are scored: the first is the second online one
+            if 0 <= batch < len(batches):
+                hits = scorer.right(weights, batches[batch])
+                right["all"][batch, lag] = hits.sum()
+                right["label"][batch, lag] = hits[drifted[batch]].sum()
+        place.progress("accuracy", number + 1, len(live))
+    return {
+        "right": {name: values.tolist() for name, values in right.items()},
+        "counts": {
+            "all": [len(labels) for _, labels in batches],
+            "label": [int(own.sum()) for own in drifted],
+        },
+        **seconds,
+    }
+
+
+def _saved(
+    stream: Stream, pipeline: Pipeline, scorer: Scorer, place: Workspace
+) -> tuple[list[State], dict[str, list[float]]]:
+    """The production weights of every version; seconds of each but the first, step by step."""
+    engine, coding = Production(pipeline, evaluate=scorer.accuracy), pipeline.coding().text
     seconds: dict[str, list[float]] = {"learn": [], "process": [], "save": []}
     live: list[State] = []
     with place.empty(f"{stream.experiment.name}/delay") as folder:
         Repository.init(folder).close()
         with Repository.open(folder, discover=False) as repo:
-            for version in versions:
+            for version in stream.versions:
                 state, data = stream.state(version), stream.data(version)
                 begun = time.perf_counter()
                 decision = engine.offer(state, loss=version.loss, data=data)
@@ -206,20 +226,5 @@ def _replayed(stream: Stream, text: str, place: Workspace) -> Values:
                     seconds["learn"].append(version.seconds)
                     seconds["process"].append(processed - begun)
                     seconds["save"].append(saved - processed)
-                place.progress("saving", version.number + 1, len(versions))
-    for number, state in enumerate(live):
-        for lag in range(min(LAGS, len(batches) - number) + 1):
-            batch = number + lag - 1  # of those that are scored: the first is the second online one
-            if 0 <= batch < len(batches):
-                hits = scorer.right(state, batches[batch])
-                right["all"][batch, lag] = hits.sum()
-                right["label"][batch, lag] = hits[drifted[batch]].sum()
-        place.progress("accuracy", number + 1, len(live))
-    return {
-        "right": {name: values.tolist() for name, values in right.items()},
-        "counts": {
-            "all": [len(labels) for _, labels in batches],
-            "label": [int(own.sum()) for own in drifted],
-        },
-        **seconds,
-    }
+                place.progress("saving", version.number + 1, len(stream.versions))
+    return live, seconds
