@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, ReadOnly
+from mvc.errors import Busy, DamagedData
 from mvc.ids import BlobId
 from mvc.limits import PIECE
 from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
@@ -37,6 +37,7 @@ from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
 from mvc.store.writing.bases import Recovers, StoredBase
 from mvc.store.writing.full_or_delta import Policy, exactly
+from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.pieces import Piece
 from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes, Progress
@@ -100,20 +101,6 @@ class RewritePlan(Struct):
         return bool(changed or self.joint)
 
 
-def check_writable(store: Store, what: str) -> None:
-    """Raises ReadOnly if the folder cannot be written; ``what``: a verb such as "collected".
-
-    Raises InvalidTime if the time of the operation cannot be recorded.
-    """
-    store.require()
-    if not store.writable:
-        raise ReadOnly(
-            f"nothing can be {what}: the repository's folder cannot be written",
-            hint="check the permissions of the folder, or work on a copy that can be written",
-        )
-    store.now_ns()
-
-
 def encoding_policy(config: Config) -> Policy:
     """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
     pipeline = Pipeline.parse(config.get("commit.pipeline")).coding()
@@ -164,8 +151,11 @@ def executing(
     snapshot = store.snapshot
     if snapshot.generation != found.generation:
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
+    store.require(policy.pipeline.features)
     with Rewrite(snapshot, store.pack_writer(fresh=True)) as rewrite:
-        work = Execution(store, policy, found=found, plan=plan, rewrite=rewrite)
+        writer = store.object_writer(rewrite.packs, policy)
+        encoder = _Encoder(writer, plan.source or store.recovery, plan.specs)
+        work = Execution(found, plan, rewrite, encoder)
         work.write(progress)
         yield work
     store.index_anew()
@@ -176,27 +166,20 @@ class Execution:
     """One execution of a plan. After ``write`` take in what others published, then ``publish``."""
 
     def __init__(
-        self,
-        store: Store,
-        policy: Policy,
-        *,
-        found: Inventory,
-        plan: RewritePlan,
-        rewrite: Rewrite,
+        self, found: Inventory, plan: RewritePlan, rewrite: Rewrite, encoder: _Encoder
     ) -> None:
-        self._old = store.snapshot.packs
+        self._old = found.pack_reader
         self._found = found
         self._plan = plan
         self._new = rewrite.packs
         self._rewrite = rewrite
-        self._encoder = _Encoder(store, policy, plan, rewrite)
+        self._encoder = encoder
         self._ends: dict[int, int] = {}  # of the packs, as the old journal names them
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             place = request.entry_index
             place = found.entry_of(request.id) if place is None else place
             self._add.setdefault(place, []).append(request)
-
         self._joint: dict[int, list[JointRecord]] = {}
         for joint in plan.joint:
             self._joint.setdefault(joint.entry_index, []).append(joint)
@@ -221,6 +204,12 @@ class Execution:
             yield recorded
             self._raise_ends(recorded)
             self._rewrite.keep(recorded, self._moved(recorded))
+
+    def headers_of(self, recorded: Recorded) -> Iterator[RecordHeader]:
+        """Those of the records of an entry."""
+        for region in recorded.entry.regions:
+            for _, header in self._old.records(region):
+                yield header
 
     def take_in(self) -> None:
         """Takes in all that others published, for a plan that deletes nothing that they need."""
@@ -262,7 +251,9 @@ class Execution:
             elif kept:
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
-        self._encoder.encode(requests)
+        if requests:
+            self._rewrite.need(self._encoder.features)
+            self._encoder.encode(requests)
         for joint in self._joint.get(entry_index, ()):
             self._rewrite.need(_JOINT)
             self._new.append(*joint.encode(self._old))
@@ -322,16 +313,21 @@ class Execution:
 
 
 class _Encoder:
-    """Writes new codings through the packs of a rewrite."""
+    """Writes new codings of objects that ``source`` gives; ``specs`` are those of blobs."""
 
-    def __init__(self, store: Store, policy: Policy, plan: RewritePlan, rewrite: Rewrite) -> None:
-        self._source: ObjectSource = plan.source or store.recovery
-        self._specs = plan.specs
+    def __init__(
+        self, writer: ObjectWriter, source: ObjectSource, specs: Mapping[bytes, TensorSpec]
+    ) -> None:
+        self._writer = writer
+        self._source = source
+        self._specs = specs
         self._new, self._old = Arena(_ARENA), Arena(_ARENA)
         self._taken = 0
-        self._rewrite, self._features = rewrite, policy.pipeline.features
-        store.require(self._features)
-        self._writer = store.object_writer(rewrite.packs, policy)
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What its codings need."""
+        return self._writer.policy.pipeline.features
 
     def encode(self, requests: list[EncodeRequest]) -> None:
         """Appends codings to the pack: blobs first, each manifest in a record of its own.
@@ -341,9 +337,7 @@ class _Encoder:
         for each in requests:
             if each.id in self._specs:
                 self._blob(each)
-        if requests:
-            self._rewrite.need(self._features)
-            self._flush()
+        self._flush()
         for each in requests:
             if each.id in self._specs:
                 continue
