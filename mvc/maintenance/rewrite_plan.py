@@ -18,16 +18,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mvc.errors import Busy, DamagedData
-from mvc.ids import BlobId
-from mvc.limits import PIECE
 from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
-from mvc.model.hashing import verify_pieces
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.config import Config
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
-from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -35,16 +31,14 @@ from mvc.store.publishing.rewrite import Rewrite
 from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.store.writing.bases import Recovers, StoredBase
+from mvc.store.writing.bases import Recovers
 from mvc.store.writing.full_or_delta import Policy, exactly
 from mvc.store.writing.object_writer import ObjectWriter
-from mvc.store.writing.pieces import Piece
 from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes, Progress
 
 _TRIES = 8
 _JOINT = frozenset({"lc"})
-_ARENA = 2 * PIECE
 _T = TypeVar("_T")
 
 
@@ -321,8 +315,6 @@ class _Encoder:
         self._writer = writer
         self._source = source
         self._specs = specs
-        self._new, self._old = Arena(_ARENA), Arena(_ARENA)
-        self._taken = 0
 
     @property
     def features(self) -> frozenset[str]:
@@ -336,7 +328,8 @@ class _Encoder:
         """
         for each in requests:
             if each.id in self._specs:
-                self._blob(each)
+                spec = self._specs[each.id]
+                self._writer.put_again(each.id, spec, self._source, self._base(each))
         self._flush()
         for each in requests:
             if each.id in self._specs:
@@ -348,36 +341,13 @@ class _Encoder:
             self._writer.put_bytes(MANIFEST, each.id, data, base)
             self._flush()
 
-    def _blob(self, request: EncodeRequest) -> None:
-        spec, base = self._specs[request.id], None
-        if request.base is not None and request.base in self._specs:
-            base_spec = self._specs[request.base]
-            base = StoredBase(BlobId(request.base), base_spec, self._source, self._old)
-        self._writer.begin(request.id)
-
-        def read(start: int, length: int) -> memoryview:
-            if self._taken + length > PIECE:
-                self._drain()
-            self._taken += length
-            part = self._new.take(length)
-            self._source.piece(request.id, start, part)
-            return part
-
-        wrong = DamagedData(
-            f"object {request.id.hex()[:10]} does not match its hash",
-            hint="run 'mvc fsck --full --repair' first",
-        )
-        for start, part in verify_pieces(request.id, spec, read, wrong):
-            self._writer.put(Piece(request.id, spec, start, part), base)
-
-    def _drain(self) -> None:
-        self._writer.drain()
-        self._new.reset()
-        self._old.reset()
-        self._taken = 0
+    def _base(self, request: EncodeRequest) -> tuple[bytes, TensorSpec] | None:
+        if request.base is None or request.base not in self._specs:
+            return None
+        return request.base, self._specs[request.base]
 
     def _flush(self) -> None:
-        self._drain()
+        self._writer.drain()
         self._writer.flush()
 
     def close(self) -> None:
