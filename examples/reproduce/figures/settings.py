@@ -35,7 +35,7 @@ _SAID = {
         "a head of 28 bytes",
         "adds 52 bytes of headers",
     ),
-    "docs/frontier.md": ("than 0.52 steps (`hold`)", "more bytes than 0.52, without"),
+    "docs/frontier.md": ("than 0.52 steps (`hold`)",),
     "docs/lc.md": (
         "up to 16,383 levels on each side",
         "are at most 5 % of the raw bytes",
@@ -87,7 +87,6 @@ _SAID = {
         "Table 4.6 on digits",
         "### Table 4.26 on MNIST",
         "### Table 4.26 on texts",
-        "the thesis states 2.04 s",
     ),
     "examples/reproduce/distributed/README.md": (
         "the spherical cap with T = 0.5",
