@@ -71,7 +71,7 @@ def test_medians_of_every_approach(call, tmp_path, monkeypatch):
 def test_help_names_every_choice(call):
     code, printed, _ = call("derived", "run", "--help")
     assert code == 0
-    words = set(re.split(r"[\s,;]+", printed.replace(".", "")))
+    words = set(re.split(r"[\s,;]+", re.sub(r"-\s+", "-", printed).replace(".", "")))
     assert not ({*ARCHITECTURES} - {"tiny"} | {*RELATIONS} | {*APPROACHES}) - words
 
 
