@@ -570,17 +570,19 @@ class Around(nn.Module):
 def test_layers_that_deterministic_kernels_slow_down_are_named(direction):
     model = Mlp(Around(Scratch(direction)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = mvc.probe(model, X, timed=5)
-    assert found.same and found.cost.pairs == 5
-    assert [(each.layer, each.type) for each in found.cost.slow] == [("between.inside", "Scratch")]
-    (slow,) = found.cost.slow
+    found = mvc.probe(model, X, timed=20)
+    assert found.same and found.cost.pairs == 20
+    slow = found.cost.slow[0]
+    assert (slow.layer, slow.type) == ("between.inside", "Scratch")
+    assert slow == found.cost.layers[0]
     at = direction == "backward"
-    assert slow.deterministic[at] > 5 * slow.any[at]
+    assert slow.deterministic[at] > 2 * slow.any[at]
     assert found.cost.deterministic > found.cost.any
     assert {each.layer for each in found.cost.layers} == {
         *("first", "between", "between.inside", "last")
     }
     assert "slower with them: between.inside (Scratch)" in repr(found)
+    assert sum(each.extra for each in found.cost.slow) < 3 * slow.extra
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert not torch.are_deterministic_algorithms_enabled()
 
