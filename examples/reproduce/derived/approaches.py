@@ -277,7 +277,8 @@ APPROACHES: dict[str, Approach] = {
         ),
         StoredWeights(
             *("full-code", "B with code", "B", "none"),
-            "B, and with every model the source that builds its network; recovering runs that",
+            "B, and with every model the source that builds its network, which counts to its weights "
+            "here; recovering runs it",
             apart=True,
             with_code=True,
         ),
