@@ -84,8 +84,8 @@ class Trials:
 
     A SCHEME is a pipeline (lc:x=2,huffman), scar:SHARE, scar-round:SHARE, topn:SHARE,
     topn-coded:SHARE or full:ITERATIONS. A pipeline in place of SHARE (topn:lc:x=2) gives every
-    checkpoint as many bytes as that pipeline takes. Behind it may stand @exact or @zeroed for the
-    optimizer's moments. Default: eight of them.
+    checkpoint as many bytes as that pipeline takes. Behind a scheme may stand @exact or @zeroed
+    for the optimizer's moments. Default: eight of them.
     """
 
     trainings: Trainings

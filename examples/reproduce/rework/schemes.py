@@ -203,9 +203,9 @@ def checkpoints(text: str, start: State, block: int) -> Checkpoints | _Periodic:
     """The scheme of this text, which begins with a state that is known in full.
 
     ``full:20`` is a full checkpoint every 20 iterations; ``scar:0.05``, ``scar-round:0.05``,
-    ``topn:0.05`` and ``topn-coded:0.05`` have 5 % of the bytes, and with a pipeline of LC in place of
-    the number (``scar:lc:x=2,huffman``) each checkpoint has as many bytes as that pipeline's;
-    anything else is a pipeline of LC.
+    ``topn:0.05`` and ``topn-coded:0.05`` have 5 % of the bytes, or with a pipeline of LC in place
+    of the number (``scar:lc:x=2,huffman``) as many bytes as each of its checkpoints; anything else
+    is a pipeline of LC.
     ``@exact`` or ``@zeroed`` behind it says what becomes of the optimizer's moments; they are
     otherwise kept as the weights are. Raises WrongUsage.
     """
