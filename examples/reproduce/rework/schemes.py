@@ -15,6 +15,7 @@ import numpy as np
 from mvc.errors import WrongUsage
 from mvc.lossy.lc.payload import encode_steps
 from mvc.lossy.lc.quantise import quantise
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
 
 from .training import State, Vector
@@ -62,13 +63,19 @@ class Lossy:
     def __init__(self, pipeline: Pipeline, name: str, start: Vector) -> None:
         self._pipeline, self._kind, self.saved = pipeline, _KINDS[name], start.copy()
 
-    def save(self, values: Vector) -> int:
+    def step(self, values: Vector) -> Addition | None:
+        """What is added to the saved vector; None if the values cannot be approximated."""
         before, after = ((each.data.cast("B"), "float32") for each in (self.saved, values))
         (step,) = quantise(self._pipeline, [before], [after], kinds=[self._kind])
+        if step is not None:
+            step.apply(before[0])
+        return step
+
+    def save(self, values: Vector) -> int:
+        step = self.step(values)
         if step is None:  # stored as it is
             self.saved = values.copy()
             return values.nbytes
-        step.apply(before[0])
         return sum(map(len, encode_steps(self._pipeline, [step])))
 
 
