@@ -43,9 +43,9 @@ _READING = {
         "whole ones, and fractional ones (the crossing interpolated between the last two). "
         "Brackets: 95 % interval of the mean over trials, of which each is a training of its own.",
         "not back: trials given up after 100 iterations, which count as 100.",
-        "paired: fractional rework of the other scheme less that of the first, in the same "
-        "trials; above 0 the first is better. times: the other's mean rework over the first's, "
-        "fractional and whole.",
+        "Less rework than others: the other's mean rework over the scheme's, fractional / whole; "
+        "and the other's fractional rework less the scheme's in the same trials, above 0 if the "
+        "scheme is better.",
         "scar:PIPELINE, topn:PIPELINE, topn-coded:PIPELINE: at every checkpoint as many bytes as "
         "the pipeline takes.",
     ),
@@ -128,6 +128,8 @@ def markdown(report: Mapping[str, Any]) -> str:
     for group in report["groups"]:
         parts.append(f"## {_name(group)}\n\n{_setting(group['setting'])}\n")
         parts.extend(f"{table}\n" for table in tables[kind](group))
+    if kind == "rework":
+        parts.extend(_comparison(report["groups"]))
     return "\n".join([*parts, notes(_READING[kind])])
 
 
@@ -197,25 +199,37 @@ def _rework(group: Group) -> Iterator[str]:
             )
         )
     yield grid(titles, rows)
-    if pairs := list(_pairs(group)):
-        titles = ("scheme", "against", "paired", "times", "times, whole", "paper")
-        yield grid(titles, pairs)
 
 
-def _pairs(group: Group) -> Iterator[tuple[str, ...]]:
-    lines = {line["scheme"]: line for line in group["lines"]}
-    ours = [name for name in lines if name.split(":")[0] not in _OTHERS]
-    for name in ours:
-        others = [other for one, other in _SPEEDUPS if one == name]
-        equal = (f"{kind}:{name}" for kind in _OTHERS)
-        for other in dict.fromkeys((*_BASELINES, *others, *equal)):
-            if other in lines:
-                stated = _SPEEDUPS.get((name, other))
-                yield (
-                    *(name, other, str(_difference(lines[name], lines[other]))),
-                    *(_times(lines[name], lines[other], kind) for kind in ("fractional", "rework")),
-                    "{} to {}".format(*stated) if stated else "",
-                )
+def _comparison(groups: Sequence[Group]) -> Iterator[str]:
+    """Each scheme of LC beside the others, in all groups."""
+    lines = [{line["scheme"]: line for line in group["lines"]} for group in groups]
+    pairs = dict.fromkeys(pair for schemes in lines for pair in _pairs(list(schemes)))
+    rows = [
+        (ours, other, *(_compared(each.get(ours), each.get(other)) for each in lines),
+         "{} to {}".format(*_SPEEDUPS[ours, other]) if (ours, other) in _SPEEDUPS else "")
+        for ours, other in pairs
+    ]  # fmt: skip
+    if rows:
+        yield "## Less rework than others\n"
+        yield grid(("scheme", "against", *map(_name, groups), "paper"), rows) + "\n"
+
+
+def _pairs(schemes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for ours in schemes:
+        if ours.split(":")[0] not in _OTHERS:
+            stated = [other for one, other in _SPEEDUPS if one == ours]
+            equal = [f"{kind}:{ours}" for kind in _OTHERS]
+            for other in dict.fromkeys((*_BASELINES, *stated, *equal)):
+                if other in schemes:
+                    yield ours, other
+
+
+def _compared(ours: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
+    if ours is None or other is None:
+        return ""
+    times = " / ".join(_times(ours, other, kind) for kind in ("fractional", "rework"))
+    return f"{times}; {_difference(ours, other)}"
 
 
 _COUNTS = ("x", "buckets")
@@ -228,7 +242,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mean:
 
 def _times(one: Mapping[str, Any], other: Mapping[str, Any], kind: str) -> str:
     theirs, ours = sum(other[kind]), sum(one[kind])
-    return f"{theirs / ours:.2f}" if ours else ""
+    return f"{theirs / ours:.3g}" if ours else "-"
 
 
 def _sizes(group: Group) -> Iterator[str]:
