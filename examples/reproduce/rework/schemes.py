@@ -95,8 +95,7 @@ class _Partition:
         self._next = 0
 
     def save(self, values: Vector) -> int:
-        budget = self._budget(values) - (0 if self._priority else self._number)
-        count = min(self._blocks, max(1, budget // self._each))
+        count = min(self._blocks, max(1, self._budget(values) // self._each))
         if self._priority:
             moved = np.zeros(self._blocks * self._block, np.float32)
             np.subtract(values, self.saved, out=moved[: values.size])
