@@ -25,7 +25,6 @@ from mvc.types import Progress
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
-    from mvc.store.writing.base_cache import BaseCache
 
 
 class CommitOptions(Struct, frozen=True, kw_only=True):
@@ -92,11 +91,14 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True):
-    """One path of the new version: ``open`` parses it; if it is None, the path is removed."""
+    """One path of the new version: ``open`` parses it; if it is None, the path is removed.
+
+    ``cached``: its last version stays in memory, as the base of the next one.
+    """
 
     path: str
     open: Callable[[], AbstractContextManager[ParsedFile]] | None
-    last: BaseCache | None = None
+    cached: bool = False
 
 
 class CommitRequest(Struct, frozen=True):
