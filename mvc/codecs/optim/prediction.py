@@ -170,16 +170,15 @@ class Prediction(Struct, frozen=True):
     def _grades(self, arrays: list[Numbers], found: Numbers) -> Bytes:
         """How many bits of ``found`` the digits of the gradient's square do not reach."""
         first, new, old = arrays
-        unknown = self._exponents(found - first) - self._exponents(found)
-        unknown += self._exponents(new) - self._exponents(squared(new, old, self._decay))
-        return np.clip(unknown + 1, 0, GRADES - 1).astype(np.uint8)
-
-    def _exponents(self, numbers: Numbers) -> NDArray[np.int16]:
-        """The exponent fields."""
-        words = numbers.view(f"<u{self.width}") >> _FRACTION[self.dtype]
-        biased: NDArray[np.int16] = words.astype(np.int16)
-        biased &= (1 << 8 * self.width - 1 - _FRACTION[self.dtype]) - 1
-        return biased
+        unknown = ((found - first) / found) * (new / squared(new, old, self._decay))
+        words = unknown.view(f"<u{self.width}")
+        fraction = _FRACTION[self.dtype]
+        words >>= fraction
+        words &= (1 << 8 * self.width - 1 - fraction) - 1
+        below = (1 << 8 * self.width - 2 - fraction) - 2  # the exponent of a half
+        np.clip(words, below, below + GRADES - 1, out=words)
+        words -= below
+        return words.astype(np.uint8)
 
     def _block(self, arrays: list[Numbers], sign: list[Any]) -> Numbers:
         """What is predicted for one block, with a single NaN."""
