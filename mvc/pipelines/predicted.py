@@ -106,7 +106,7 @@ def _fill_graded(
     signs = np.zeros(count, np.uint8)
     signs[moving] = np.unpackbits(marks, count=len(moving))
     grades = scratch_bytes("grades", count)
-    prediction.fill(base, inputs, out, np.packbits(signs).data, grades=grades.data)
+    prediction.fill(base, inputs, out, np.packbits(signs).data, grades=grades)
     return grades
 
 
@@ -120,4 +120,4 @@ def _by_grade(moving: _Places, grades: Bytes) -> Iterator[_Places]:
 
 
 def _view(words: Words) -> memoryview:
-    return memoryview(words).cast("B")
+    return words.data.cast("B")

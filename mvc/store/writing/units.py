@@ -166,7 +166,7 @@ class RuleChooser:
         if rules is None or nbytes >= _SHORT:
             return rules if rules is None or nbytes < _GRADED else rules.graded
         kept = {n: c for n, c in rules.chosen.items() if _named(c) < _MOST_NAMED * nbytes}
-        return Rules(kept) if kept else None
+        return Rules(kept) if any(chosen.inputs for chosen in kept.values()) else None
 
     def _rules(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         key = (unit.kinds, tuple(map(id, unit.hypers)), dtype, frozenset(steps.new))
