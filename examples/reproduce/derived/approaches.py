@@ -277,8 +277,8 @@ APPROACHES: dict[str, Approach] = {
         ),
         StoredWeights(
             *("full-code", "B with code", "B", "none"),
-            "B, and with every model the source that builds its network, which counts to its weights "
-            "here; recovering runs it",
+            "B, and with every model the source that builds its network, which here counts to its "
+            "weights; recovering runs it",
             apart=True,
             with_code=True,
         ),
