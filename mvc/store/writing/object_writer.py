@@ -53,8 +53,8 @@ from mvc.store.writing.pieces import (
     Waiting,
     copy_kept,
     encode_chunk,
-    encode_predicted,
     encode_proven_patch,
+    encode_proven_step,
     group_member,
     payload_of,
     placed,
@@ -447,7 +447,7 @@ class ObjectWriter:
         parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
         waiting.chunks = [
             self._pool.submit(
-                encode_predicted,
+                encode_proven_step,
                 pipeline,
                 prediction,
                 new[part],
