@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from contextlib import nullcontext
-from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -168,8 +166,7 @@ class WriterThread(threading.Thread):
         as_of_call = options.deploy is not None and not made_here
         self._code = self._code or code_now(self._repo.context)
         request = CommitRequest(
-            # A state that consists of steps is held by its maker.
-            changes=[Change(n, partial(nullcontext, f), f.steps is None) for n, f in files.items()],
+            changes=[Change.of(name, file) for name, file in files.items()],
             message=self._message(item),
             metrics=item.metrics,
             params=item.params,

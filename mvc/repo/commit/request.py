@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -99,6 +99,11 @@ class Change(Struct, frozen=True):
     path: str
     open: Callable[[], AbstractContextManager[ParsedFile]] | None
     cached: bool = False
+
+    @classmethod
+    def of(cls, path: str, parsed: ParsedFile) -> Self:
+        """A path with what is parsed already; its maker holds what consists of steps."""
+        return cls(path, lambda: nullcontext(parsed), cached=parsed.steps is None)
 
 
 class CommitRequest(Struct, frozen=True):
