@@ -1,6 +1,6 @@
 """Coding that knows the optimizer: speeds a core, and bits a parameter and step beside deltas.
 
-    python -m tests.benchmarks.bench_optim [--only speed|table|online|recorder|recovery]
+    python -m tests.benchmarks.bench_optim [--only speed|table|online|recorder|recovery|wild]
         [--way recorder|files|state]
         [--models conv,lstm] [--optimizers adam,adamw,...] [--steps 1,2,20,200,2000]
 
@@ -14,6 +14,9 @@ the 31 versions of ``examples/online_digits.py``, weights alone and with the opt
 ``recorder``: that training, recorded with its whole state; how long ``Recorder.step`` holds it up
 and what a version takes, with the rules and without any, in turn. ``recovery``: the longest of all
 its versions to check out, each by a repository that was just opened, by ``store.max_recovery``.
+``wild``: what ``.mvc`` takes for short trainings of random optimizers and numbers, of which some
+have gradients that are no numbers and weights that something moves between steps, and for many
+tensors of a few numbers, beside the same as deltas.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from random import Random
 from typing import Any
 from unittest import mock
 
@@ -41,6 +45,9 @@ from mvc.pipelines.predicted import apply_predicted, encode_predicted
 from tests.benchmarks.measuring import bytes_below, head, row, seconds
 from tests.benchmarks.measuring import folder as work_folder
 from tests.maintenance.test_recovery_bound import configure
+from tests.repo.test_predicted_trainings import OPTIMIZERS as STRANGE
+from tests.repo.test_predicted_trainings import WILD as STRANGE_NUMBERS
+from tests.repo.test_predicted_trainings import Net, arguments
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
@@ -73,7 +80,7 @@ ROUNDS = 3
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", choices=["speed", "table", "online", "recorder", "recovery"])
+    parser.add_argument("--only", choices=["speed", "table", *PARTS])
     parser.add_argument("--way", choices=list(WAYS), default="recorder")
     parser.add_argument("--models", default="conv,lstm")
     parser.add_argument("--optimizers", default=",".join(OPTIMIZERS))
@@ -87,8 +94,8 @@ def main() -> None:
         at = sorted(int(step) for step in options.steps.split(","))
         for model in options.models.split(","):
             table(model, names, at, options.way)
-    for part in (online, recorder, recovery):
-        if options.only in (None, part.__name__):
+    for name, part in PARTS.items():
+        if options.only in (None, name):
             part()
 
 
@@ -349,6 +356,81 @@ def longest(place: Path, ids: list[mvc.CommitId]) -> float:
             repo.checkout(id_)
 
     return max(seconds(back, id_) for id_ in ids)
+
+
+# -- trainings as they should not be -----------------------------------------------------------
+
+WILD_TRAININGS = 60
+
+
+def wild() -> None:
+    names = [name for name in STRANGE if name not in ("sparse adam", "adadelta")]
+    more: dict[str, list[float]] = {name: [] for name in names}
+    for seed in range(WILD_TRAININGS):
+        random = Random(seed)
+        name = random.choice(names)
+        more[name].append(compared(list(wild_states(name, random))))
+    for count in (4, 8, 10, 16):
+        more[f"adam, 300 tensors of {count}"] = [compared(list(short_states(count)))]
+    head("optimizer", "trainings", "bytes at least", "bytes at most, of those of deltas")
+    for name, found in more.items():
+        if found:
+            row(name, str(len(found)), f"{min(found):.4f}", f"{max(found):.4f}")
+
+
+def compared(states: list[Version]) -> float:
+    """The bytes of a repository beside one that knows no optimizer."""
+    sizes = []
+    for known in (nullcontext(), without_rules()):
+        with work_folder() as place, known:
+            committed(place, states)
+            files = (place / ".mvc" / "packs").iterdir()
+            sizes.append(sum(f.stat().st_size for f in files))
+    return sizes[0] / sizes[1]
+
+
+def wild_states(name: str, random: Random) -> Iterator[Version]:
+    make, kinds_ = STRANGE[name]
+    torch.manual_seed(random.getrandbits(30))
+    dtype = torch.float64 if random.random() < 0.3 else torch.float32
+    net = Net(dtype, sparse=False)
+    layers = (net.rows, net.layer, net.resting)
+    moved = [*(p for layer in layers for p in layer.parameters()), net.nothing]
+    optimizer = make(moved, **arguments(kinds_, random))
+    broken, pushed = random.random() < 0.4, random.random() < 0.4
+    for _ in range(random.choice((6, 20, 36))):
+        optimizer.zero_grad()
+        net(torch.randint(0, 50, (20,))).backward()
+        gradients = [p.grad for p in net.parameters() if p.grad is not None and p.grad.numel()]
+        if broken and random.random() < 0.2:
+            for gradient in gradients:
+                gradient.view(-1)[random.randrange(gradient.numel())] = random.choice(
+                    STRANGE_NUMBERS
+                )
+        optimizer.step()
+        if pushed and random.random() < 0.5:
+            with torch.no_grad():
+                for parameter in net.parameters():
+                    parameter.mul_(0.999)
+        state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+        yield copy.deepcopy(state)
+
+
+def short_states(count: int) -> Iterator[Version]:
+    torch.manual_seed(0)
+    net = nn.ParameterList([nn.Parameter(torch.randn(count) * 0.05) for _ in range(300)])
+    optimizer = torch.optim.Adam(net.parameters())
+    for _ in range(36):
+        for parameter in net.parameters():
+            parameter.grad = torch.randn(count) * 1e-2
+        optimizer.step()
+        state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+        yield copy.deepcopy(state)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    part.__name__: part for part in (online, recorder, recovery, wild)
+}
 
 
 # -- speeds ----------------------------------------------------------------------------------
