@@ -82,6 +82,9 @@ CLAIMS = (
     ),
 )
 STATED = (
+    Stated(README, "a budget of 5 % lose less"),
+    Stated(README, "SCAR and TOPN 5 % or 10 % and LC"),
+    Stated(README, "LC's budget of 5 % is an upper bound"),
     Stated(README, "At x=3 only MF reaches 2.5 times."),
     Stated(README, "No coder of single symbols could reach 2.5 times at x=3"),
     Stated(README, "less than one bit a weight, 3.13 %"),
