@@ -164,7 +164,7 @@ class Threshold(Struct, frozen=True):
         """All three units, as far as they are known: ``r = 0.5, T = 0.03, rho = 12``."""
         radius, norm = self.radius_at(reference, found), norm_of(reference)
         if radius is None:
-            return f"the threshold is what the workers go in their first {self.steps} updates"
+            return f"r is found in the first {self.steps} updates"
         relative = f"{radius / norm:.4g}" if norm else "not defined (the model is zero)"
         rho = "unknown (no learning rate)"
         if self.rate is not None:
