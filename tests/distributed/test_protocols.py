@@ -472,8 +472,8 @@ def test_a_threshold_is_found_in_the_first_updates(name, options, radius):
     assert {worker.radius for worker in net.workers} == {net.hub.radius}
     reference = net.hub.reference
     if not name.startswith("fda"):  # which says something after every update
-        assert net.update(0, reference + (0, 0.4 * radius)) == []
-        assert "Drift" in kinds(net.update(1, reference + (0, 3 * radius)))
+        assert net.update(0, reference + np.array([0, 0.4]) * radius) == []
+        assert "Drift" in kinds(net.update(1, reference + np.array([0, 3]) * radius))
 
 
 def test_who_joins_later_and_another_coordinator_get_the_radius_that_was_found():
