@@ -103,9 +103,10 @@ class Coordinator(ABC):
     Feed it with ``on_messages`` and send what it returns. ``counts.rounds`` grows by one with every
     new global model; more than one new model never comes from one call. ``finished`` is true when
     all workers are done and the last average is made. If the radius of the safe zone is to be
-    found, rounds end after a fixed number of updates until ``radius`` is known. What a misfit worker sends is not used: the
-    worker is removed, and ``refusals`` (which the caller empties) says why. Raises
-    CannotDistribute, and keeps ``reference``, if the next model would not be finite.
+    found, rounds end after a fixed number of updates until ``radius`` is known. What a misfit
+    worker sends is not used: the worker is removed, and ``refusals`` (which the caller empties)
+    says why. Raises CannotDistribute, and keeps ``reference``, if the next model would not be
+    finite.
     """
 
     def __init__(

@@ -91,8 +91,8 @@ class VarianceCoordinator(Coordinator):
 
     def _measure(self, drifts: Sequence[Vector]) -> float:
         """The root of the variance of these drifts."""
-        squares, mean = [float(np.sum(np.square(each))) for each in drifts], sum(drifts)
-        norm = norm_of(mean / len(drifts))
+        squares = [float(np.sum(np.square(each))) for each in drifts]
+        norm = norm_of(np.mean(drifts, axis=0))
         return math.sqrt(max(0.0, sum(squares) / len(squares) - norm**2))
 
     def _go_on(self) -> None:
