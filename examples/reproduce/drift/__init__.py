@@ -4,6 +4,7 @@ VSOL's thesis on virtual drift. Trainings are recorded once and replayed for eve
 """
 
 from .commands import Accuracy, Pipelines, Split, Table, Trainings
+from .delay import Delays
 
 __all__ = ["COMMANDS"]
 
@@ -13,4 +14,5 @@ COMMANDS = {
     "run": Pipelines,
     "table": Table,
     "accuracy": Accuracy,
+    "delay": Delays,
 }
