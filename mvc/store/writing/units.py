@@ -26,7 +26,6 @@ from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.pipelines.pipeline import sample_of
 from mvc.store.graph.search import Link
-from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.bases import Base
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
@@ -48,6 +47,7 @@ _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are 
 _LOST = 0.02  # of the elements that a rule predicted the last time
 _SHORT = 256  # bytes of a tensor for which the names of what predicts it are a good part
 _MOST_NAMED = 0.5
+_GRADED = 4096  # bytes of a tensor from which grades save more than their lengths take
 _AS_GOOD = 0.5  # of the elements that the rule predicted there
 
 
@@ -69,12 +69,12 @@ class UnitMember(Struct):
     wanted: bool = False
     kept: NextBase | None = None
 
-    def piece(self, start: int, arena: Arena) -> memoryview:
-        """Its bytes from ``start`` on; ``arena`` holds what is read."""
+    def piece(self, start: int, take: Callable[[int], memoryview]) -> memoryview:
+        """Its bytes from ``start`` on; ``take`` gives memory for what is read."""
         length = min(PIECE, self.spec.nbytes - start)
         if self.data is not None:
             return self.data[start : start + length]
-        out = arena.take(length)
+        out = take(length)
         self.storing.file.read(self.content, start, out)
         return out
 
@@ -90,6 +90,12 @@ class Rules(Struct, frozen=True):
     """How a unit's tensors are coded in a run: by a rule, or, those without one, by a delta."""
 
     chosen: Mapping[str, ChosenRule]
+
+    @property
+    def graded(self) -> Rules:
+        """The same, with elements graded where that is possible."""
+        finer = {n: replace(c, prediction=c.prediction.finer) for n, c in self.chosen.items()}
+        return Rules(finer)
 
     def sources(
         self, name: str, steps: Steps
@@ -157,9 +163,9 @@ class RuleChooser:
         """How a unit is coded in a run; None if deltas are as small."""
         rules, nbytes = self._rules(unit, dtype, steps), len(next(iter(steps.new.values())).data)
         if rules is None or nbytes >= _SHORT:
-            return rules
+            return rules if rules is None or nbytes < _GRADED else rules.graded
         kept = {n: c for n, c in rules.chosen.items() if _named(c) < _MOST_NAMED * nbytes}
-        return Rules(kept) if kept else None
+        return Rules(kept) if any(chosen.inputs for chosen in kept.values()) else None
 
     def _rules(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         key = (unit.kinds, tuple(map(id, unit.hypers)), dtype, frozenset(steps.new))
