@@ -264,7 +264,7 @@ def test_bytes_are_compared_seed_by_seed():
     ]
     found = {(each["setting"], each["against"]): each for each in pairs(rows)}
     assert [*found] == [
-        ("fgm@5", "gm@5"), ("fgm@5", "central"), ("fgm@5", "local-sgd@8"),
+        ("fgm@5", "gm@5"), ("fgm@5", "sync"), ("fgm@5", "central"), ("fgm@5", "local-sgd@8"),
         ("fgm@5+int8", "fgm@5"),
     ]  # fmt: skip
     pair = found["fgm@5", "gm@5"]
