@@ -51,7 +51,10 @@ class _TrainDistributedOptions(CommandOptions, frozen=True, kw_only=True):
         type=click.IntRange(2, 1024),
         required=True,
     )
-    protocol: str | None = option("NAME", f"{', '.join(PROTOCOLS)}; by default fgm.")
+    protocol: str | None = option(
+        "NAME",
+        f"{', '.join(PROTOCOLS)}; by default fgm, and fgm-nesterov without a threshold.",
+    )
     rho: float | None = option(
         "X", "The threshold in steps: the radius is rho * rate * sqrt(parameters)."
     )

@@ -66,9 +66,12 @@ def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def protocol_of(settings: Mapping[str, Any]) -> Protocol:
-    """The protocol that the settings name, fgm by default. Raises WrongUsage."""
+    """The protocol that the settings name; by default fgm, and fgm-nesterov where the training
+    finds the threshold. Raises WrongUsage.
+    """
     units, options = _units(settings), _options(settings)
-    name = settings.get("protocol", "fgm")
+    given = units.keys() & {"radius", "relative", "rho"}
+    name = settings.get("protocol", "fgm" if given else "fgm-nesterov")
     if units and (units.keys() != {"rate"} or "threshold" in takes(name)):
         options["threshold"] = Threshold(**units)
     return protocol_named(name, **options)

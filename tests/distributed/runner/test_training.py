@@ -47,7 +47,7 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
         {"rho": 0.2, "rate": 0.05, "up": "int8", "down": "int8"},
         {"protocol": "fgm-rebalancing", "rho": 0.2, "rate": 0.05},
         {"protocol": "gm", "radius": 0.3},
-        {"protocol": "fgm", "period": 5},
+        {"period": 5},
         {"protocol": "sync"},
         {"protocol": "local-sgd", "every": 7},
         {"protocol": "fda", "radius": 0.4},
