@@ -33,7 +33,6 @@ _SAID = {
         "up to 1 MiB or a 32nd of all",
         "a head of 16 KiB",
         "begins after 100,000 new objects",
-        "of codes (section 3.2)",
     ),
     "docs/distributed.md": (
         "at least every 5 seconds",
