@@ -76,6 +76,15 @@ _SAID = {
         "more than 500 files or 16 MiB of code, more than 1 MiB of arguments",
         "minor version such as 3.12",
     ),
+    "docs/optimizers.md": (
+        "(136,586 parameters)",
+        "a net of 887,530 parameters",
+        "(900 of 16 KB",
+        "more than about 48 MB",
+        "from 4 KB on",
+        "torch 2.13 on a processor, 2.11 on",
+        "were of torch 2.11; those of 2.13",
+    ),
     "docs/performance.md": ("Python 3.11 and torch 2.13.0",),
     "docs/pipelines.md": (
         "`drift:page-hinkley` (6.3)",
