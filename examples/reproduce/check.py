@@ -94,10 +94,6 @@ class _Page:
         """By character, whether a table's source, a claim or a statement covers it."""
 
     def problems(self, claims: Sequence[Claim], stated: Sequence[Stated]) -> Iterator[Problem]:
-        for block in _blocks(self._text):
-            begin = sum(len(line) + 1 for line in self._text.split("\n")[: block.line - 1])
-            self._cover(begin, begin + sum(len(line) + 1 for line in block.lines))
-            yield from self._block(block)
         for claim in claims:
             yield from self._claim(claim)
         for each in stated:
@@ -105,9 +101,15 @@ class _Page:
                 yield Problem(self._name, 1, "not found", each.says)
             else:
                 self._cover(*found.span())
+        for block in _blocks(self._text):
+            yield from self._block(block)
         yield from self._unbound()
 
     def _block(self, block: _Block) -> Iterator[Problem]:
+        begin = sum(len(line) + 1 for line in self._text.split("\n")[: block.line - 1])
+        end = begin + sum(len(line) + 1 for line in block.lines)
+        rest = self._rest(begin, end)
+        self._cover(begin, end)
         try:
             printed = [line for name in block.files for line in _printed(name)]
         except NotMeasured as missing:
@@ -116,7 +118,7 @@ class _Page:
         if not printed:
             return
         if block.loose:
-            for number, text in _absent(block.lines, printed):
+            for number, text in _absent(rest, printed):
                 yield Problem(self._name, block.line + number, "differs", text)
         elif (differing := _differing(block.lines, printed)) is None:
             text = f"these columns in {', '.join(block.files)}"
@@ -144,6 +146,11 @@ class _Page:
                 yield Problem(
                     self._name, line, "differs", f"{written} is {value:.6g}: {claim.says}"
                 )
+
+    def _rest(self, begin: int, end: int) -> list[str]:
+        """The lines of a part of the page without what is bound already."""
+        part = zip(self._text[begin:end], self._bound[begin:end], strict=True)
+        return "".join(" " if bound and one != "\n" else one for one, bound in part).split("\n")
 
     def _cover(self, begin: int, end: int) -> None:
         self._bound[begin:end] = [True] * (end - begin)
@@ -197,7 +204,7 @@ def _ends(block: _Block, line: str) -> bool:
 def _printed(name: str) -> list[str]:
     file = RESULTS / name
     if not file.exists():
-        raise NotMeasured(name)
+        raise NotMeasured(file)
     return markdown(read_report(file), of=file).split("\n")
 
 
@@ -257,7 +264,11 @@ def _together(line: str) -> Iterator[str]:
 
 
 def _among(wanted: Sequence[str], row: Sequence[float]) -> bool:
-    return all(any(rounds_to(value, number) for value in row) for number in wanted)
+    """Whether all are in the row, as they are or as thousandths: s of ms, kB and MB of bytes."""
+    return any(
+        all(any(rounds_to(value / scale, number) for value in row) for number in wanted)
+        for scale in (1, 1e3, 1e6)
+    )
 
 
 def _value(number: str) -> float:

@@ -97,7 +97,7 @@ def test_the_command_says_what_it_found(call: Call) -> None:
 def test_what_a_benchmark_prints_is_kept(call: Call, tmp_path: Path) -> None:
     code, _, error = call("benchmark", "bench_nothing", "--out", tmp_path)
     assert (code, "there is no benchmark bench_nothing" in error) == (3, True)
-    code, out, _ = call("benchmark", "bench_start", "--out", tmp_path, "--", "--help")
+    code, out, _ = call("benchmark", "bench_files", "--out", tmp_path, "--", "--help")
     assert code == 0
-    assert "python -m tests.benchmarks.bench_start --help" in out
-    assert call("table", tmp_path / "tables" / "bench_start.json") == (0, out, "")
+    assert "python -m tests.benchmarks.bench_files --help" in out
+    assert call("table", tmp_path / "tables" / "bench_files.json") == (0, out, "")

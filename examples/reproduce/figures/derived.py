@@ -49,9 +49,34 @@ def _rows(
                 yield Claim(README, row + " {} |" * count, partial(values, line["cells"]))
 
 
+def _served(cells: dict[str, Any]) -> list[float]:
+    """Seconds through a server: saved, of it pushed, recovered, U1 fetched by a node."""
+    later = [cells[model] for models in SAVED[1:] for model in models]
+    recovered = [
+        median(sum(cells[model]["recover"].values()) for model in models) for models in RECOVERED
+    ]
+    return [
+        median(sum(cell["save"].values()) for cell in later),
+        median(cell["save"]["push"] for cell in later),
+        *recovered,
+        sum(cells["U1"]["deploy"].values()),
+    ]
+
+
+def _server() -> list[float]:
+    lines = report("derived-server")["groups"][0]["lines"]
+    return [value for line in lines for value in _served(line["cells"])]
+
+
+_SERVER = "| U1 to a node | |---|--:|--:|--:|--:|--:|--:|" + "".join(
+    f" | {title} |" + " {} |" * 6 for title in ("B", "U'_P", "mvc")
+)
+
+
 CLAIMS: tuple[Claim, ...] = (
     *_rows("derived", _processor, 7),
     *_rows("derived-resnet152", _processor, 7),
     *_rows("derived", _steps, 4),
+    Claim(README, _SERVER, _server),
 )
 STATED: tuple[Stated, ...] = ()

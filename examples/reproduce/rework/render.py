@@ -128,8 +128,9 @@ def markdown(report: Mapping[str, Any]) -> str:
     for group in report["groups"]:
         parts.append(f"## {_name(group)}\n\n{_setting(group['setting'])}\n")
         parts.extend(f"{table}\n" for table in tables[kind](group))
-    if kind == "rework":
-        parts.extend(_comparison(report["groups"]))
+    together = {"rework": _comparison, "noise": _noises}
+    if kind in together:
+        parts.extend(together[kind](report["groups"]))
     return "\n".join([*parts, notes(_READING[kind])])
 
 
@@ -292,6 +293,14 @@ def _noise(group: Group) -> Iterator[str]:
         for line in group["lines"]
     ]
     yield grid(("scheme", "bytes", "noise", "lean", "excess"), rows)
+
+
+def _noises(groups: Sequence[Group]) -> Iterator[str]:
+    """The noise of all schemes in all groups."""
+    lines = [{line["scheme"]: line for line in group["lines"]} for group in groups]
+    rows = [(scheme, *(f"{each[scheme]['noise']:.3g}" for each in lines)) for scheme in lines[0]]
+    yield "## Noise\n"
+    yield grid(("scheme", *map(_name, groups)), rows) + "\n"
 
 
 def _failure(group: Group) -> Iterator[str]:

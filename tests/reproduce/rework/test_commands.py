@@ -185,7 +185,11 @@ def test_the_case_study(call, tmp_path, monkeypatch):
 
 def test_the_page_states_what_the_published_files_hold(call):
     files = sorted(RESULTS.glob("rework*.json"))
-    kinds = ("", "-adam", "-alexnet", "-buckets", "-momentum", "-overhead", "-sizes", "-uniform")
+    kinds = (
+        *("", "-adam", "-alexnet", "-buckets", "-buckets-fashion", "-equal", "-exponents"),
+        *("-failure", "-fashion", "-momentum", "-noise", "-noise-fashion", "-overhead", "-sizes"),
+        *("-tables", "-uniform"),
+    )
     assert sorted(file.stem for file in files) == [f"rework{kind}" for kind in kinds]
     printed = "".join(call("table", file)[1] for file in files)
     page = (RESULTS.parent / "rework/README.md").read_text()
