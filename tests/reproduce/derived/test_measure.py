@@ -205,5 +205,5 @@ def test_the_root_is_that_of_a_commit(models, tmp_path):
 
 
 def test_a_name_that_is_not_known():
-    with pytest.raises(WrongUsage, match="there is no approach zip: it must be one of full, by-"):
+    with pytest.raises(WrongUsage, match="there is no approach zip: it must be one of full, full-"):
         known("approach", APPROACHES, "zip")
