@@ -361,6 +361,7 @@ def test_a_setting_may_name_a_bound_of_lc():
         "distributed-seeds",
         "distributed-default-toronto",
         "distributed-default-fashion",
+        "distributed-texts",
         "distributed-drift-all",
         "distributed-drift-some",
     ],
