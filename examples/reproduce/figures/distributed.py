@@ -25,7 +25,7 @@ def sent(name: str, setting: str, workers: int = 8) -> float:
 
 def _times(*others: str) -> list[float]:
     """How many times FGM's bytes other protocols send at an equal threshold: least and most."""
-    names = ("digits", "toronto", "workers", "seeds", "default-toronto", "default-fashion")
+    names = ("digits", "toronto", "workers", "seeds", "default-toronto", "default-fashion", "long")
     ratios = [
         pair["ratio"]
         for name in names

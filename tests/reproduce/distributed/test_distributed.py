@@ -362,6 +362,7 @@ def test_a_setting_may_name_a_bound_of_lc():
         "distributed-default-toronto",
         "distributed-default-fashion",
         "distributed-texts",
+        "distributed-long",
         "distributed-drift-all",
         "distributed-drift-some",
     ],
