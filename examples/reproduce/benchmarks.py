@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from mvc.errors import UnknownPath, WrongUsage
 
-__all__ = ["PUBLISHED", "SCHEMA", "markdown", "measured", "numbers", "picture"]
+__all__ = ["PUBLISHED", "SCHEMA", "markdown", "measured", "picture"]
 
 SCHEMA = "mvc.reproduce.benchmarks/1"
 _ROOT = Path(__file__).parents[2]
@@ -81,11 +80,3 @@ def markdown(report: Mapping[str, Any]) -> str:
 
 def picture(_: Mapping[str, Any]) -> None:
     """None: a benchmark has no picture."""
-
-
-def numbers(report: Mapping[str, Any], pattern: str) -> list[float]:
-    """The groups of the first printed match, as numbers. Raises KeyError if there is none."""
-    found = re.search(pattern, "\n".join(report["printed"]))
-    if not found:
-        raise KeyError(pattern)
-    return [float(group.replace(",", "")) for group in found.groups()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import benchmarks, derived, distributed, drift, rework, settings
+from . import derived, distributed, drift, rework, settings
 from .sources import Claim, Stated
 
 __all__ = ["CLAIMS", "PAGES", "STATED", "Claim", "Stated"]
@@ -17,7 +17,7 @@ _SPECIFIED = (
 )
 """Beginnings of pages whose numbers are limits, defaults and sizes of fields, if nothing else."""
 
-_MODULES = (benchmarks, derived, distributed, drift, rework, settings)
+_MODULES = (derived, distributed, drift, rework, settings)
 
 _FOUND = (_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md"), *(_ROOT / "examples").rglob("*.md"))
 PAGES = tuple(
