@@ -9,7 +9,8 @@ have no sign.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +50,13 @@ def encode_predicted(
     marks = np.packbits(np.unpackbits(signs, count=count).take(moving))
     parts = [*encode_stream(marks, _METHOD)]
     grades = _fill_graded(prediction, sources, state, moving=moving, marks=marks)
-    wanted, guess = words_of(new, prediction.width), words_of(state, prediction.width)
-    for places in _by_grade(moving, grades):
-        encoded = pipeline.encode_chunk(_view(wanted[places]), _view(guess[places]), width)
+    places, cuts = _by_grade(moving, grades)
+    wanted, guess = (words_of(data, prediction.width).take(places) for data in (new, state))
+    for cut in cuts:
+        encoded = pipeline.encode_chunk(_view(wanted[cut]), _view(guess[cut]), width)
         parts += [varint(len(encoded)), encoded]
     rest = bytearray(new)
-    words_of(memoryview(rest), prediction.width)[moving] = guess[moving]
+    words_of(memoryview(rest), prediction.width)[places] = guess
     return b"".join((*parts, pipeline.encode_chunk(memoryview(rest), state, width)))
 
 
@@ -73,12 +75,13 @@ def apply_predicted(
         moving = _moving(prediction, inputs)
         marks, _ = decode_bitmap(cursor, len(moving), _METHOD, "signs")
         grades = _fill_graded(prediction, sources, out, moving=moving, marks=marks)
+        places, parts = _by_grade(moving, grades)
         words = words_of(out, prediction.width)
-        for places in _by_grade(moving, grades):
-            state = words[places]
-            part = cursor.take(cursor.varint())
-            pipeline.apply_chunk(part, _view(state), width, reverse=False)
-            words[places] = state
+        guess = words.take(places)
+        for part in parts:
+            delta = cursor.take(cursor.varint())
+            pipeline.apply_chunk(delta, _view(guess[part]), width, reverse=False)
+        words[places] = guess
     else:
         signs = None
         if prediction.signed:
@@ -110,13 +113,12 @@ def _fill_graded(
     return grades
 
 
-def _by_grade(moving: _Places, grades: Bytes) -> Iterator[_Places]:
-    """The elements of each grade that has any."""
+def _by_grade(moving: _Places, grades: Bytes) -> tuple[_Places, list[slice]]:
+    """The moving elements sorted by grade, and where each grade that has any lies among them."""
     graded = grades.take(moving)
-    for grade in range(GRADES):
-        places = moving[np.flatnonzero(graded == grade)]
-        if len(places):
-            yield places
+    ends = np.cumsum(np.bincount(graded, minlength=GRADES)).tolist()
+    parts = [slice(at, end) for at, end in pairwise((0, *ends)) if at < end]
+    return moving[np.argsort(graded, kind="stable")], parts
 
 
 def _view(words: Words) -> memoryview:
