@@ -15,6 +15,7 @@ from mvc.errors import InvalidPipeline
 from mvc.lossy.bits import ResetBits
 from mvc.lossy.decisions import DriftStage, Dsed, Every
 from mvc.lossy.grid import Grid
+from mvc.lossy.guard import GuardStage
 from mvc.lossy.lc import stages as lc
 from mvc.lossy.lc.buckets import ExpQ, Promote
 from mvc.lossy.lc.levels import Uniform
@@ -30,6 +31,7 @@ STAGES: dict[str, type[Stage]] = {
     "xor": lossless.Xor,
     "steps": lossless.WholeSteps,
     "lsb": ResetBits,
+    "guard": GuardStage,
     "dsed": Dsed,
     "zigzag": lossless.Zigzag,
     "elide": lossless.Elide,
