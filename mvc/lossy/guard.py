@@ -32,7 +32,7 @@ from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
 from mvc.errors import WrongUsage
 from mvc.lossy.accuracy import Arrays, Evaluate, LabelledBatch, right_of
 
-_KEEP = 16
+_KEEP = 8
 _MOST_LABELS = 256
 """Labels with an account and a place in the reservoir; others count in the sum alone."""
 _PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with room before a way back

@@ -141,8 +141,8 @@ class StateReducer:
     def remember(self) -> None:
         """Writes what the decisions remember since the last version, for the next Recorder.
 
-        Batches that are no tensors, numbers and texts cannot be kept: ``dsed`` then begins anew, and
-        ``guard`` with an empty reservoir.
+        Batches that are no tensors, numbers and texts cannot be kept: ``dsed`` then begins anew,
+        and ``guard`` with an empty reservoir.
         """
         context = self._repo.context
         at, memory = self._tip(), self.memory(samples=True)

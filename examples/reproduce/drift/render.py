@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from ..render import figure, grid, notes
+from . import bounds
 from .measure import normalised
 from .thesis import IMPROVEMENTS, MODELS
 
@@ -58,7 +59,7 @@ _NAMED = 16  # points that still find room for their names
 def markdown(report: Values) -> str:
     """The whole table, then what to know when reading it."""
     kinds = {"rows": _learning, "parts": _curve_table, "splits": _splits, "curves": _curves}
-    kinds |= {"trainings": _trainings, "lines": _compared}
+    kinds |= {"trainings": _trainings, "lines": _compared, "bounds": bounds.markdown}
     (kind,) = kinds.keys() & report.keys()
     return kinds[kind](report)
 
