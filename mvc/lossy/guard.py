@@ -13,7 +13,7 @@ Both are judged on the same labelled samples, for every label and for all sample
 
 A refused version is made again one level finer, at last of the exact training weights. The level
 stays, and goes back one step once no account is above half of E for a while, which doubles with
-every step to a finer level.
+every version that is refused.
 """
 
 from __future__ import annotations
@@ -149,12 +149,14 @@ class AccuracyGuard:
         self._reservoir = Reservoir(stage.keep)
         self._accounts: dict[str, Account] = {_TOGETHER: Account()}
         self._calm, self._patience = 0, _PATIENCE
+        self._refined = False  # in this offer
         self._trained: Arrays | None = None  # the training weights of the offer before
         self._judged: _Judged | None = None  # what versions of this offer are compared on
 
     def saw(self, live: Arrays | None, training: Arrays, data: Any) -> None:
         """An offer: a new batch, and training weights that have learned from it."""
         batch = None if data is None else LabelledBatch.of(data)
+        self._refined = False
         if batch is not None and live is not None and self._trained is not None:
             before = right_of(self._evaluate, self._trained, batch)
             after = right_of(self._evaluate, live, batch)
@@ -189,8 +191,10 @@ class AccuracyGuard:
         """Goes one level finer; False if the weights are exact already."""
         if self.level == self._finest:
             return False
+        if not self._refined:
+            self._calm, self._patience = 0, min(2 * self._patience, _MOST_PATIENCE)
+        self._refined = True
         self.level += 1
-        self._calm, self._patience = 0, min(2 * self._patience, _MOST_PATIENCE)
         return True
 
     def _ease(self) -> None:
