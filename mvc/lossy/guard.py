@@ -1,19 +1,20 @@
 """The guard: production weights may lose at most a share E of the accuracy of the training weights.
 
-Both are judged on the same labelled samples, for every label and for all samples together:
+Both are judged on the same labelled samples, for every label and for all samples together. For n
+samples, of which b are lost (only the training weights have them right) and c are won, the drop is
+(b - c) / n, with the standard error sqrt(b + c) / n. A drop *exceeds* E if it does so by more than
+a few standard errors.
 
 * *Accounts.* Each new batch is given to the weights that are live and to the training weights
-  that they were made of; neither has seen it. For n samples, of which b are lost (only the training
-  weights have them right) and c are won, the mean drop is (b - c) / n, with the standard error
-  sqrt(b + c) / n. A label is *overdrawn* if the drop less that error is above E.
-* *The reservoir*: the K newest samples of every label, of earlier batches. Before a version is
-  made live, it is compared with its training weights there. It is refused if a group of samples
-  loses more than E, and either that drop less its error is above E as well, or the group's account
-  is overdrawn.
+  that they were made of; neither has learned from it. If a group of samples has a drop that
+  exceeds E, over all batches and over those since the level changed, the level rises by one.
+* *The reservoir*: the K newest samples of every label, of earlier batches. A version is compared
+  with its training weights there before it is made live. If a drop exceeds E there, the version is
+  made again one level finer, until none does.
 
-A refused version is made again one level finer, at last of the exact training weights. The level
-stays, and goes back one step once no account is above half of E for a while, which doubles with
-every version that is refused.
+Level 0 are the stages as written; every level changes weights about half as much as the one
+before, and the last one is exact. The level stays. It goes back by one once no drop has been above
+half of E for a while, which doubles with every version for which the level rises.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from mvc.codecs.stage import Kind, Stage, number, plain, read_options, whole
@@ -36,9 +38,12 @@ _KEEP = 8
 _MOST_LABELS = 256
 """Labels with an account and a place in the reservoir; others count in the sum alone."""
 _PATIENCE, _MOST_PATIENCE = 10, 1_000_000  # versions with room before a way back
-_ERRORS = 1.0  # standard errors of an account
-_ERRORS_ONCE = 2.0  # and of one version on the reservoir
+_ERRORS = 1.5  # standard errors by which the drop of an account exceeds a bound
+_ERRORS_ONCE = 2.0  # and that of one version on the reservoir
 _TOGETHER, _LABEL = "all", "label "
+_COLUMNS = 6  # of the accounts of a label, kept as numbers
+
+Right: TypeAlias = NDArray[np.bool_]
 
 
 class GuardStage(Stage, frozen=True):
@@ -71,7 +76,7 @@ class Account(Struct):
     lost: int = 0
     won: int = 0
 
-    def add(self, before: NDArray[np.bool_], after: NDArray[np.bool_]) -> None:
+    def add(self, before: Right, after: Right) -> None:
         """``before`` are the answers of training weights, ``after`` of production weights."""
         self.samples += len(before)
         self.lost += int(np.count_nonzero(before & ~after))
@@ -82,10 +87,10 @@ class Account(Struct):
         """The mean drop, a share of the samples."""
         return (self.lost - self.won) / self.samples if self.samples else 0.0
 
-    def least(self, errors: float) -> float:
-        """The drop less so many standard errors."""
+    def exceeds(self, bound: float, errors: float) -> bool:
+        """Whether the drop is above ``bound`` by more than so many standard errors."""
         spread = errors * math.sqrt(self.lost + self.won)
-        return (self.lost - self.won - spread) / self.samples if self.samples else 0.0
+        return self.lost - self.won - spread > bound * self.samples
 
 
 class Reservoir:
@@ -147,7 +152,8 @@ class AccuracyGuard:
         self._finest = finest
         self._evaluate = evaluate
         self._reservoir = Reservoir(stage.keep)
-        self._accounts: dict[str, Account] = {_TOGETHER: Account()}
+        self._accounts: dict[str, Account] = {}
+        self._recent: dict[str, Account] = {}  # since the level changed
         self._calm, self._patience = 0, _PATIENCE
         self._refined = False  # in this offer
         self._trained: Arrays | None = None  # the training weights of the offer before
@@ -159,10 +165,8 @@ class AccuracyGuard:
         self._refined = False
         if batch is not None and live is not None and self._trained is not None:
             before = right_of(self._evaluate, self._trained, batch)
-            after = right_of(self._evaluate, live, batch)
-            for key, rows in _groups(batch).items():
-                if key in self._accounts or len(self._accounts) <= _MOST_LABELS:
-                    self._accounts.setdefault(key, Account()).add(before[rows], after[rows])
+            self._count(batch, before, right_of(self._evaluate, live, batch))
+            self._adjust()
         earlier = self._reservoir.samples()
         if batch is not None:
             self._reservoir.add(batch)
@@ -171,46 +175,66 @@ class AccuracyGuard:
         if samples is not None and self._finest:
             self._judged = _Judged(samples, right_of(self._evaluate, training, samples))
         self._trained = {name: np.array(array) for name, array in training.items()}
-        self._ease()
 
     def refuses(self, weights: Arrays) -> bool:
         """Whether these production weights lose too much."""
         if self._judged is None:
             return False
         after = right_of(self._evaluate, weights, self._judged.samples)
-        for key, rows in _groups(self._judged.samples).items():
+        for rows in _groups(self._judged.samples).values():
             here = Account()
             here.add(self._judged.right[rows], after[rows])
-            account = self._accounts.get(key)
-            drawn = account is not None and account.least(_ERRORS) > self._bound
-            if here.drop > self._bound and (drawn or here.least(_ERRORS_ONCE) > self._bound):
+            if here.exceeds(self._bound, _ERRORS_ONCE):
                 return True
         return False
+
+    def allows(self, live: Arrays) -> bool:
+        """Whether a version may be skipped, so that these weights stay live."""
+        return not self._refined and not self.refuses(live)
 
     def refine(self) -> bool:
         """Goes one level finer; False if the weights are exact already."""
         if self.level == self._finest:
             return False
         if not self._refined:
-            self._calm, self._patience = 0, min(2 * self._patience, _MOST_PATIENCE)
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
         self._refined = True
-        self.level += 1
+        self._change(1)
         return True
 
-    def _ease(self) -> None:
-        """Goes one level back where there has been room for long enough."""
+    def _count(self, batch: LabelledBatch, before: Right, after: Right) -> None:
+        for key, rows in _groups(batch).items():
+            if key in self._accounts or len(self._accounts) <= _MOST_LABELS:
+                for accounts in (self._accounts, self._recent):
+                    accounts.setdefault(key, Account()).add(before[rows], after[rows])
+
+    def _adjust(self) -> None:
+        """Goes one level finer, or back, as the accounts say."""
+        if any(
+            account.exceeds(self._bound, _ERRORS)
+            and self._accounts[key].exceeds(self._bound, _ERRORS)
+            for key, account in self._recent.items()
+        ):
+            self.refine()
+            return
         room = all(account.drop <= self._bound / 2 for account in self._accounts.values())
         self._calm = self._calm + 1 if room else 0
         if self.level and self._calm >= self._patience:
-            self.level -= 1
-            self._calm = 0
+            self._change(-1)
+
+    def _change(self, levels: int) -> None:
+        self.level += levels
+        self._calm, self._recent = 0, {}
 
     def memory(self, *, samples: bool) -> dict[str, Any]:
         """What ``restore`` takes, in another process; with the reservoir if ``samples``."""
-        accounts = self._accounts.values()
+        rows = [
+            [*astuple(account), *astuple(self._recent.get(key, Account()))]
+            for key, account in self._accounts.items()
+        ]
         told: dict[str, Any] = {
             "guard.labels": list(self._accounts),
-            "guard.accounts": np.array([[a.samples, a.lost, a.won] for a in accounts], np.int64),
+            "guard.accounts": np.array(rows, np.int64).reshape(-1, _COLUMNS),
             "guard.level": [self.level, self._calm, self._patience],
         }
         held = self._reservoir.samples() if samples else None
@@ -224,12 +248,12 @@ class AccuracyGuard:
             return
         if not all(isinstance(label, str) for label in labels) or len(labels) > _MOST_LABELS + 1:
             return
-        if table.dtype != np.int64 or table.shape != (len(labels), 3) or (table < 0).any():
+        if table.dtype != np.int64 or table.shape != (len(labels), _COLUMNS) or (table < 0).any():
             return
         self.level, self._calm, self._patience = level
-        self._accounts = {_TOGETHER: Account()} | {
-            label: Account(*row) for label, row in zip(labels, table.tolist(), strict=True)
-        }
+        rows = dict(zip(labels, table.tolist(), strict=True))
+        self._accounts = {label: Account(*row[:3]) for label, row in rows.items()}
+        self._recent = {label: Account(*row[3:]) for label, row in rows.items()}
         held = kept.get("guard.samples")
         if isinstance(held, list | tuple) and len(held) == 2:
             with suppress(WrongUsage):
@@ -240,7 +264,7 @@ class _Judged(Struct):
     """Samples, and which of them the training weights have right."""
 
     samples: LabelledBatch
-    right: NDArray[np.bool_]
+    right: Right
 
 
 def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:

@@ -122,13 +122,13 @@ class Production:
             self._decay.saw(live, data)
         if self._guard is not None:
             self._guard.saw(live, training, data)
-        if live is not None and reason is not None and self._keeps(live):
+        if live is not None and reason is not None and self._may_stay(live):
             return self._skipped(live, reason, loss)
         spent = None if loss is None else loss + self._carried
         made = self._made(live, training, spent)
         if self._decay is not None and live is not None:
             good = self._decay.good_enough(made)
-            if good is not None and self._keeps(live):
+            if good is not None and self._may_stay(live):
                 return self._skipped(live, good, loss)
         self._undo = live, spent or 0.0, self._drifted, copy(self._decay), self._level
         self.live = made
@@ -146,11 +146,11 @@ class Production:
             made = self._reducers[level].produce(
                 live, training, loss=loss, dtypes=self.dtypes, anew=level != self._level
             )
-            if self._keeps(made) or self._guard is None or not self._guard.refine():
+            if self._guard is None or not (self._guard.refuses(made) and self._guard.refine()):
                 return made
 
-    def _keeps(self, weights: Arrays) -> bool:
-        return self._guard is None or not self._guard.refuses(weights)
+    def _may_stay(self, live: Arrays) -> bool:
+        return self._guard is None or self._guard.allows(live)
 
     def take_back(self) -> None:
         """Undoes the last save, whose version could not be committed."""
