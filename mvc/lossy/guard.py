@@ -23,7 +23,7 @@ import math
 from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from msgspec import Struct
@@ -276,7 +276,7 @@ def _groups(batch: LabelledBatch) -> dict[str, NDArray[np.int64]]:
     return {_TOGETHER: np.arange(len(batch)), **found}
 
 
-def _counts(values: object, length: int) -> bool:
+def _counts(values: object, length: int) -> TypeGuard[list[int]]:
     return (
         isinstance(values, list)
         and len(values) == length

@@ -32,7 +32,7 @@ def test_set(mvc, tmp_path, monkeypatch) -> None:
     assert mvc("config", "commit.pipeline").out == "sub | zigzag | planes | zstd:huff\n"
     assert mvc("config", "store.max_recovery").out == "2.5\n"
     mvc("pipeline", "xor | lsb:20 | planes:all | zstd:1", "--set", "--json")
-    assert mvc("config", "commit.pipeline").out == "frontier-0\n"
+    assert mvc("config", "commit.pipeline").out == "vsol-0-fast\n"
     monkeypatch.chdir(tmp_path)
     assert mvc("pipeline", "vsol").out
     assert "not a repository" in mvc("pipeline", "vsol", "--set", code=3).err
