@@ -422,11 +422,10 @@ class Repository:
             options=chosen,
         )
         announce = announcing(self.context, deploy)
-        with self.context.caches.lock:
-            if files:
-                done = self._commit_files(state, given, request)
-            else:
-                done = self._commit_states(given, path, request)
+        if files:
+            done = self._commit_files(state, given, request)
+        else:
+            done = self._commit_states(given, path, request)
         if done.deployment is not None:
             announce("deploy", done.deployment)
         return done
@@ -460,10 +459,10 @@ class Repository:
         path: str,
         request: CommitRequest,
     ) -> CommitResult:
-        from mvc.repo.commit.inputs import of_states
+        from mvc.repo.commit.inputs import of_state
         from mvc.repo.commit.reduced_file import approximating
 
-        changes: Sequence[Change] = of_states(self.context, given)
+        changes = [of_state(each, name, cached=True) for name, each in given.items()]
         live: Any = given.get(path)
         setting = None if live is None else approximating(self.context)
         lossy = self._lossy(request, request.pipeline or setting)
@@ -486,11 +485,12 @@ class Repository:
         request: CommitRequest,
     ) -> CommitResult:
         from mvc.repo.checkout.outputs import refuse_slash
-        from mvc.repo.commit.inputs import of_files, of_states
+        from mvc.repo.commit.inputs import of_files, of_state
         from mvc.repo.commit.reduced_file import approximating
 
         options = request.options
-        changes, further = of_files(self.context, paths, options), of_states(self.context, given)
+        changes = of_files(self.context, paths, options)
+        further = [of_state(each, name, cached=True) for name, each in given.items()]
         if options.output is not None:
             refuse_slash(options.output)
         output = None if options.output is None else Path(options.output)

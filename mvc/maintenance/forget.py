@@ -281,7 +281,7 @@ def _preview(
     holders: dict[bytes, dict[CommitId, None]] = {}
     collection: Collection | None = None
     with suppress(DamagedData):
-        reach = reachable(found, contents, cutoff_of(store, grace), forget=chosen.marks)
+        reach = reachable(found, contents, cutoff_of(store.now_ns(), grace), forget=chosen.marks)
         for commit in (commit for each in found.entries for commit in each.entry.commits):
             if commit.id in reach.states:
                 holders.setdefault(_content(commit), {})[commit.id] = None

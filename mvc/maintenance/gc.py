@@ -8,7 +8,7 @@ which codings that needs (``keep_codings``), which journal entries can be shorte
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from mvc.maintenance.reachable import Reachable, Specs, reachable
 from mvc.maintenance.rewrite_plan import (
     EncodeRequest,
     RewritePlan,
-    check_writable,
     encoding_policy,
     executing,
     retry_on_rewrite,
@@ -41,10 +40,10 @@ from mvc.repo.queries import drop
 from mvc.repo.times import parse_duration
 from mvc.store.journal.entries import Entry
 from mvc.store.journal.frames import Recorded
-from mvc.store.packs.reader import PACK_HEADER, pack_numbers, pack_path
+from mvc.store.packs.reader import PACK_HEADER
+from mvc.store.packs.records import RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
 from mvc.store.recovery.recover import Recovery
-from mvc.store.snapshot import JOURNAL, PACKS
 from mvc.store.store import Store
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
 from mvc.types import Progress
@@ -111,13 +110,23 @@ class CollectionPlan(Struct, kw_only=True):
     summary: Collection
     traces: bool
 
+    def gone(self) -> tuple[CommitId, ...]:
+        """Forgotten states of which no byte is left once it is executed; without those known.
+
+        Of states forgotten by rule, objects may stay as steps on the way to others, or in packs
+        that are not worth writing anew: while one does, it is not so for any of them.
+        """
+        forgotten = self.reach.forgotten.items()
+        fresh = (id_ for id_, named in forgotten if named or not self.traces)
+        return tuple(sorted(id_ for id_ in fresh if id_ not in self.found.history.gone))
+
 
 def plan_collection(
     context: Context, *, grace: timedelta = DEFAULT_GRACE, progress: Progress | None = None
 ) -> Collection:
     """What ``collect`` would do now. Raises Busy, and DamagedData if the repository is damaged."""
     store, policy = context.store, encoding_policy(context.config)
-    plan = retry_on_rewrite(store.snapshot, lambda: _plan_now(store, policy, grace, progress))
+    plan = retry_on_rewrite(store.snapshot, lambda: _plan_now(store, policy, grace, progress)[0])
     return plan.summary
 
 
@@ -134,64 +143,45 @@ def collect(
     may lead to versions that nothing else names. Raises ReadOnly, Busy, and DamagedData if
     something that stays is damaged; then nothing is changed.
     """
-    store, policy = context.store, encoding_policy(context.config)
-    check_writable(store, "collected")
-    author, before = context.author, _size(store)
+    store, policy, author = context.store, encoding_policy(context.config), context.author
+    store.check_writable("collected")
+    before = store.disk_use().total
 
     def attempt() -> CollectionPlan:
-        plan = _plan_now(store, policy, grace, progress)
-        if plan.rewrite:
-            _rewrite(store, policy, plan, author=author, reason=reason, progress=progress)
-        else:
+        plan, manifests = _plan_now(store, policy, grace, progress)
+        if not plan.rewrite:
             delete(store.fs, plan.quarantine)
             store.sweep()
+            return plan
+        with executing(store, policy, plan.found, plan.rewrite, progress=progress) as work:
+            for recorded in work.meanwhile():
+                _admit(plan, recorded, work.headers_of(recorded), manifests)
+            # Before the entry: later collections do not look for what was forgotten before it.
+            delete(store.fs, plan.quarantine)
+            note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
+            now_ns = store.clock.now_ns()
+            work.publish(Entry("gc", now_ns, note, author=author, reason=reason))
         return plan
 
     plan = retry_on_rewrite(store.snapshot, attempt)
-    _record_gone(store, plan, author)
-    drop(context, {*plan.summary.commits, *plan.reach.forgotten})
-    return replace(plan.summary, before=before, freed=before - _size(store))
-
-
-def _rewrite(
-    store: Store,
-    policy: Policy,
-    plan: CollectionPlan,
-    *,
-    author: str,
-    reason: str,
-    progress: Progress | None,
-) -> None:
-    note = f"{len(plan.summary.commits)} versions, {plan.summary.objects} objects"
-    with executing(store, policy, plan.found, plan.rewrite, progress=progress) as work:
-        for recorded in work.meanwhile():
-            _admit(plan, recorded, store)
-        # Before the entry: later collections do not look for what was forgotten before it.
-        delete(store.fs, plan.quarantine)
-        now_ns = store.clock.now_ns()
-        work.publish(Entry("gc", now_ns, note, author=author, reason=reason))
-
-
-def _record_gone(store: Store, plan: CollectionPlan, author: str) -> None:
-    """Records of which forgotten states no byte is left, once that is so.
-
-    Of states forgotten by rule, objects may stay as steps on the way to others, or in packs that
-    are not worth writing anew: while one does, it is not so for any of them.
-    """
-    reach, history = plan.reach, plan.found.history
-    waiting = {id_ for id_ in reach.forgotten if id_ not in history.gone}
-    if not waiting or store.unnamed_packs():
-        return
-    if plan.traces:
-        waiting = {id_ for id_ in waiting if reach.forgotten[id_]}
-    if waiting:
-        gone = tuple(sorted(waiting))
+    gone = plan.gone()
+    if gone and not store.unnamed_packs():
         note = f"of {len(gone)} forgotten states no byte is left"
         store.publish(lambda: Entry("gc", store.clock.now_ns(), note, author=author, gone=gone))
+    drop(context, {*plan.summary.commits, *plan.reach.forgotten})
+    return replace(plan.summary, before=before, freed=before - store.disk_use().total)
 
 
-def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
-    """Raises ConcurrentRewrite if an operation published meanwhile needs what the plan deletes."""
+def _admit(
+    plan: CollectionPlan,
+    recorded: Recorded,
+    headers: Iterable[RecordHeader],
+    manifests: ManifestStream,
+) -> None:
+    """Raises ConcurrentRewrite if an operation published meanwhile needs what the plan deletes.
+
+    ``headers``: of its records.
+    """
     entry, reach, found = recorded.entry, plan.reach, plan.found
     if entry.forgotten:
         raise ConcurrentRewrite("states were forgotten that were to stay")
@@ -212,28 +202,22 @@ def _admit(plan: CollectionPlan, recorded: Recorded, store: Store) -> None:
     def goes(id_: bytes) -> bool:
         return id_ in found.codings and not reach.needs(id_)
 
-    manifests = ManifestStream(store)
     for commit in entry.commits:
         if any(map(goes, (*objects(manifests.load(commit.manifest)), commit.manifest))):
             raise ConcurrentRewrite("a commit came to need an object that was to be collected")
-    for _, _, header in store.snapshot.records(recorded.offset):
+    for header in headers:
         if any(goes(id_) for member in header.members for id_ in found.needs_of(member)):
             raise ConcurrentRewrite("a commit came to build on an object that was to be collected")
 
 
-def _size(store: Store) -> int:
-    """Bytes of journal and packs, without the index, which is derived."""
-    packs = store.folder / PACKS
-    paths = [pack_path(packs, number) for number in pack_numbers(store.fs, packs)]
-    return bytes_of(store.fs, [store.folder / JOURNAL, *paths])
-
-
 def _plan_now(
     store: Store, policy: Policy, grace: timedelta, progress: Progress | None
-) -> CollectionPlan:
+) -> tuple[CollectionPlan, ManifestStream]:
+    """The plan, and what reads the manifests of versions that are published meanwhile."""
     found, contents = inventory_and_contents(store, progress)
     refuse_damaged(found)
-    return plan_deletion(store, policy, found, reachable(found, contents, cutoff_of(store, grace)))
+    reach = reachable(found, contents, cutoff_of(store.now_ns(), grace))
+    return plan_deletion(store, policy, found, reach), contents.stream
 
 
 def refuse_damaged(found: Inventory) -> None:
@@ -245,26 +229,25 @@ def refuse_damaged(found: Inventory) -> None:
         )
 
 
-def cutoff_of(store: Store, grace: timedelta) -> int:
+def cutoff_of(now_ns: int, grace: timedelta) -> int:
     """From when on operations count, in ns since 1970."""
-    return store.now_ns() - round(grace.total_seconds() * 1e9)
+    return now_ns - round(grace.total_seconds() * 1e9)
 
 
 def plan_deletion(
     store: Store, policy: Policy, found: Inventory, reach: Reachable
 ) -> CollectionPlan:
     """How to delete what is not in ``reach``."""
-    fs, folder = store.fs, store.folder
+    fs, folder, disk = store.fs, store.folder, store.disk_use()
     kept = keep_codings(found, reach, _Estimate(store.recovery, policy, reach.blobs))
     leaves = _leaving(found, kept)
-    sizes = {n: bytes_of(fs, [pack_path(folder / PACKS, n)]) for n in set(found.packs)}
-    packs = _pack_uses(found, leaves, sizes)
+    packs = _pack_uses(found, leaves, {n: disk.packs.get(n, 0) for n in set(found.packs)})
     moved = _packs_to_move(found, reach, leaves, packs)
     split = _records_to_split(found, reach, kept, moved)
     ids = list(found.history.numbers)
     gone = tuple(ids[n] for n in found.history.published if ids[n] not in reach.commits)
     edits, shorter = found.history.shortened(found.entries, reach.commits, reach.cutoff_ns)
-    worth_it = gone or shorter >= max(_BLOCK, _WORTH * bytes_of(fs, [folder / JOURNAL]))
+    worth_it = gone or shorter >= max(_BLOCK, _WORTH * disk.journal)
     saved = shorter if worth_it else 0
     rewrite = RewritePlan()
     if moved or split or saved or kept.add:
@@ -285,7 +268,7 @@ def plan_deletion(
         recoded=len(kept.add),
         operations=sum(made is None for made in rewrite.edits.values()),
         packs=len(moved),
-        before=_size(store),
+        before=disk.total,
         freed=max(0, saved + sum(packs[n].garbage for n in moved) - kept.added_bytes),
         quarantined=bytes_of(fs, set(files_in(fs, folder)) - set(quarantine)),
         unquarantined=bytes_of(fs, quarantine),

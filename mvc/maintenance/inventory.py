@@ -93,7 +93,7 @@ class StoredCoding(Struct, frozen=True, kw_only=True):
 class Inventory:
     """``entries``: read from the journal again whenever they are asked for. ``history``: what
     they say of versions. ``graph``: every coding, as rows. ``damaged``: what is wrong with
-    records that were left out.
+    records that were left out. ``pack_reader`` reads the packs.
 
     Columns by record: ``packs``, ``offsets``, ``sizes`` (bytes of the whole record), ``heads``
     (bytes of its header), ``groups`` (whether its members share one payload), ``rows`` (its first
@@ -113,7 +113,7 @@ class Inventory:
         self.payloads, self.kinds = array("Q"), array("I")
         self.texts: dict[str, int] = {}
         self._ends = array("q", [0])  # by entry: the records up to its last
-        self._pack_reader = snapshot.packs
+        self.pack_reader = snapshot.packs
 
     def add(self, recorded: Recorded, records: Iterable[Placed]) -> None:
         """Adds an entry with its records. Call ``settle`` after the last one."""
@@ -153,7 +153,7 @@ class Inventory:
         """A record by its position in the columns; its header is read again."""
         pack, offset = self.packs[number], self.offsets[number]
         entry_index = bisect_right(self._ends, number) - 1
-        return StoredRecord(entry_index, pack, offset, self._pack_reader.header(pack, offset))
+        return StoredRecord(entry_index, pack, offset, self.pack_reader.header(pack, offset))
 
     def records_of(self, entry_index: int) -> list[StoredRecord]:
         """The records of an entry."""
@@ -294,7 +294,7 @@ class Contents:
         self.slots, self.skeletons = array("I"), array("B")
         self.ids, self.specs = bytearray(), array("I")
         self.known_specs: list[TensorSpec] = []
-        self._stream = stream
+        self.stream = stream
         self._numbers: dict[TensorSpec, int] = {}
         self._shapes: dict[int, Shape] = {}  # by length, the last one
         self._shape: tuple[Shape | None, list[int]] = None, []
@@ -309,18 +309,18 @@ class Contents:
                         ManifestId(member.id),
                         PathStep(pack, offset, header, member, reverse=False),
                     )
-                    data = self._stream.near(id_, [step], packs)
+                    data = self.stream.near(id_, [step], packs)
                     if data is not None:
                         self.add(id_, data)
 
     def require(self, id_: ManifestId, codings: Iterable[PathStep] | None = None) -> None:
         """Reads a manifest if that was not done; DamagedData if it cannot be recovered."""
         if id_ not in self.manifests:
-            self.add(id_, self._stream.read(id_, codings))
+            self.add(id_, self.stream.read(id_, codings))
 
     def load(self, id_: ManifestId) -> Manifest:
         """A manifest itself; DamagedData if it cannot be recovered."""
-        return self._stream.load(id_)
+        return self.stream.load(id_)
 
     def add(self, id_: ManifestId, data: bytes) -> None:
         shape = self._shapes.get(len(data))

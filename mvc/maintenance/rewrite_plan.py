@@ -17,17 +17,13 @@ from typing import Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from mvc.errors import Busy, DamagedData, ReadOnly
-from mvc.ids import BlobId
-from mvc.limits import PIECE
+from mvc.errors import Busy, DamagedData
 from mvc.maintenance.inventory import CodingPlace, Inventory, StoredRecord
-from mvc.model.hashing import verify_pieces
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
 from mvc.repo.config import Config
 from mvc.store.journal.entries import Entry, Region
 from mvc.store.journal.frames import Recorded
-from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PackReader
 from mvc.store.packs.records import BLOB, MANIFEST, Member, RecordHeader
 from mvc.store.publishing.publish import ConcurrentRewrite
@@ -35,15 +31,14 @@ from mvc.store.publishing.rewrite import Rewrite
 from mvc.store.recovery.decode import coding_features
 from mvc.store.snapshot import Snapshot
 from mvc.store.store import Store
-from mvc.store.writing.bases import Recovers, StoredBase
+from mvc.store.writing.bases import Recovers
 from mvc.store.writing.full_or_delta import Policy, exactly
-from mvc.store.writing.pieces import Piece
+from mvc.store.writing.object_writer import ObjectWriter
 from mvc.store.writing.proof import proven_header
 from mvc.types import Bytes, Progress
 
 _TRIES = 8
 _JOINT = frozenset({"lc"})
-_ARENA = 2 * PIECE
 _T = TypeVar("_T")
 
 
@@ -100,20 +95,6 @@ class RewritePlan(Struct):
         return bool(changed or self.joint)
 
 
-def check_writable(store: Store, what: str) -> None:
-    """Raises ReadOnly if the folder cannot be written; ``what``: a verb such as "collected".
-
-    Raises InvalidTime if the time of the operation cannot be recorded.
-    """
-    store.require()
-    if not store.writable:
-        raise ReadOnly(
-            f"nothing can be {what}: the repository's folder cannot be written",
-            hint="check the permissions of the folder, or work on a copy that can be written",
-        )
-    store.now_ns()
-
-
 def encoding_policy(config: Config) -> Policy:
     """How maintenance encodes objects: by the setting ``commit.pipeline``, chains unbounded."""
     pipeline = Pipeline.parse(config.get("commit.pipeline")).coding()
@@ -164,8 +145,11 @@ def executing(
     snapshot = store.snapshot
     if snapshot.generation != found.generation:
         raise ConcurrentRewrite("the journal was replaced since the plan was made")
+    store.require(policy.pipeline.features)
     with Rewrite(snapshot, store.pack_writer(fresh=True)) as rewrite:
-        work = Execution(store, policy, found=found, plan=plan, rewrite=rewrite)
+        writer = store.object_writer(rewrite.packs, policy)
+        encoder = _Encoder(writer, plan.source or store.recovery, plan.specs)
+        work = Execution(found, plan, rewrite, encoder)
         work.write(progress)
         yield work
     store.index_anew()
@@ -176,27 +160,20 @@ class Execution:
     """One execution of a plan. After ``write`` take in what others published, then ``publish``."""
 
     def __init__(
-        self,
-        store: Store,
-        policy: Policy,
-        *,
-        found: Inventory,
-        plan: RewritePlan,
-        rewrite: Rewrite,
+        self, found: Inventory, plan: RewritePlan, rewrite: Rewrite, encoder: _Encoder
     ) -> None:
-        self._old = store.snapshot.packs
+        self._old = found.pack_reader
         self._found = found
         self._plan = plan
         self._new = rewrite.packs
         self._rewrite = rewrite
-        self._encoder = _Encoder(store, policy, plan, rewrite)
+        self._encoder = encoder
         self._ends: dict[int, int] = {}  # of the packs, as the old journal names them
         self._add: dict[int, list[EncodeRequest]] = {}
         for request in plan.add:
             place = request.entry_index
             place = found.entry_of(request.id) if place is None else place
             self._add.setdefault(place, []).append(request)
-
         self._joint: dict[int, list[JointRecord]] = {}
         for joint in plan.joint:
             self._joint.setdefault(joint.entry_index, []).append(joint)
@@ -221,6 +198,12 @@ class Execution:
             yield recorded
             self._raise_ends(recorded)
             self._rewrite.keep(recorded, self._moved(recorded))
+
+    def headers_of(self, recorded: Recorded) -> Iterator[RecordHeader]:
+        """Those of the records of an entry."""
+        for region in recorded.entry.regions:
+            for _, header in self._old.records(region):
+                yield header
 
     def take_in(self) -> None:
         """Takes in all that others published, for a plan that deletes nothing that they need."""
@@ -262,7 +245,9 @@ class Execution:
             elif kept:
                 regions.append(Region(record.pack, record.offset, record.header.size))
         requests += self._add.get(entry_index, ())
-        self._encoder.encode(requests)
+        if requests:
+            self._rewrite.need(self._encoder.features)
+            self._encoder.encode(requests)
         for joint in self._joint.get(entry_index, ()):
             self._rewrite.need(_JOINT)
             self._new.append(*joint.encode(self._old))
@@ -322,16 +307,19 @@ class Execution:
 
 
 class _Encoder:
-    """Writes new codings through the packs of a rewrite."""
+    """Writes new codings of objects that ``source`` gives; ``specs`` are those of blobs."""
 
-    def __init__(self, store: Store, policy: Policy, plan: RewritePlan, rewrite: Rewrite) -> None:
-        self._source: ObjectSource = plan.source or store.recovery
-        self._specs = plan.specs
-        self._new, self._old = Arena(_ARENA), Arena(_ARENA)
-        self._taken = 0
-        self._rewrite, self._features = rewrite, policy.pipeline.features
-        store.require(self._features)
-        self._writer = store.object_writer(rewrite.packs, policy)
+    def __init__(
+        self, writer: ObjectWriter, source: ObjectSource, specs: Mapping[bytes, TensorSpec]
+    ) -> None:
+        self._writer = writer
+        self._source = source
+        self._specs = specs
+
+    @property
+    def features(self) -> frozenset[str]:
+        """What its codings need."""
+        return self._writer.policy.pipeline.features
 
     def encode(self, requests: list[EncodeRequest]) -> None:
         """Appends codings to the pack: blobs first, each manifest in a record of its own.
@@ -340,10 +328,9 @@ class _Encoder:
         """
         for each in requests:
             if each.id in self._specs:
-                self._blob(each)
-        if requests:
-            self._rewrite.need(self._features)
-            self._flush()
+                spec = self._specs[each.id]
+                self._writer.put_again(each.id, spec, self._source, self._base(each))
+        self._flush()
         for each in requests:
             if each.id in self._specs:
                 continue
@@ -354,36 +341,13 @@ class _Encoder:
             self._writer.put_bytes(MANIFEST, each.id, data, base)
             self._flush()
 
-    def _blob(self, request: EncodeRequest) -> None:
-        spec, base = self._specs[request.id], None
-        if request.base is not None and request.base in self._specs:
-            base_spec = self._specs[request.base]
-            base = StoredBase(BlobId(request.base), base_spec, self._source, self._old)
-        self._writer.begin(request.id)
-
-        def read(start: int, length: int) -> memoryview:
-            if self._taken + length > PIECE:
-                self._drain()
-            self._taken += length
-            part = self._new.take(length)
-            self._source.piece(request.id, start, part)
-            return part
-
-        wrong = DamagedData(
-            f"object {request.id.hex()[:10]} does not match its hash",
-            hint="run 'mvc fsck --full --repair' first",
-        )
-        for start, part in verify_pieces(request.id, spec, read, wrong):
-            self._writer.put(Piece(request.id, spec, start, part), base)
-
-    def _drain(self) -> None:
-        self._writer.drain()
-        self._new.reset()
-        self._old.reset()
-        self._taken = 0
+    def _base(self, request: EncodeRequest) -> tuple[bytes, TensorSpec] | None:
+        if request.base is None or request.base not in self._specs:
+            return None
+        return request.base, self._specs[request.base]
 
     def _flush(self) -> None:
-        self._drain()
+        self._writer.drain()
         self._writer.flush()
 
     def close(self) -> None:

@@ -217,7 +217,7 @@ class Run:
         self.recipe = replace(
             recipe, makes=Result(path, root), seconds=self.seconds, steps=steps.count
         )
-        self._change = of_state(self._state, path, None)
+        self._change = of_state(self._state, path)
         return done
 
     def trained(self, file: str | PathLike[str], **arguments: Any) -> None:

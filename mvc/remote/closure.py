@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from msgspec import Struct, field
 
 from mvc.errors import DamagedData
-from mvc.ids import BlobId, ManifestId
+from mvc.ids import ManifestId
 from mvc.limits import MIB, PIECE
 from mvc.model.hashing import pieces, verify_pieces
 from mvc.model.manifest import Manifest
@@ -29,7 +29,6 @@ from mvc.repo.lookup.manifest_stream import ManifestStream
 from mvc.store.graph.search import Graph, Path, PathStep, Speed
 from mvc.store.journal.entries import Region
 from mvc.store.journal.frames import Recorded
-from mvc.store.packs.arena import Arena
 from mvc.store.packs.reader import PACKS, PackReader
 from mvc.store.packs.records import (
     BASE_BYTES,
@@ -233,31 +232,11 @@ class Closure:
     ) -> RecordSpool:
         """Objects encoded anew from verified bytes, manifests in full."""
         from mvc.maintenance.rewrite_plan import encoding_policy  # all seldom needed
-        from mvc.store.writing.bases import StoredBase
-        from mvc.store.writing.pieces import Piece
 
         store, spool = self._context.store, RecordSpool()
         with closing(store.object_writer(spool, encoding_policy(self._context.config))) as writer:
-            room, old = Arena(2 * PIECE), Arena(2 * PIECE)
             for id_, (spec, against) in blobs.items():
-                writer.begin(id_)
-                base = against and StoredBase(BlobId(against[0]), against[1], store.recovery, old)
-
-                def read(start: int, length: int, id_: bytes = id_) -> memoryview:
-                    if max(room.used, old.used) + length > 2 * PIECE:
-                        writer.drain()
-                        room.reset()
-                        old.reset()
-                    part = room.take(length)
-                    store.recovery.piece(id_, start, part)
-                    return part
-
-                wrong = DamagedData(
-                    f"object {id_.hex()[:10]} does not match its hash",
-                    hint="run 'mvc fsck --full --repair' first",
-                )
-                for start, part in verify_pieces(id_, spec, read, wrong):
-                    writer.put(Piece(BlobId(id_), spec, start, part), base)
+                writer.put_again(id_, spec, store.recovery, against)
             writer.drain()
             writer.flush()
             for manifest in manifests_:

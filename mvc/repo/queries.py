@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from mvc.errors import MvcError
 from mvc.ids import CommitId
+from mvc.io.files import FileSystem
 from mvc.model.commit import Commit
 from mvc.repo.context import Context
 from mvc.repo.deployments import Deployed
@@ -67,7 +68,7 @@ class Queries(Struct, frozen=True):
 
 def queries(context: Context) -> Queries:
     """What is recorded. Raises IoFailed if the file cannot be read."""
-    rows = _read(context, context.store.folder / QUERIES)
+    rows = _read(context.store.fs, context.store.folder / QUERIES)
     start = rows.pop(_START, None)
     return Queries(None if start is None else start.last_us * 1000, rows)
 
@@ -131,22 +132,21 @@ def drop(context: Context, gone: Set[CommitId]) -> None:
         if not gone or fs.stat(path) is None:
             return
         with fs.lock(folder / LOCK, timeout=_WAIT_TO_DROP):
-            if not gone.isdisjoint(_read(context, path)):
+            if not gone.isdisjoint(_read(fs, path)):
                 _fold(context, gone)
 
 
 def _fold(context: Context, gone: Set[CommitId] = frozenset()) -> None:
     """Writes one row for each version. If the first row was damaged, recording begins now."""
     path = context.store.folder / QUERIES
-    rows = _read(context, path)
+    rows = _read(context.store.fs, path)
     start = rows.pop(_START, Queried(0, context.store.now_ns() // 1000))
     rows = {_START: start, **rows}
     kept = (_row(id_, each) for id_, each in rows.items() if id_ not in gone)
     context.store.fs.write_atomic(path, b"".join(kept))
 
 
-def _read(context: Context, path: Path) -> dict[CommitId, Queried]:
-    fs = context.store.fs
+def _read(fs: FileSystem, path: Path) -> dict[CommitId, Queried]:
     data = b"" if fs.stat(path) is None else fs.read_bytes(path, _MOST)
     sums: dict[CommitId, Queried] = {}
     for commit, each in _rows(data):

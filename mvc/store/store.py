@@ -9,7 +9,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mvc.errors import AlreadyARepository, IoFailed, UnknownRevision
+from msgspec import Struct
+
+from mvc.errors import AlreadyARepository, IoFailed, ReadOnly, UnknownRevision
 from mvc.ids import CommitId
 from mvc.io.clock import Clock, check_now
 from mvc.io.files import TEMPORARY, FileSystem
@@ -81,6 +83,17 @@ def create(fs: FileSystem, clock: Clock, parent: Path, branch: str, config: byte
                 fs.remove_dir(fresh / PACKS)
             fs.remove_dir(fresh)
         raise
+
+
+class DiskUse(Struct, frozen=True):
+    """Bytes of the journal, and of each pack by number; without the index, which is derived."""
+
+    journal: int
+    packs: dict[int, int]
+
+    @property
+    def total(self) -> int:
+        return self.journal + sum(self.packs.values())
 
 
 class Store:
@@ -211,6 +224,29 @@ class Store:
             with self.fs.lock(self.folder / JOURNAL):
                 add_features(self.fs, self.folder, features)
 
+    def check_writable(self, done: str) -> None:
+        """Raises ReadOnly if the folder cannot be written; ``done``: a verb such as "collected".
+
+        Raises InvalidTime if the time of the operation cannot be recorded.
+        """
+        self.require()
+        if not self.writable:
+            raise ReadOnly(
+                f"nothing can be {done}: the repository's folder cannot be written",
+                hint="check the permissions of the folder, or work on a copy that can be written",
+            )
+        self.now_ns()
+
+    def disk_use(self) -> DiskUse:
+        """What takes space on disk now."""
+        numbers = pack_numbers(self.fs, self.folder / PACKS)
+        packs = {n: self._size_of(pack_path(self.folder / PACKS, n)) for n in numbers}
+        return DiskUse(self._size_of(self.folder / JOURNAL), packs)
+
+    def _size_of(self, path: Path) -> int:
+        identity = self.fs.stat(path)
+        return 0 if identity is None else identity.size
+
     def pack_writer(self, *, fresh: bool = False) -> PackWriter:
         """Appends to packs; with ``fresh`` only to new ones. Imported here, as all that writes."""
         from mvc.store.writing.pack_writer import PackWriter
@@ -301,11 +337,9 @@ class Store:
 
     def _delete(self, path: Path) -> int:
         """Deletes a file that is locked; returns its bytes."""
-        identity = self.fs.stat(path)
-        if identity is None:
-            return 0
-        self.fs.unlink(path)
-        return identity.size
+        size = self._size_of(path)
+        self.fs.unlink(path, missing_ok=True)
+        return size
 
     def now_ns(self) -> int:
         """The clock's time in ns; InvalidTime if no operation of that time can be recorded.

@@ -6,11 +6,11 @@ The training is not changed. What it resumes from is the approximated state.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from mvc.adapters.hashing import hash_finally
-from mvc.adapters.python.state import from_state
+from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.replaced import ReplacedFile
 from mvc.errors import MvcError
 from mvc.ids import BlobId
@@ -68,16 +68,16 @@ class Approximator:
                 warnings.warn(text, RuntimeWarning, 2)
 
     def approximated(
-        self, path: str, state: Mapping[str, Any], exact: Collection[str] = ()
+        self, path: str, parsed: ParsedFile, exact: Collection[str] = ()
     ) -> tuple[ReplacedFile, FileEntry]:
-        """``state`` against the newest version of ``path``, and its entry with ids and root.
+        """A state against the newest version of ``path``, and its entry with ids and root.
 
         ``exact`` names what stays as it is. Without an earlier version nothing is approximated,
-        and the file has no steps. It borrows exact tensors from ``state``.
+        and the file has no steps. It borrows exact tensors from the state.
         """
         at = tip(self._context, self._branch, new=True).commit
         entry = manifests.of_commit(self._context, at).by_path.get(path)
-        parsed, held = from_state(state), self._held.pop(path, None)
+        held = self._held.pop(path, None)
         reducer = Reducer(self._pipeline, exact)
         made = reduced(self._context, reducer, parsed, entry, held=held)
         done = hash_finally(made, path)

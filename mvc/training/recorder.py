@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mvc.errors import WrongUsage
+from mvc.repo.commit.inputs import refuse_empty
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.lookup.refs import tip
 from mvc.repo.opening import opened
@@ -250,6 +251,8 @@ class Recorder:
         if reducer is not None:
             reducer.check(loss=item.metrics.get("loss"), data=item.data)
         live = self._collect(batch)
+        if self._source.weights:
+            refuse_empty({self._options.name: live["model"]})
         if reducer is not None:
             reducer.check_names(live["model"])
         waited = self._queue.reserve(item, measure(live))

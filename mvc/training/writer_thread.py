@@ -22,9 +22,8 @@ from mvc.ids import CommitId
 from mvc.model.manifest import FileEntry
 from mvc.model.names import check_path
 from mvc.repo.commit.commit import code_now, commit
-from mvc.repo.commit.inputs import of_states, refuse_empty
 from mvc.repo.commit.reduced_file import approximating
-from mvc.repo.commit.request import CommitOptions, CommitRequest
+from mvc.repo.commit.request import Change, CommitOptions, CommitRequest
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.hook import announcing
 from mvc.repo.lookup import commits, manifests
@@ -156,53 +155,48 @@ class WriterThread(threading.Thread):
             training |= {"pipeline": options.pipeline, "decisions": self.reducer.memory()}
         if item.origin is not None:
             training["origin"] = str(item.origin)
-        path, states = training_path(options.name), dict[str, ParsedFile | Mapping[str, Any]]()
+        files, path = self._files_to_store(), training_path(options.name)
         if self._weights:
-            refuse_empty({options.name: model})
-            states[options.name] = self._hashed(model, training)
-        states[path] = training
+            files[options.name] = self._hashed(model, training)
+        files[path] = from_state(training)
         if self._approximator is not None:
-            states[path], _ = self._approximator.approximated(path, training)
+            files[path], _ = self._approximator.approximated(path, files[path])
         # What is made here was not live when the step was called.
         made_here = reduced or self._approximator is not None
         as_of_call = options.deploy is not None and not made_here
-        context = self._repo.context
-        states |= self._files_to_store()
-        self._code = self._code or code_now(context)
-        with context.caches.lock:
-            request = CommitRequest(
-                changes=of_states(context, states),
-                message=self._message(item),
-                metrics=item.metrics,
-                params=item.params,
-                deploy=options.deploy,
-                deploy_time_ns=item.called_ns if as_of_call else None,
-                pipeline=self._coding.text if reduced else options.pipeline,
-                time_ns=item.called_ns,
-                code=self._code,
-                options=CommitOptions(
-                    max_recovery=options.max_recovery,
-                    allow_empty=True,
-                    author=options.author,
-                    produced_by=options.pipeline if made_here else None,
-                    branch=options.branch,
-                    new_branch=options.branch is not None,
-                    run=self._run(item),
-                ),
-            )
-            return commit(context, request, self._queue.moved)
+        self._code = self._code or code_now(self._repo.context)
+        request = CommitRequest(
+            changes=[Change.of(name, file) for name, file in files.items()],
+            message=self._message(item),
+            metrics=item.metrics,
+            params=item.params,
+            deploy=options.deploy,
+            deploy_time_ns=item.called_ns if as_of_call else None,
+            pipeline=self._coding.text if reduced else options.pipeline,
+            time_ns=item.called_ns,
+            code=self._code,
+            options=CommitOptions(
+                max_recovery=options.max_recovery,
+                allow_empty=True,
+                author=options.author,
+                produced_by=options.pipeline if made_here else None,
+                branch=options.branch,
+                new_branch=options.branch is not None,
+                run=self._run(item),
+            ),
+        )
+        return commit(self._repo.context, request, self._queue.moved)
 
     def _hashed(self, model: Mapping[str, Any], training: dict[str, Any]) -> ParsedFile:
         """The model as it is stored, with its ids; ``training`` then names its Merkle root."""
-        options = self._options
+        parsed, name = from_state(model), self._options.name
         if self._approximator is None:
-            parsed = from_state(model)
-            entry = hash_finally(parsed, options.name)
+            entry = hash_finally(parsed, name)
         else:
-            parsed, entry = self._approximator.approximated(options.name, model, self._exact)
+            parsed, entry = self._approximator.approximated(name, parsed, self._exact)
             self._stored = parsed, entry
             if parsed.steps:
-                training["approximated"] = options.pipeline
+                training["approximated"] = self._options.pipeline
         training["root"] = entry.state.root.hex()
         return parsed
 

@@ -230,7 +230,7 @@ def test_a_forged_commit_with_marks_breaks_no_command(gone: Mvc) -> None:
         made = commit(
             repo.context,
             CommitRequest(
-                [of_state(state, "model.safetensors", None)],
+                [of_state(state, "model.safetensors")],
                 options=CommitOptions(allow_empty=True),
                 message="forged",
                 attachments=carried,

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from mvc.api.repository import Repository
 from mvc.repo.commit.commit import commit
-from mvc.repo.commit.inputs import of_states
+from mvc.repo.commit.inputs import of_state
 from mvc.repo.commit.request import CommitOptions, CommitRequest
 from mvc.repo.worktree.git_code import GitCode
 from mvc.store.journal.entries import Entry, RefChange
@@ -37,7 +37,7 @@ def tails(root: Path) -> None:
             os.environ["MVC_AUTHOR"] = AUTHOR if i % 2 else "gräce"
             state = moved(state, i)
             request = CommitRequest(
-                of_states(context, {"model.safetensors": state}),
+                [of_state(state, "model.safetensors", cached=True)],
                 f"tails {i}",
                 {"acc": i / 8} if i % 2 else {},
                 deploy="prod" if i < 4 else None,

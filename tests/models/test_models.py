@@ -244,7 +244,7 @@ def _committed(repo: mvc.Repository, code: str, record: dict[str, Any]) -> str:
     attachments = {"code/net.py": code.encode(), NAME: json.dumps(fields | record).encode()}
     request = CommitRequest((), attachments=attachments)
     state = of_state({"l.weight": torch.zeros(2, 2), "l.bias": torch.zeros(2)},
-                     "model.safetensors", None)  # fmt: skip
+                     "model.safetensors")  # fmt: skip
     return str(commit(repo.context, replace(request, changes=[state])).id)
 
 

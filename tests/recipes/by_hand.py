@@ -65,7 +65,7 @@ def trained(
         "service/optimizer.safetensors": OPTIMIZER,
     }
     request = CommitRequest(
-        [of_state(state, PATH, None)], attachments=carried, needs=recipe.needs, **options
+        [of_state(state, PATH)], attachments=carried, needs=recipe.needs, **options
     )
     return commit(context, request).id
 

@@ -81,7 +81,7 @@ def altered(
             carried[name] = changes.get(key) or attached.read(repo.context, rev, name)
         except UnknownPath:
             carried[name] = attached.state(repo.context, rev, name)
-    change = of_state(repo.checkout(rev), "model.safetensors", None)
+    change = of_state(repo.checkout(rev), "model.safetensors")
     needs = repo.version(rev).needs if needs is None else needs
     request = CommitRequest(
         [change], attachments=carried, needs=needs, options=CommitOptions(allow_empty=True)

@@ -42,7 +42,7 @@ def state(seed: int = 0) -> dict[str, np.ndarray]:
 def keep(
     repo: mvc.Repository, seed: int, attachments: dict[str, Any], needs: tuple[CommitId, ...] = ()
 ) -> CommitResult:
-    changes = (of_state(state(seed), "model.safetensors", None),)
+    changes = (of_state(state(seed), "model.safetensors"),)
     request = CommitRequest(
         changes, attachments=attachments, needs=needs, options=CommitOptions(allow_empty=True)
     )

@@ -5,6 +5,7 @@ VSOL's thesis on virtual drift. Trainings are recorded once and replayed for eve
 
 from .bounds import Bounds
 from .commands import Accuracy, Pipelines, Split, Table, Trainings
+from .delay import Delays
 
 __all__ = ["COMMANDS"]
 
@@ -15,4 +16,5 @@ COMMANDS = {
     "table": Table,
     "accuracy": Accuracy,
     "bounds": Bounds,
+    "delay": Delays,
 }

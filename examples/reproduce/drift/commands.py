@@ -232,22 +232,27 @@ class Pipelines:
 
     drifts: Drifts
     pipelines: tuple[str, ...] = argument((), "PIPELINE...", required=True)
-    interval: int = option(148, "Versions between reset points.", "N")
+    interval: tuple[int, ...] = option(
+        (148,), "Versions between reset points; with several, every pipeline with each.", "N,N"
+    )
 
     @cached_property
     def comparison(self) -> Comparison:
         """The table of these pipelines. Raises WrongUsage and InvalidPipeline."""
-        if self.interval < 1:
-            raise WrongUsage(f"interval is {self.interval}: it must be at least 1")
+        if wrong := [each for each in self.interval or (0,) if each < 1]:
+            raise WrongUsage(f"interval is {wrong[0]}: it must be at least 1")
         for text in self.pipelines:
             Pipeline.parse(text)
-        own = (
-            ThesisRow(text, Configuration(text, self.interval), {})
-            for text in dict.fromkeys(self.pipelines)
-        )
-        rows = (*MEASURED["4.26"].rows[:1], *own)
-        table = ThesisTable("own", "pipelines of your choice", rows, (), self.interval)
-        return Comparison(table, self.drifts.experiments())
+        several = len(set(self.interval)) > 1
+        own = {
+            f"{text}, R={interval}" if several else text: Configuration(text, interval)
+            for text in self.pipelines
+            for interval in self.interval
+        }
+        rows = (*MEASURED["4.26"].rows[:1], *(ThesisRow(name, own[name], {}) for name in own))
+        title = "intervals between reset points" if several else "pipelines of your choice"
+        name = "intervals" if several else "own"
+        return Comparison(ThesisTable(name, title, rows), self.drifts.experiments())
 
     def cases(self) -> Sequence[_Row]:
         return self.comparison.cases()

@@ -283,9 +283,13 @@ class Scorer:
 
     def accuracy(self, state: State, sample: Sample) -> float:
         """The share of a batch that the weights have right."""
+        return float(self.right(state, sample).mean())
+
+    def right(self, state: State, sample: Sample) -> NDArray[np.bool_]:
+        """Which samples of a batch the weights have right."""
         tensors = {name: torch.from_numpy(array) for name, array in state.items()}
         self._model.load_state_dict(tensors, assign=True)  # no copy: nothing trains here
-        return self._correct(sample)
+        return self._right(sample)
 
     def add(self, state: State) -> None:
         """The weights that are live after the next training batch."""
@@ -294,14 +298,14 @@ class Scorer:
         if state is self._added:  # a skipped save: the same weights are still live
             self._last.append(self._last[-1])
         else:
-            self._last.append(self._correct(self._final))
+            self._last.append(float(self._right(self._final).mean()))
         self._added = state
 
     @torch.no_grad()
-    def _correct(self, sample: Sample) -> float:
+    def _right(self, sample: Sample) -> NDArray[np.bool_]:
         inputs, labels = sample
         self._model.eval()  # dropout off
-        return int((self._model(inputs).argmax(1) == labels).sum()) / len(labels)
+        return np.asarray(self._model(inputs).argmax(1) == labels)
 
     def result(self) -> Accuracies:
         """For everything added so far."""

@@ -33,6 +33,7 @@ _RATIO = (
 _MEANINGS = (
     "accuracy: prequential accuracy of the deployed weights against the lossless run, in "
     "percentage points; the thesis prints it under 'Last Accuracy'.",
+    "target: the same difference on the last batch, which holds the drifted label at its peak.",
     "Of several labels: the mean, and in brackets each of them.",
     "save, load: seconds a batch, mean / longest; load is of one version, from disk. x learning: "
     "mean seconds to save a batch by mean seconds to learn one.",
@@ -45,7 +46,7 @@ _FRONTIER = (
 )
 
 _TITLES = (
-    *("configuration", "R", "ratio", "thesis", "accuracy", "thesis"),
+    *("configuration", "R", "ratio", "thesis", "accuracy", "thesis", "target"),
     *("versions", "deltas MB", "full MB", "other MB"),
 )
 _SECONDS = (
@@ -59,7 +60,8 @@ _NAMED = 16  # points that still find room for their names
 def markdown(report: Values) -> str:
     """The whole table, then what to know when reading it."""
     kinds = {"rows": _learning, "parts": _curve_table, "splits": _splits, "curves": _curves}
-    kinds |= {"trainings": _trainings, "lines": _compared, "bounds": bounds.markdown}
+    kinds |= {"trainings": _trainings, "lines": _compared, "late": _late}
+    kinds |= {"bounds": bounds.markdown}
     (kind,) = kinds.keys() & report.keys()
     return kinds[kind](report)
 
@@ -117,12 +119,13 @@ def _part(report: Values, role: str) -> Iterator[str]:
 def _row(line: Values, role: str) -> tuple[str, ...]:
     name, interval = line["name"], str(line["interval"])
     if line["missing"] is not None:
-        return (f"{name} ({line['missing']})", interval, *("",) * 8)
+        return (f"{name} ({line['missing']})", interval, *("",) * 9)
     cell, stated = line["cells"][role], line["stated"].get(role, {})
     return (
         *(name, interval),
         *(_each(cell["ratio"], _ratio), _number(stated.get("ratio"))),
         *(_each(cell["accuracy"], _points), _number(stated.get("accuracy"), "+.2f")),
+        _each(cell["target"], _points),
         _each(cell["saved"], "{:.4g}".format),
         *(_each(cell["delta_bytes"], _megabytes), _megabytes_of(cell, "full_bytes")),
         _megabytes_of(cell, "other_bytes"),
@@ -164,8 +167,11 @@ def _frontier(report: Values, role: str) -> Iterator[str]:
         beside = f"{deltas[name] / 1e3:.1f} kB of deltas, {best} none"
         if deltas[best]:  # else it found no version worth saving after the first
             beside = f"{deltas[name] / deltas[best]:.3f} x the bytes of deltas of {best}"
-        points = (_points(_mean(cells[each], "accuracy") or 0.0) for each in (name, best))
-        yield f"- {name}: {beside}, accuracy {' and '.join(points)} points\n"
+        accuracy, target = (
+            " and ".join(_points(_mean(cells[each], kind) or 0.0) for each in (name, best))
+            for kind in ("accuracy", "target")
+        )
+        yield f"- {name}: {beside}, accuracy {accuracy}, target {target} points\n"
 
 
 def _mean(cell: Cell, name: str) -> float | None:
@@ -236,6 +242,50 @@ def _curves(report: Values) -> str:
         ],
         4,
     )  # fmt: skip
+
+
+def _late(report: Values) -> str:
+    """What late weights cost: by a fixed delay, then by pace."""
+    rows = report["late"]
+    delays = [f"{each['batches']:g}" for each in rows[0]["delays"]]
+    paces = [f"{each['pace']:g}" for each in rows[0]["paces"]]
+    names = ("training", "pipeline")
+    fixed = ((*(row[name] for name in names), *map(_both, row["delays"])) for row in rows)
+    parts = [
+        "# What late deployment costs\n",
+        "Samples that are misclassified, in per cent: of all, and of the drifting label. Each "
+        "version is live so many batches late:\n",
+        grid((*names, *delays), fixed),
+        "\nPercentage points more than with time halted, where the next batch comes so many times "
+        "the mean time to learn later, and weights are live when they are saved:\n",
+    ]
+    stages = ("learn", "process", "save")
+    titles = (*names, *(f"{name} s" for name in stages), *paces)
+    for moment in ("saved", "processed"):
+        lines = (
+            (
+                *(row[name] for name in names),
+                *(f"{row[name]:.3f}" for name in stages),
+                *(_more(each[moment], row["delays"][0]) for each in row["paces"]),
+            )
+            for row in rows
+        )
+        parts.append(grid(titles, lines))
+        if moment == "saved":
+            parts.append("\nThe same, live as soon as the lossy stages are through:\n")
+    parts.append("\nbehind: some weights are more than 4 batches late.\n")
+    return "\n".join(parts)
+
+
+def _both(wrong: Values) -> str:
+    return f"{100 * wrong['all']:.2f}, {100 * wrong['label']:.2f}"
+
+
+def _more(wrong: Values, halted: Values) -> str:
+    """Percentage points more errors than with time halted."""
+    if wrong["all"] is None:
+        return "behind"
+    return ", ".join(f"{100 * (wrong[name] - halted[name]):+.2f}" for name in ("all", "label"))
 
 
 def _learning(report: Values) -> str:
@@ -310,7 +360,12 @@ def _cells(line: Values) -> tuple[str, ...]:
 
 
 def picture(report: Values) -> Any:
-    """Accuracy over ratio and bytes for tables that compare pipelines, or over batches."""
+    """Accuracy over ratio and bytes for tables that compare pipelines, or over batches.
+
+    Of several intervals between reset points their ratios and loads (figure 4.5 of the thesis).
+    """
+    if report.get("number") == "intervals":
+        return _intervals(report)
     if "lines" in report:
         return _scatter(report)
     return _accuracy(report["curves"]) if "curves" in report else None
@@ -371,6 +426,29 @@ def _points_of(panel: Any, points: Sequence[tuple[str, float, float]]) -> None:
     for (x, y), names in places.items():
         text = ", ".join(names)
         panel.annotate(text, (10**x, y), xytext=(5, 4), textcoords="offset points", size=8)
+
+
+def _intervals(report: Values) -> Any:
+    """A row for each network: ratio, and seconds of the longest load, over the interval."""
+    roles = list(report["setting"])
+    drawing, panels = figure(len(roles), 2, (14, 4.5 * len(roles)))
+    for role, (ratios, loads) in zip(roles, panels, strict=True):
+        cells = [
+            (line["pipeline"], line["interval"], line["cells"][role])
+            for line in report["lines"][1:]
+            if role in line["cells"]
+        ]
+        for pipeline in dict.fromkeys(text for text, *_ in cells):
+            own = [(interval, cell) for text, interval, cell in cells if text == pipeline]
+            for panel, name in ((ratios, "ratio"), (loads, "load_max")):
+                points = [(interval, _mean(cell, name)) for interval, cell in own]
+                panel.plot(*zip(*points, strict=True), "o-", label=pipeline)
+        setting = report["setting"][role][0]
+        title = f"{setting['model']} on {setting['data']}"
+        ratios.set(xlabel="versions between reset points", ylabel="ratio", title=title)
+        loads.set(xlabel="versions between reset points", ylabel="s, longest load", title=title)
+        ratios.legend(fontsize=7)
+    return drawing
 
 
 def _accuracy(rows: Sequence[Values]) -> Any:

@@ -198,6 +198,8 @@ MEASURED = {number: _table(number, values) for number, values in _THESIS["tables
 """Tables 4.8 to 4.26 by number."""
 
 STATED: Mapping[Configuration, Mapping[str, Figures]] = {
-    row.configuration: row.stated for number in ("4.12", "4.26") for row in MEASURED[number].rows
+    row.configuration: row.stated
+    for number in ("4.9", "4.12", "4.26")
+    for row in MEASURED[number].rows
 }
 """The thesis's figures by configuration, where its ratios are to every version by itself."""

@@ -168,9 +168,9 @@ class MvcWriter(StorageWriter):
     def _commit(self, saved: _Saved) -> None:
         plain, other = saved.objects()
         beside = objects_path(self._path)
-        changes = [of_state(saved.nested(saved.tensors() | plain), self._path, None)]
+        changes = [of_state(saved.nested(saved.tensors() | plain), self._path)]
         if other:
-            changes.append(of_state(other, beside, None))
+            changes.append(of_state(other, beside))
         elif beside in self._parent().by_path:
             changes.append(Change(beside, None))
         message = f"checkpoint {self._path}" if self._message is None else self._message

@@ -257,7 +257,7 @@ def _commit_plans(plans: Iterable[_Planned]) -> None:
         request = CommitRequest(
             tuple(changes.values()), message, options=CommitOptions(branch=branch)
         )
-        with context.caches.lock, suppress(NothingToCommit):
+        with suppress(NothingToCommit):
             commit(context, request)
 
 

@@ -35,7 +35,6 @@ from mvc.maintenance.repack.solve.model import Selected, Versions
 from mvc.maintenance.repack.solve.priced import cheapest
 from mvc.maintenance.repack.super_steps import super_steps
 from mvc.maintenance.rewrite_plan import (
-    check_writable,
     encoding_policy,
     executing,
     retry_on_rewrite,
@@ -89,7 +88,7 @@ def repack(
     Raises Unattainable, DamagedData, ReadOnly, Busy; then nothing has changed.
     """
     if not dry_run:
-        check_writable(context.store, "repacked")
+        context.store.check_writable("repacked")
     plans: list[RepackPlan] = []
 
     def attempt() -> Recorded | None:

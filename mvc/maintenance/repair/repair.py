@@ -23,7 +23,6 @@ from mvc.maintenance.repair.plan import RepairPlan, needs_of, plan_repair
 from mvc.maintenance.repair.sources import folder_of, object_sources
 from mvc.maintenance.report import Healed, Quarantined, Repaired
 from mvc.maintenance.rewrite_plan import (
-    check_writable,
     encoding_policy,
     executing,
     retry_on_rewrite,
@@ -57,7 +56,7 @@ def repair(
     as well. Raises ReadOnly, Busy, IoFailed; after IoFailed nothing was put into quarantine.
     """
     store = context.store
-    check_writable(context.store, "repaired")
+    context.store.check_writable("repaired")
     context.fresh()
     healed = [_INDEX_HEALED] if store.snapshot.rebuilt else []
     healed += _pack_heads(store)

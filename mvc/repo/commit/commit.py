@@ -7,7 +7,7 @@ takes the paths it did not change from there.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, closing
 from pathlib import PurePosixPath
 from typing import Any
@@ -29,6 +29,7 @@ from mvc.repo.commit.request import Change, CommitRequest, check_request
 from mvc.repo.commit.result import CommitResult, PathChange
 from mvc.repo.commit.storage_policy import storage_policy
 from mvc.repo.commit.units import units_of
+from mvc.repo.config import bytes_to_hold
 from mvc.repo.content.compare import renames
 from mvc.repo.content.predecessors import BaseFinder
 from mvc.repo.context import Context
@@ -44,7 +45,6 @@ from mvc.store.journal.entries import Deployment, Entry, RefChange, Region
 from mvc.store.packs.records import MANIFEST
 from mvc.store.proving import proof_of, prove_equal
 from mvc.store.publishing.publish import ConcurrentRewrite
-from mvc.store.writing.base_cache import BaseCache
 from mvc.store.writing.content_writer import ContentWriter
 from mvc.store.writing.full_or_delta import exactly
 from mvc.store.writing.object_writer import ObjectWriter
@@ -67,36 +67,36 @@ def commit(
     if request.code is None:
         code = code_now(context, patch=request.options.patch)
         request = replace(request, code=code)
-    caches = [change.last for change in request.changes if change.last is not None]
-    for _ in range(_TRIES):
-        context.store.snapshot.refresh()
-        try:
-            return _attempt(context, request, caches, progress)
-        except BaseException as error:
-            for cache in caches:
-                cache.clear()
-            if not isinstance(error, ConcurrentRewrite):
-                raise
+    budget = bytes_to_hold(str(context.config.get("python.keep_base")))
+    with context.caches.lock:
+        cached = [change.path for change in request.changes if change.cached]
+        context.caches.select(cached, context.store.graph, budget)
+        for _ in range(_TRIES):
+            context.store.snapshot.refresh()
+            try:
+                return _attempt(context, request, progress)
+            except BaseException as error:
+                for cache in context.caches.in_use.values():
+                    cache.clear()
+                if not isinstance(error, ConcurrentRewrite):
+                    raise
     raise Busy(
         "what this commit builds on was collected again and again while it ran",
         hint="run gc less often, or with a longer grace",
     )
 
 
-def _attempt(
-    context: Context,
-    request: CommitRequest,
-    caches: Sequence[BaseCache],
-    progress: Progress | None,
-) -> CommitResult:
-    store, graph = context.store, context.store.graph
-    generation = min([graph.generation, *(cache.generation for cache in caches)])
+def _attempt(context: Context, request: CommitRequest, progress: Progress | None) -> CommitResult:
+    store, graph, caches = context.store, context.store.graph, context.caches.in_use
+    generation = min([graph.generation, *(cache.generation for cache in caches.values())])
     at = _tip(context, request)
     parent = manifests.of_commit(context, at.commit)
     coding = Pipeline.parse(_pipeline(context, request)).coding()
     policy = storage_policy(context, request, parent, coding)
     lossy = coding.features if request.options.produced_by else frozenset()
     store.require(lossy | policy.pipeline.features)
+    for cache in caches.values():
+        cache.layout = policy.layout
     with store.pack_writer() as packs, closing(store.object_writer(packs, policy)) as objects:
         try:
             writer = ContentWriter(objects, progress, known=context.rules)
@@ -221,11 +221,11 @@ def _store_files(
         files: Mapping[str, Storing] = {}
         states: Mapping[str, FileState] = {}
         if len(request.changes) <= _HELD_OPEN:
-            files = {c.path: _opened(c, writer, finder, until=held) for c in changes}
+            files = {c.path: _opened(context, c, writer, finder, until=held) for c in changes}
             states = _store_units(context, parent, writer, files)
         for change in changes:
             with ExitStack() as one:
-                file = files.get(change.path) or _opened(change, writer, finder, until=one)
+                file = files.get(change.path) or _opened(context, change, writer, finder, until=one)
                 kept[change.path] = _store(writer, finder, file)
                 del file
     for path, state in states.items():
@@ -241,13 +241,19 @@ def _store_files(
 
 
 def _opened(
-    change: Change, writer: ContentWriter, finder: BaseFinder, *, until: ExitStack
+    context: Context,
+    change: Change,
+    writer: ContentWriter,
+    finder: BaseFinder,
+    *,
+    until: ExitStack,
 ) -> Storing:
     """A file that is to be stored, open until ``until`` ends."""
     assert change.open is not None
     parsed = until.enter_context(change.open())
     until.callback(writer.forget, parsed)
-    return _storing(writer, finder, parsed, change.path, last=change.last)
+    last = context.caches.in_use.get(change.path)
+    return Storing(parsed, change.path, finder.origins(change.path, parsed, last), last)
 
 
 def _store_units(
@@ -272,21 +278,7 @@ def store_file(
     writer: ContentWriter, finder: BaseFinder, parsed: ParsedFile, path: str
 ) -> FileEntry:
     """Chooses a base for each content of a file, and stores it."""
-    return _store(writer, finder, _storing(writer, finder, parsed, path))
-
-
-def _storing(
-    writer: ContentWriter,
-    finder: BaseFinder,
-    parsed: ParsedFile,
-    path: str,
-    *,
-    last: BaseCache | None = None,
-) -> Storing:
-    """A file with the bases of its contents; ``last`` has its last version."""
-    if last is not None:
-        last.layout = writer.objects.policy.layout
-    return Storing(parsed, path, finder.origins(path, parsed, last), last)
+    return _store(writer, finder, Storing(parsed, path, finder.origins(path, parsed)))
 
 
 def _store(writer: ContentWriter, finder: BaseFinder, file: Storing) -> FileEntry:

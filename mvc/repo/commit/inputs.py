@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import DamagedData, NothingToCommit, StateForgotten, WrongUsage
 from mvc.model.names import attached_path, check_path, printable
 from mvc.repo.commit.request import Change, CommitOptions
-from mvc.repo.config import bytes_to_hold
 from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import head, staged_removals
 from mvc.repo.worktree import worktree
 from mvc.repo.worktree.status import FileChange, status
-from mvc.store.writing.base_cache import BaseCache
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
@@ -48,30 +46,11 @@ def refuse_empty(states: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
-def of_state(
-    state: Mapping[str, Any] | ParsedFile, name: str, last: BaseCache | None = None
-) -> Change:
-    """A mapping of tensors as the path ``name``; ``last`` holds the path's previous version.
+def of_state(state: Mapping[str, Any], name: str, *, cached: bool = False) -> Change:
+    """A mapping of tensors as the path ``name``; ``cached`` as of a Change."""
+    from mvc.adapters.python.state import from_state  # files need none of it
 
-    A state that was parsed before must not change any more.
-    """
-    from mvc.adapters.parsed import ParsedFile  # files need none of these
-    from mvc.adapters.python.state import from_state
-
-    if isinstance(state, ParsedFile):
-        return Change(name, lambda: nullcontext(state), last)
-    return Change(name, lambda: nullcontext(from_state(state)), last)
-
-
-def of_states(
-    context: Context, states: Mapping[str, Mapping[str, Any] | ParsedFile]
-) -> list[Change]:
-    """States by path, each with its last version in memory. Call it under the caches' lock."""
-    budget = bytes_to_hold(str(context.config.get("python.keep_base")))
-    # What consists of steps is held by its maker.
-    paths = [p for p, state in states.items() if isinstance(state, Mapping) or state.steps is None]
-    caches = context.caches.select(paths, context.store.graph, budget)
-    return [of_state(state, path, caches.get(path)) for path, state in states.items()]
+    return Change(name, lambda: nullcontext(from_state(state)), cached)
 
 
 def attachments(

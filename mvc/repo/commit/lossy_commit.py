@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mvc.adapters.parsed import ParsedFile
 from mvc.adapters.replaced import ReplacedFile
@@ -41,7 +42,6 @@ from mvc.repo.content.sources import open_file
 from mvc.repo.context import Context
 from mvc.repo.lookup import manifests
 from mvc.repo.lookup.refs import tip
-from mvc.store.writing.base_cache import BaseCache
 
 
 class LossyCommit(Struct):
@@ -121,21 +121,20 @@ class LossyCommit(Struct):
         return [
             change
             if change.open is None
-            else Change(change.path, partial(self._opened, change, change.open), change.last)
+            else replace(change, open=partial(self._opened, change.path, change.open))
             for change in changes
         ]
 
     @contextmanager
-    def _opened(self, change: Change, open_: Callable[[], Any]) -> Iterator[ParsedFile]:
-        path = change.path
+    def _opened(self, path: str, open_: Callable[[], Any]) -> Iterator[ParsedFile]:
         self._read[path] = self.context.store.fs.stat(self.context.root / path)
         with open_() as parsed:
-            made = self._produced(parsed, path, change.last)
+            made = self._produced(parsed, path)
             if self._given_back:
                 self._made[path] = made
             yield made
 
-    def _produced(self, parsed: ParsedFile, path: str, last: BaseCache | None) -> ReplacedFile:
+    def _produced(self, parsed: ParsedFile, path: str) -> ReplacedFile:
         self._unknown -= {tensor.key for tensor in parsed.tensors}
         self._unseen.discard(path)
         if self._unknown and not self._unseen:
@@ -146,6 +145,7 @@ class LossyCommit(Struct):
         at = tip(self.context, self.branch)
         entry = manifests.of_commit(self.context, at.commit).by_path.get(path)
         held: dict[BlobId, memoryview] = {}
+        last = self.context.caches.in_use.get(path)
         if entry is not None and last is not None:
             for tensor in entry.tensors:
                 if (data := last.content(tensor.key, tensor.id, tensor.spec)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -25,7 +25,6 @@ from mvc.types import Progress
 
 if TYPE_CHECKING:
     from mvc.adapters.parsed import ParsedFile
-    from mvc.store.writing.base_cache import BaseCache
 
 
 class CommitOptions(Struct, frozen=True, kw_only=True):
@@ -92,11 +91,19 @@ class CommitOptions(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True):
-    """One path of the new version: ``open`` parses it; if it is None, the path is removed."""
+    """One path of the new version: ``open`` parses it; if it is None, the path is removed.
+
+    ``cached``: its last version stays in memory, as the base of the next one.
+    """
 
     path: str
     open: Callable[[], AbstractContextManager[ParsedFile]] | None
-    last: BaseCache | None = None
+    cached: bool = False
+
+    @classmethod
+    def of(cls, path: str, parsed: ParsedFile) -> Self:
+        """A path with what is parsed already; its maker holds what consists of steps."""
+        return cls(path, lambda: nullcontext(parsed), cached=parsed.steps is None)
 
 
 class CommitRequest(Struct, frozen=True):

@@ -126,7 +126,7 @@ def _chains(
 
     All that are known in memory; if none is, those of the largest blobs.
     """
-    caches = (change.last for change in request.changes if change.last is not None)
+    caches = context.caches.in_use.values()
     if known := [chain for cache in caches for chain in cache.chains()]:
         return known
     paths = {change.path for change in request.changes}

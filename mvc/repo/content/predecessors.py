@@ -76,7 +76,7 @@ class BaseFinder:
         self._files: dict[str, _Candidates] = {}  # filled on first use
         self._seen: dict[tuple[str, TensorSpec], int] = {}
 
-    def origins(self, path: str, parsed: ParsedFile, last: BaseCache | None) -> list[Origin]:
+    def origins(self, path: str, parsed: ParsedFile, last: BaseCache | None = None) -> list[Origin]:
         """The name and the base of each content; none for those that ``last`` has in memory."""
         names, same = content_names(parsed.contents, parsed.tensors), dict[str, Content]()
         if path in self._entries:

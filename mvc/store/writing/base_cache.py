@@ -25,8 +25,8 @@ class BaseCaches:
     """The ``BaseCache`` of each path of an open repository, all within ``budget`` bytes.
 
     What has no room is not held. To make room, older versions go first, then the paths that were
-    used least recently; the paths of the commit that runs stay. Who selects holds ``lock`` until
-    the commit has ended.
+    used least recently; those of the commit that runs (``in_use``) stay. A commit selects them,
+    and holds ``lock`` until it has ended.
     """
 
     def __init__(self) -> None:
@@ -34,22 +34,20 @@ class BaseCaches:
         self.budget = 0
         self.held = 0
         self._caches: dict[str, BaseCache] = {}  # the one used last is the last one
-        self._in_use: frozenset[str] = frozenset()
+        self.in_use: dict[str, BaseCache] = {}
 
-    def select(self, paths: Collection[str], graph: Graph, budget: int) -> dict[str, BaseCache]:
-        """The caches for a commit of ``paths``; a forked child begins with empty ones."""
-        self.budget, self._in_use = budget, frozenset(paths)
-        found = {}
+    def select(self, paths: Collection[str], graph: Graph, budget: int) -> None:
+        """Puts the caches of ``paths`` in use; a forked child begins with empty ones."""
+        self.budget, self.in_use = budget, {}
         for path in paths if budget else ():
             cache = self._caches.pop(path, None)
             if cache is not None and cache.graph is not graph:
                 cache.clear()
                 cache = None
-            found[path] = self._caches[path] = cache or BaseCache(graph, self)
+            self.in_use[path] = self._caches[path] = cache or BaseCache(graph, self)
         if not self.make_room(0):  # there was more before
             for cache in self._caches.values():
                 cache.clear()
-        return found
 
     def has_room(self, nbytes: int) -> bool:
         """Whether ``nbytes`` more are within the budget as it is."""
@@ -59,7 +57,7 @@ class BaseCaches:
         """Whether ``nbytes`` more are within the budget, after others were dropped for them."""
         if self.has_room(nbytes):
             return True
-        idle = [path for path in self._caches if path not in self._in_use]
+        idle = [path for path in self._caches if path not in self.in_use]
         for path in idle:
             self._caches[path].drop_older()
         for path in idle:

@@ -23,7 +23,6 @@ from mvc.limits import PIECE
 from mvc.model.hashing import BlobHasher, blob_id, pieces, zero_blob_id, zeros
 from mvc.model.manifest import Content, FileEntry, Manifest
 from mvc.model.tensor import DTYPES, TensorSpec
-from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB
 from mvc.store.writing.bases import Base, StoredBase
 from mvc.store.writing.full_or_delta import BasePiece
@@ -70,7 +69,6 @@ class ContentWriter:
         self._progress = progress
         self._copies = PrecisionCopies()
         self._joined: tuple[Storing, ...] = ()  # files whose contents were stored together
-        self._new = Arena(2 * PIECE)  # what is read, until it is encoded
 
     def put(self, storing: Storing) -> list[BlobId]:
         """Stores every content of a file; returns their ids.
@@ -84,7 +82,7 @@ class ContentWriter:
                 for i in _in_turn(specs, storing.nbytes):
                     if i not in ids:
                         self._note(storing, i, self._content(storing, i))
-                self._drain()
+                self.objects.drain()
             except EncodingFailed:
                 _blame_modified((storing, *self._joined))
                 raise
@@ -164,12 +162,15 @@ class ContentWriter:
     def _make_unit_room(self, members: Mapping[str, UnitMember], length: int) -> None:
         read = sum(m.storing.file.borrow(m.content) is None for m in members.values())
         recovered = sum(isinstance(m.base, StoredBase) for m in members.values())
-        self._make_room(max(read, recovered) * length)
+        self.objects.make_room(max(read, recovered) * length)
 
     def _steps(self, members: Mapping[str, UnitMember], start: int) -> Steps:
         """The pieces of a unit at ``start``, of both versions. Raises DamagedData."""
         return Steps(
-            {n: BasePiece(bytes(m.id), m.piece(start, self._new)) for n, m in members.items()},
+            {
+                n: BasePiece(bytes(m.id), m.piece(start, self.objects.take))
+                for n, m in members.items()
+            },
             self._older_pieces(members, start),
         )
 
@@ -183,10 +184,10 @@ class ContentWriter:
         elif borrowed is not None:
             member.data, member.borrowed = borrowed, True
         elif spec.nbytes > PIECE:
-            member.id = file.content_id(i, self._new.take(PIECE))
+            member.id = file.content_id(i, self.objects.take(PIECE))
             return
         else:
-            member.data = self._new.take(spec.nbytes)
+            member.data = self.objects.take(spec.nbytes)
             file.read(i, 0, member.data)
         member.id = file.ids[i] if file.ids else blob_id(spec, member.data, parallel=True)
 
@@ -249,7 +250,7 @@ class ContentWriter:
                 member = members[name]
                 if not member.wanted and name not in hashers:
                     continue
-                data = steps.new[name].data if steps else member.piece(start, self._new)
+                data = steps.new[name].data if steps else member.piece(start, self.objects.take)
                 if name in hashers:
                     hashers[name].update(data)
                 piece = Piece(member.id, spec, start, data)
@@ -275,7 +276,7 @@ class ContentWriter:
             return
         # A pickle of long lists; stored in pieces like a tensor.
         for start, length in pieces(spec):
-            self._make_room(length)
+            self.objects.make_room(length)
             part = memoryview(data)[start : start + length]
             objects.put(Piece(id_, spec, start, part), base)
 
@@ -316,7 +317,7 @@ class ContentWriter:
         step = file.steps.get(i) if file.steps and master is None else None
         for start, length in pieces(spec):
             if borrowed is not None:
-                self._make_room(length)
+                self.objects.make_room(length)
             piece = Piece(id_, spec, start, data[start : start + length])
             if step is None:
                 self.objects.put(piece, base, kept)
@@ -353,8 +354,8 @@ class ContentWriter:
         """Reads the content twice, to compute the id and to encode; hashes both readings."""
         file = storing.file
         spec = file.contents[i].spec
-        self._make_room(PIECE)
-        id_ = file.content_id(i, self._new.take(PIECE))
+        self.objects.make_room(PIECE)
+        id_ = file.content_id(i, self.objects.take(PIECE))
         if not self.objects.wants(id_):
             return id_
         self.objects.begin(id_)
@@ -372,19 +373,10 @@ class ContentWriter:
         return id_
 
     def _read(self, file: ParsedFile, i: int, length: int, start: int = 0) -> memoryview:
-        self._make_room(length)
-        part = self._new.take(length)
+        self.objects.make_room(length)
+        part = self.objects.take(length)
         file.read(i, start, part)
         return part
-
-    def _make_room(self, length: int) -> None:
-        """Waits until the buffers' contents are encoded, if there is no room in one of them."""
-        if max(self._new.used, self.objects.held) + length > PIECE:
-            self._drain()
-
-    def _drain(self) -> None:
-        self.objects.drain()
-        self._new.reset()
 
 
 def _source_changed(path: str) -> SourceChanged:

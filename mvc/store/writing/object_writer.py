@@ -18,7 +18,7 @@ from mvc.codecs.optim import Prediction
 from mvc.errors import DamagedData
 from mvc.ids import BlobId
 from mvc.limits import CHUNK, PIECE, RECORD, RECORD_MEMBERS, RECORD_TEXTS
-from mvc.model.hashing import zeros
+from mvc.model.hashing import verify_pieces, zeros
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.group import encode_group
 from mvc.pipelines.pipeline import Pipeline
@@ -34,7 +34,7 @@ from mvc.store.packs.records import (
     payload_check,
 )
 from mvc.store.recovery.recover import Recovery
-from mvc.store.writing.bases import Base, StoredBase
+from mvc.store.writing.bases import Base, Recovers, StoredBase
 from mvc.store.writing.full_or_delta import (
     BasePiece,
     Choice,
@@ -87,7 +87,8 @@ def _zero_chunk(pipeline: Pipeline, size: int, width: int) -> Encoded:
 class ObjectWriter:
     """Adds objects to a repository through one pack writer. Not thread-safe.
 
-    What it recovers to code against takes memory (``held``) until ``drain``.
+    What is read to be put (``take``), and what is recovered to code against, takes memory until
+    ``drain``.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class ObjectWriter:
         self._meanings: dict[bytes, bytes] = {}  # ids by their first bytes, of objects added here
         self._single = OpenRecord(arenas.lend())  # pieces that are coded one by one
         self._grouped = OpenRecord(arenas.lend())  # pieces that share one payload
-        self._bases = Arena(2 * PIECE)  # what was recovered
+        self._read, self._bases = Arena(2 * PIECE), Arena(2 * PIECE)  # read, and recovered
         self._earlier: StoredBase | None = None  # the object that led to a base the last time
         self._appender: Executor | None = None
         self._appending: list[Future[None]] = []
@@ -128,10 +129,14 @@ class ObjectWriter:
         """The number of the operation that is to publish what is written."""
         return self._sequence
 
-    @property
-    def held(self) -> int:
-        """Bytes of bases that were recovered since ``drain``."""
-        return self._bases.used
+    def take(self, length: int) -> memoryview:
+        """Memory for bytes that are to be put; valid until ``drain``."""
+        return self._read.take(length)
+
+    def make_room(self, length: int) -> None:
+        """Drains, unless so many more bytes can be read, and recovered to code against."""
+        if max(self._read.used, self._bases.used) + length > PIECE:
+            self.drain()
 
     def holds(self, id_: bytes) -> bool:
         """Whether the object is stored already, or was added here."""
@@ -222,6 +227,35 @@ class ObjectWriter:
             choices = choose(piece.spec, piece.data, piece.spec, known, policy=self._policy)[:1]
         self._add(piece, choices, base, kept, inputs=inputs)
         self._flush_full()
+
+    def put_again(
+        self,
+        id_: bytes,
+        spec: TensorSpec,
+        source: Recovers,
+        base: tuple[bytes, TensorSpec] | None = None,
+    ) -> None:
+        """Adds a whole blob as ``source`` recovers it, and its base.
+
+        Raises DamagedData if its bytes do not match its hash.
+        """
+        under = None
+        if base is not None:
+            under = StoredBase(BlobId(base[0]), base[1], source, self._bases)
+        self.begin(id_)
+
+        def read(start: int, length: int) -> memoryview:
+            self.make_room(length)
+            part = self.take(length)
+            source.piece(id_, start, part)
+            return part
+
+        wrong = DamagedData(
+            f"object {id_.hex()[:10]} does not match its hash",
+            hint="run 'mvc fsck --full --repair' first",
+        )
+        for start, part in verify_pieces(id_, spec, read, wrong):
+            self.put(Piece(id_, spec, start, part), under)
 
     def _serves(self, source: BasePiece, piece: Piece) -> bool:
         """Whether a piece can be named as what another one is coded from."""
@@ -504,6 +538,7 @@ class ObjectWriter:
             copy_kept(piece)
         single.settled = len(single.pieces)
         self._bases.reset()
+        self._read.reset()
 
     def flush(self) -> None:
         """Appends what waits."""

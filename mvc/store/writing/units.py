@@ -26,7 +26,6 @@ from mvc.limits import PIECE
 from mvc.model.tensor import DTYPES, TensorSpec
 from mvc.pipelines.pipeline import sample_of
 from mvc.store.graph.search import Link
-from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BASE_BYTES
 from mvc.store.writing.bases import Base
 from mvc.store.writing.full_or_delta import BasePiece, Policy, choose
@@ -69,12 +68,12 @@ class UnitMember(Struct):
     wanted: bool = False
     kept: NextBase | None = None
 
-    def piece(self, start: int, arena: Arena) -> memoryview:
-        """Its bytes from ``start`` on; ``arena`` holds what is read."""
+    def piece(self, start: int, take: Callable[[int], memoryview]) -> memoryview:
+        """Its bytes from ``start`` on; ``take`` gives memory for what is read."""
         length = min(PIECE, self.spec.nbytes - start)
         if self.data is not None:
             return self.data[start : start + length]
-        out = arena.take(length)
+        out = take(length)
         self.storing.file.read(self.content, start, out)
         return out
 

@@ -22,7 +22,7 @@ def out(tmp_path_factory):
 
 def test_it_is_a_program():
     done = child.run("examples/reproduce", "drift", "--help")
-    for command in ("split", "train", "run", "table", "accuracy"):
+    for command in ("split", "train", "run", "table", "accuracy", "delay"):
         assert f"\n  {command} " in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -109,6 +109,23 @@ def test_pipelines_of_ones_own(call, out):
     assert "x the bytes of deltas of vsol-0-slow" in printed
     made = json.loads((out / "tables" / "own-small.json").read_text())
     assert [line["interval"] for line in made["lines"]] == [1, 5, 5, 5]
+
+
+def test_several_intervals(call, out):
+    """Figure 4.5: the farther apart reset points are, the fewer bytes."""
+    pytest.importorskip("matplotlib")
+    code, printed, _ = call(
+        "drift", "run", "xor | zstd:1", "--interval", "2,4,28", "--labels", "0", "--out", out, *TINY
+    )
+    assert code == 0
+    made = json.loads((out / "tables" / "intervals-small.json").read_text())
+    lines = {line["interval"]: line for line in made["lines"]}
+    assert list(lines) == [1, 2, 4, 28]
+    full = [line["cells"]["conv"]["full_bytes"][0] for line in lines.values()]
+    assert full == sorted(full, reverse=True)
+    assert lines[28]["stated"]["conv"]["ratio"] == 3.487
+    assert "| xor \\| zstd:1, R=28 " in printed
+    assert (out / "tables" / "intervals-small.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_pipelines_that_go_by_the_data(call, out):
