@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from blake3 import blake3
 from numpy.typing import NDArray
 
@@ -34,7 +33,7 @@ from ..experiment import Report, Row, argument, option
 from ..render import SCHEMA, grid, notes
 from ..workspace import Workspace, digest
 from .commands import Drifts, streamed
-from .measure import State, digest_of
+from .measure import Scorer, State, digest_of
 from .split import Experiment
 from .stream import Sample, Stream
 
@@ -113,17 +112,13 @@ class _Judge:
     """Says which samples weights have right; remembers what it said."""
 
     def __init__(self, stream: Stream) -> None:
-        self._model = stream.experiment.recipe.build(stream.experiment.data).eval()
+        self._scorer = Scorer(stream)
         self._known: dict[bytes, Right] = {}
 
-    @torch.no_grad()
     def right(self, state: State, sample: Sample) -> Right:
-        inputs, labels = sample
-        asked = blake3(digest_of(state)).update(inputs.numpy().tobytes()).digest()
+        asked = blake3(digest_of(state)).update(sample[0].numpy().tobytes()).digest()
         if asked not in self._known:
-            tensors = {name: torch.from_numpy(array) for name, array in state.items()}
-            self._model.load_state_dict(tensors, assign=True)
-            self._known[asked] = (self._model(inputs).argmax(1) == labels).numpy()
+            self._known[asked] = self._scorer.right(state, sample)
         return self._known[asked]
 
 
