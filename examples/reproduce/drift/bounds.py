@@ -88,7 +88,8 @@ class Bounds:
             cells = [row for row in rows if (row["data"], row["model"]) == (data, model)]
             seeds, labels = (sorted({c[key] for c in cells}) for key in ("seed", "label"))
             common = {"data": data, "model": model, "labels": labels, "seeds": seeds}
-            tables.append({**common, "lines": [_summary(cells, n) for n in self.presets]})
+            lines = [_summary(cells, preset) for preset in self.presets]
+            tables.append({**common, "lines": [_compared(line, lines) for line in lines]})
         name = "-".join(["bounds", *dict.fromkeys(data for data, _ in datasets)])
         schema = {"schema": SCHEMA.format("drift"), "name": name}
         return {**schema, "bounds": tables, "trainings of the bounds": list(rows)}
@@ -184,22 +185,23 @@ def _summary(cells: Sequence[Row], name: str) -> Row:
     """A preset over all trainings of a data set."""
     own = [next(p for p in cell["presets"] if p["name"] == name) for cell in cells]
     bound = own[0]["bound"]
-    rivals = [
-        [
-            p["bytes"]
-            for p in cell["presets"]
-            if p["name"].startswith("vsol") and p["bound"] == bound
-        ]
-        for cell in cells
-    ]
-    shares = [p["bytes"] / min(b) for p, b in zip(own, rivals, strict=True) if b and min(b)]
     return {
         "name": name, "bound": bound, "trainings": len(own),
         "bytes": statistics.fmean(p["bytes"] for p in own),
         "saved": statistics.fmean(p["saved"] for p in own),
-        "of_vsol": statistics.fmean(shares) if shares else None,
         **{measure: _kept([p[measure] for p in own], bound) for measure in MEASURES},
     }  # fmt: skip
+
+
+def _compared(line: Row, lines: Sequence[Row]) -> Row:
+    """With its share of bytes of the smallest preset of the thesis that never breaks the bound."""
+    rivals = [
+        rival["bytes"]
+        for rival in lines
+        if rival["name"].startswith("vsol-") and rival["bound"] == line["bound"]
+        if not any(rival[measure]["broken"] for measure in MEASURES)
+    ]
+    return {**line, "of_vsol": line["bytes"] / min(rivals) if rivals and min(rivals) else None}
 
 
 def _kept(drops: Sequence[Sequence[float]], bound: float) -> Row:
@@ -233,7 +235,8 @@ _NOTES = (
     "their 95 % confidence intervals.",
     "kept: trainings in which the drop is within the bound. broken: in which it is above the "
     "bound by more than its interval, and by more than twice that.",
-    "of vsol: bytes of deltas by those of the smallest `vsol` line of the same bound in the table.",
+    "of vsol: bytes of deltas by those of the smallest `vsol` line of the same bound that is "
+    "broken in no training of the table; empty if there is none.",
 )
 
 
