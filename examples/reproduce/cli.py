@@ -14,7 +14,7 @@ import click
 
 from mvc.errors import MvcError, WrongUsage
 
-from . import derived, distributed, drift, rework
+from . import benchmarks, derived, distributed, drift, rework
 from .experiment import Experiment, reproduce
 from .render import markdown, picture, read_report
 from .workspace import Progress, Workspace, compact
@@ -55,6 +55,46 @@ def table(file: Path) -> None:
 def plot(file: Path, out: Path) -> None:
     """Draw a FILE of JSON that a command wrote, as SVG."""
     click.echo(Workspace(out).publish(f"{file.stem}.svg", picture(read_report(file), "svg", file)))
+
+
+@cli.command()
+def check() -> None:
+    """Compare the pages with the results: which figure differs, or has no source.
+
+    Exit code 1 if there is one.
+    """
+    from .check import check as problems
+
+    found = problems()
+    for problem in found:
+        click.echo(str(problem))
+    click.echo(f"{len(found)} problems" if found else "every figure has its source")
+    if found:
+        raise _Differs
+
+
+class _Differs(click.ClickException):
+    """What ``check`` printed already."""
+
+    exit_code = 1
+
+    def __init__(self) -> None:
+        super().__init__("pages and results differ")
+
+
+@cli.command(context_settings={"ignore_unknown_options": True})
+@click.argument("name")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@_out
+def benchmark(name: str, options: tuple[str, ...], out: Path) -> None:
+    """Run a benchmark of tests/benchmarks by its NAME, and keep what it prints as JSON.
+
+    OPTIONS are the benchmark's own, behind ``--``. NAME may be that of a result that a page has the
+    figures of, as ``check`` names it. The file is tables/NAME.json below --out.
+    """
+    report = benchmarks.measured(name, options)
+    Workspace(out).publish(f"{name}.json", compact(report))
+    click.echo(markdown(report))
 
 
 class _Words(click.ParamType):  # type: ignore[type-arg]

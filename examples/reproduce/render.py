@@ -17,14 +17,16 @@ __all__ = ["SCHEMA", "figure", "grid", "markdown", "notes", "picture", "read_rep
 SCHEMA = "mvc.reproduce.{}/1"
 """With the name of an experiment's folder."""
 
-_FOLDERS = {SCHEMA.format(name): name for name in ("drift", "derived", "rework", "distributed")}
+_MODULES = {
+    SCHEMA.format(name): f".{name}.render" for name in ("drift", "derived", "rework", "distributed")
+} | {SCHEMA.format("benchmarks"): ".benchmarks"}
 T = TypeVar("T")
 
 
 def read_report(file: Path) -> dict[str, Any]:
     """The report in a JSON file. Raises UnknownPath and BadModelFile."""
     report = read_json(file)
-    if not isinstance(report, dict) or report.get("schema") not in _FOLDERS:
+    if not isinstance(report, dict) or report.get("schema") not in _MODULES:
         raise _no_report(file)
     return report
 
@@ -43,7 +45,7 @@ def picture(report: Mapping[str, Any], form: str, of: Path | None = None) -> byt
 
 
 def _module(report: Mapping[str, Any]) -> Any:
-    return import_module(f".{_FOLDERS[report['schema']]}.render", __package__)
+    return import_module(_MODULES[report["schema"]], __package__)
 
 
 def _checked(render: Callable[[], T], file: Path | None) -> T:

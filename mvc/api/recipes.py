@@ -81,6 +81,7 @@ class Recipes(Namespace):
         verify: bool = True,
         drop_weights: bool | None = None,
         timeout: float | None = None,
+        progress: Progress | None = None,
     ) -> Run:
         """Records a training so that it can be run again: ``with repo.recipes.record(...) as run``.
 
@@ -89,9 +90,10 @@ class Recipes(Namespace):
         ``train(model, **arguments)``; at the end of the block the model is committed with its
         recipe. ``data`` is a file or folder, or several by the names of their data sets. Objects
         among the arguments are made by ``mvc.made``. With ``verify`` the recipe is proven by one
-        replay in another process, which is ended after ``timeout`` seconds; ``drop_weights`` then
-        gives up the weights, which is refused if a data set is only referred to. By default they
-        are given up where ``store.storage_weight`` is set and the proven recipe is cheaper.
+        replay in another process, which is ended after ``timeout`` seconds and tells ``progress``
+        as ``retrain`` does; ``drop_weights`` then gives up the weights, which is refused if a data
+        set is only referred to. By default they are kept, unless ``store.storage_weight`` is set
+        and the proven recipe is cheaper.
         docs/provenance.md says what can be recorded. Raises CannotRecord before training.
         """
         from mvc.recipes.recording import Run, RunOptions
@@ -99,7 +101,7 @@ class Recipes(Namespace):
         options = RunOptions(
             path=path, message=message, metrics=metrics, params=params, deploy=deploy,
             branch=branch, deterministic=deterministic, verify=verify, drop_weights=drop_weights,
-            timeout=timeout,
+            timeout=timeout, progress=progress,
         )  # fmt: skip
         return Run(self._repo, model, optimizer, service=service, data=data, options=options)
 

@@ -17,6 +17,7 @@ from mvc.model.hashing import digest
 from mvc.model.names import printable
 from mvc.probing.hooks import Hooks
 from mvc.probing.prints import mapped, print_of, tensors_in
+from mvc.probing.stopwatch import Stopwatch
 from mvc.probing.summary import (
     Conditions,
     LayerSelection,
@@ -90,24 +91,14 @@ class Subject:
         inputs, targets = (_prints(v, n) for v, n in ((args, "the input"), (target, "the target")))
         before = self._ids()
         hooks = Hooks(self.model, selection)
-        try:
-            with _applied(conditions), hooks:
-                for parameter, _ in self._gradients:
-                    parameter.grad = None
-                self.model.train(self._training)
-                output, loss = self._train(args, target) if self._training else self._infer(args)
+        with self._prepared(conditions, hooks):
+            output, loss = self._train(args, target) if self._training else self._infer(args)
             gradients = {
                 name: _id(p.grad, name)
                 for name, p in self.model.named_parameters()
                 if p.grad is not None
             }
             after = self._ids()
-        except RuntimeError as error:
-            if conditions.deterministic and "deterministic" in str(error):
-                raise NoDeterministicKernel(hooks.current, str(error)) from error
-            raise
-        finally:
-            self._restore()
         return Summary(
             training=self._training,
             conditions=conditions,
@@ -124,6 +115,35 @@ class Subject:
             },
             kept=hooks.kept,
         )
+
+    def timed(self, conditions: Conditions) -> Stopwatch:
+        """One run forward, and in training mode backward, of which only the time is taken."""
+        args, target = (mapped(value, _copy) for value in (self._inputs, self._target))
+        watch = Stopwatch(self.model)
+        with self._prepared(conditions, watch), torch.set_grad_enabled(self._training):
+            with watch.forward():
+                output = _call(self.model, args)
+            loss = self._loss_of(output, target) if self._training else None
+            if loss is not None and loss.requires_grad:
+                with watch.backward():
+                    loss.backward()  # type: ignore[no-untyped-call]
+        return watch
+
+    @contextmanager
+    def _prepared(self, conditions: Conditions, hooks: Hooks | Stopwatch) -> Iterator[None]:
+        """A run may begin; after the block the model is as it was."""
+        try:
+            with _applied(conditions), hooks:
+                for parameter, _ in self._gradients:
+                    parameter.grad = None
+                self.model.train(self._training)
+                yield
+        except RuntimeError as error:
+            if conditions.deterministic and "deterministic" in str(error):
+                raise NoDeterministicKernel(hooks.current, str(error)) from error
+            raise
+        finally:
+            self._restore()
 
     def _infer(self, args: Any) -> tuple[tuple[TensorPrint, ...], ...]:
         with torch.no_grad():

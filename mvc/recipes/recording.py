@@ -55,6 +55,7 @@ from mvc.repo.values import metrics_from, params_from
 from mvc.repo.worktree.identify import earlier
 from mvc.training.state.parts import passing_buffers, unwrap
 from mvc.training.state.rng import rng_state
+from mvc.types import Progress
 
 if TYPE_CHECKING:
     from mvc.api.repository import Repository
@@ -76,6 +77,7 @@ class RunOptions(Struct, frozen=True):
     verify: bool = True
     drop_weights: bool | None = None
     timeout: float | None = None
+    progress: Progress | None = None
 
     def __post_init__(self) -> None:
         if self.timeout is not None:
@@ -87,7 +89,8 @@ class Run:
 
     ``trained`` takes a file that the service made elsewhere instead. ``result`` is the commit,
     ``recipe`` what was recorded, ``seconds`` the service took, ``proof_seconds`` the replay with
-    its process. ``metrics`` may be added to until the block ends.
+    its process, ``gave_up`` whether the weights were given up. ``metrics`` may be added to until
+    the block ends.
     """
 
     def __init__(
@@ -102,6 +105,7 @@ class Run:
         self.result: CommitResult | None = None
         self.recipe: Recipe | None = None
         self.seconds = self.proof_seconds = 0.0
+        self.gave_up = False
         self.metrics = dict(options.metrics or {})
         live = model.model if isinstance(model, Architecture) else model
         self._repo, self._model, self._optimizer = repo, live, optimizer
@@ -330,7 +334,10 @@ class Run:
             began = time.monotonic()
             with _kept(self.result):
                 replay = ReplayOptions(
-                    trusted={self.result.id}, timeout=options.timeout, start=self._start
+                    trusted={self.result.id},
+                    timeout=options.timeout,
+                    progress=options.progress,
+                    start=self._start,
                 )
                 seconds = prove(self._repo.context, self.result.id, replay).seconds
             self.proof_seconds = time.monotonic() - began
@@ -341,6 +348,7 @@ class Run:
         if gives_up:
             with _kept(self.result):
                 drop(self._repo.context, [self.result.id])
+            self.gave_up = True
 
     def _commit(self, recipe: Recipe) -> CommitResult:
         options, context = self._options, self._repo.context

@@ -1,5 +1,6 @@
 """Makes a version's weights again by its recipe, in a process of its own, and verifies them.
 
+The versions of a chain are trained one after the other, by forks of one process where that can be.
 What the process needs lies in a folder below ``.mvc/retraining``, which a lock names as in use. A
 folder whose lock nobody holds is left over from a killed process, and is deleted by the next
 replay and by ``gc``.
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from blake3 import blake3
@@ -45,7 +46,17 @@ from mvc.models.environment import Environment
 from mvc.models.settings import variables
 from mvc.recipes import dataset
 from mvc.recipes.recipe import Recipe, recipe_of
-from mvc.recipes.worker import Begun, Compared, Ended, Failed, Job, Stepped, event_in
+from mvc.recipes.worker import (
+    Begun,
+    Compared,
+    Done,
+    Ended,
+    Event,
+    Failed,
+    Job,
+    Stepped,
+    event_in,
+)
 from mvc.repo import attached
 from mvc.repo.arguments import check_seconds
 from mvc.repo.content.contents import in_memory, skeleton_of
@@ -61,6 +72,7 @@ _LOG = 1 << 16  # bytes of the training's output that are looked at
 _SHOWN = 5
 _CALL = 200  # characters of a call
 _ENDING = 10  # seconds in which a process that is done may end its own children
+_ORPHAN = 1.0  # seconds in which a fork ends after the process that made it
 _SILENT = 5.0  # seconds without an event after which it is said what is waited for
 _FAILURES: dict[str, type[MvcError]] = {"CannotBuild": CannotBuild, "DamagedData": DamagedData}
 
@@ -167,7 +179,7 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
     order = [commit] if options.start is not None else _order(context, commit)
     recipes = {each: recipe_of(context, each) for each in order}
     _refuse_untrusted(recipes, options.trusted)
-    with work_folder(context) as folder:
+    with work_folder(context) as folder, _Worker(folder) as worker:
         base, replay = "", None
         if options.start is not None:
             base = str(folder / "start.pt")
@@ -178,7 +190,7 @@ def made_again(context: Context, commit: CommitId, options: ReplayOptions) -> It
             replay = _Replay(context, each, recipe, folder=place, options=options)
             if len(order) > 1:
                 replay.what += f" ({number + 1} of {len(order)})"
-            replay.run(base)
+            replay.run(base, worker)
             base = str(replay.result)
             if each != commit:
                 with replay.verified():  # a wrong base is named as such
@@ -258,26 +270,23 @@ class _Replay:
         self.not_finite: tuple[str, ...] = ()
         self.where = ""
 
-    def run(self, base: str) -> None:
+    def run(self, base: str, worker: _Worker) -> None:
         """Trains. ``base``: a file with the base's weights, or nothing if they are stored.
 
         Raises CannotRetrain, CannotBuild, DamagedData.
         """
         job, variables = self._prepare(base)
-        work = self._folder / "work"
-        self._context.store.fs.make_dirs(work)
-        command = [sys.executable, "-P", "-m", "mvc.recipes.worker", str(job)]
-        log = self._folder / "log"
-        with log.open("wb") as output, _started(command, variables, work, output) as process:
-            self._follow(process)
+        worker.begin(job, variables)
+        self._follow(worker)
         if not self.result.exists():
+            said = self._last_line(worker.log)
             raise CannotRetrain(
                 f"the process that trained {self._commit.short} again ended without a result"
-                + (f": {self._last_line(log)}" if self._last_line(log) else ""),
+                + (f": {said}" if said else ""),
             )
 
-    def _prepare(self, base: str) -> tuple[Path, dict[str, str]]:
-        """Writes the job: data sets and code are compared with what the recipe names."""
+    def _prepare(self, base: str) -> tuple[Job, dict[str, str]]:
+        """The job: data sets and code are compared with what the recipe names."""
         context, commit, recipe = self._context, self._commit, self._recipe
         for name, wanted in recipe.code.items():
             if blake3(attached.read(context, commit, name)).hexdigest() != wanted:
@@ -292,6 +301,8 @@ class _Replay:
             each.name: str(dataset.place(context, each, self._folder / "data" / each.name))
             for each in recipe.data
         }
+        work = self._folder / "work"
+        context.store.fs.make_dirs(work)
         job = Job(
             repository=str(context.root),
             version=commit.hex(),
@@ -299,25 +310,22 @@ class _Replay:
             data=data,
             anyway=self._options.anyway,
             threads=self._options.threads,
-            parent=os.getpid(),
+            folder=str(work),
             result=str(self.result),
+            fork=sys.platform == "linux" and recipe.model.device == "cpu",
         )
-        path = self._folder / "job.json"
-        job.write(path)
-        return path, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
+        return job, variables(recorded, {**os.environ, "PYTHONPATH": import_path()})
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+    def _follow(self, worker: _Worker) -> None:
         """Reads the process's events until the last one, or until it ends."""
         began, total, done = time.monotonic(), self._recipe.steps, 0
         limit = self._options.timeout
         deadline = None if limit is None else began + limit
         self._tell(0, total, "starts")
-        for line in _lines(process, deadline):
-            if line is None:
-                self._tell(done, total, f"waits for process {process.pid}, at step {done}")
-                continue
-            event = event_in(line)
-            if isinstance(event, Compared):
+        for event in worker.events(deadline):
+            if event is None:
+                self._tell(done, total, f"waits for process {worker.pid}, at step {done}")
+            elif isinstance(event, Compared):
                 self._compared(event)
             elif isinstance(event, Begun):
                 began, seconds = time.monotonic(), self._recipe.seconds
@@ -329,11 +337,14 @@ class _Replay:
             elif isinstance(event, Ended):
                 self.seconds, self.steps = event.seconds, event.steps
                 self.not_finite = event.not_finite
-                return  # a child of the service may keep the pipe open for longer
+                worker.settle()
+                return
             elif isinstance(event, Failed):
                 failure = _FAILURES.get(event.kind, CannotRetrain)
                 what = f"{self._commit.short} cannot be made again: {event.message}"
                 raise failure(what, hint=event.hint)
+            else:  # its fork has ended without a word
+                return
         if deadline is not None and time.monotonic() >= deadline:
             raise CannotRetrain(
                 f"{self._commit.short} was not made again within {limit:g} s: its process was "
@@ -435,52 +446,106 @@ def _among(before: str, texts: Sequence[str], between: str = ", ") -> str:
     return before + between.join(texts[:_SHOWN]) + more if texts else ""
 
 
-def _lines(process: subprocess.Popen[bytes], deadline: float | None) -> Iterator[bytes | None]:
-    """What a process writes, line by line, and None where it has been silent for a while.
+class _Worker:
+    """The process that does jobs: one after the other, as long as their variables are the same.
 
-    Ends with the process, though a child of it may keep the pipe open, and at the deadline.
+    It ends with the block, and with this process: it watches its stdin.
     """
-    assert process.stdout is not None
-    began = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while (left := _SILENT if deadline is None else deadline - time.monotonic()) > 0:
-            if selector.select(min(left, _SILENT)):
-                data = os.read(process.stdout.fileno(), 1 << 16)
-                *lines, began = (began + data).split(b"\n")
-                yield from lines
-                if not data:
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._variables: Mapping[str, str] = {}
+        self._read = b""
+        self._busy = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @property
+    def pid(self) -> int:
+        return 0 if self._process is None else self._process.pid
+
+    def begin(self, job: Job, variables: Mapping[str, str]) -> None:
+        """Hands a job to the process, or to a new one."""
+        if self._process is None or variables != self._variables:
+            self._end()
+            self._process = self._started(variables)
+            self._variables, self._read = variables, b""
+        self.log.write_bytes(b"")
+        self._busy = True
+        assert self._process.stdin is not None
+        with suppress(OSError):  # it has ended, which its events say
+            self._process.stdin.write(job.line)
+            self._process.stdin.flush()
+
+    def events(self, deadline: float | None) -> Iterator[Event | None]:
+        """What the process tells, and None where it has been silent for a while.
+
+        Ends with the process, though a child of it may keep the pipe open, and at the deadline.
+        """
+        process = self._process
+        if process is None or process.stdout is None:
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while (left := _SILENT if deadline is None else deadline - time.monotonic()) > 0:
+                line, ends, rest = self._read.partition(b"\n")
+                if ends:
+                    self._read = rest
+                    if (event := event_in(line)) is not None:
+                        yield event
+                elif selector.select(min(left, _SILENT)):
+                    data = os.read(process.stdout.fileno(), 1 << 16)
+                    if not data:
+                        return
+                    self._read += data
+                elif process.poll() is not None:
                     return
-            elif process.poll() is not None:
+                else:
+                    yield None
+
+    def settle(self) -> None:
+        """Waits until the process can do another job; ends it if it does no more."""
+        until = time.monotonic() + _ENDING
+        for event in self.events(until):
+            if isinstance(event, Done):
+                self._busy = False
                 return
-            else:
-                yield None
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0, until - time.monotonic()))
+        self._end()
 
+    def _started(self, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", "mvc.recipes.worker", str(os.getpid())]
+        try:
+            with self.log.open("ab") as log:
+                return subprocess.Popen(  # noqa: S603 - our own module
+                    command,
+                    env=dict(variables),
+                    cwd=self._folder,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                )
+        except OSError as error:
+            raise CannotRetrain(f"no process can be started: {error.strerror}") from error
 
-@contextmanager
-def _started(
-    command: Sequence[str], variables: Mapping[str, str], folder: Path, log: Any
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block, and with this process: it watches its stdin."""
-    try:
-        process = subprocess.Popen(  # noqa: S603 - our own module
-            command,
-            env=dict(variables),
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-    except OSError as error:
-        raise CannotRetrain(f"no process can be started: {error.strerror}") from error
-    try:
-        yield process
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_ENDING)
-    finally:
+    def _end(self) -> None:
+        if (process := self._process) is None:
+            return
         process.kill()
         process.wait()
+        if self._busy:  # its fork ends with it, and with that the pipe
+            for _ in self.events(time.monotonic() + _ORPHAN):
+                pass
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
+        self._process, self._busy = None, False

@@ -1,12 +1,17 @@
-"""The process that trains again: ``python -m mvc.recipes.worker JOB``, started by ``replay``.
+"""The process that trains again: ``python -m mvc.recipes.worker PARENT``, started by ``replay``.
 
-JOB is a JSON file. Events go to stdout, one JSON object a line; what the training prints goes to
-stderr. The process ends when its stdin does, so that it never outlives who started it.
+Jobs come on stdin and events go to stdout, one JSON object a line; what a training prints goes to
+stderr. On Linux each job is done by a fork of this process, which imports torch once, so no
+training sees what another one left behind; a job that says so is done by the process itself, and
+is its last one. A process that works ends when its stdin does, so that it never outlives who
+started it.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -14,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO, TypeAlias
 
 import torch
 from msgspec import Struct, convert, to_builtins
@@ -41,7 +46,10 @@ _EVERY = 0.1  # seconds between two reports of progress
 
 
 class Job(Struct, frozen=True):
-    """What the process is told. ``base``: a file with the weights, empty if they are stored."""
+    """What the process is told. ``base``: a file with the weights, empty if they are stored.
+
+    ``folder`` is what it works in. ``fork``: a fork of the process does it.
+    """
 
     repository: str
     version: str
@@ -49,11 +57,13 @@ class Job(Struct, frozen=True):
     data: dict[str, str]
     anyway: bool
     threads: int | None
-    parent: int
+    folder: str
     result: str
+    fork: bool
 
-    def write(self, path: Path) -> None:
-        path.write_text(json.dumps(to_builtins(self)), encoding="utf-8")
+    @property
+    def line(self) -> bytes:
+        return json.dumps(to_builtins(self)).encode() + b"\n"
 
 
 class _Event(Struct, frozen=True, tag_field="event", tag=str.lower):
@@ -93,7 +103,11 @@ class Failed(_Event, frozen=True):
     kind: str
 
 
-Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed
+class Done(_Event, frozen=True):
+    """The fork that did the job has ended; the next job may come."""
+
+
+Event: TypeAlias = Compared | Begun | Stepped | Ended | Failed | Done
 
 
 def event_in(line: bytes) -> Event | None:
@@ -105,13 +119,43 @@ def event_in(line: bytes) -> Event | None:
     return found
 
 
-def main(job_file: str) -> int:
-    """Runs one job; returns the exit code."""
+def main(parent: int) -> int:
+    """Does jobs until there are no more; returns the exit code."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
-    job = convert(json.loads(Path(job_file).read_text(encoding="utf-8")), Job)
-    _end_with(job.parent)
+    _end_with(parent)
+    while (job := _next_job()) is not None:
+        if not job.fork:
+            return _do(job, events)
+        importlib.import_module("torch._dynamo")  # the first optimizer imports it
+        server = os.getpid()
+        worker = os.fork()
+        if worker == 0:
+            _end_with(server)
+            _end(_do(job, events))
+        os.waitpid(worker, 0)
+        _tell(events, Done())
+    return 0
+
+
+def _next_job() -> Job | None:
+    """Reads without ``sys.stdin``, which reads ahead. None if there are no more."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1 << 16)
+        if not part:
+            return None
+        line += part
+    return convert(json.loads(line), Job)
+
+
+def _do(job: Job, events: TextIO) -> int:
+    """Does one job; returns the exit code."""
+    stdin = os.dup(0)
+    with Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    threading.Thread(target=_end_with_pipe, args=(stdin,), daemon=True).start()
+    os.chdir(job.folder)
     try:
         with mvc.Repository.open(job.repository, discover=False) as repo:
             _work(repo, job, events)
@@ -127,9 +171,19 @@ def main(job_file: str) -> int:
     return 0
 
 
-def _end_with_stdin() -> None:
-    """Reads without ``sys.stdin``: its lock, held for ever, would stop every forked process."""
-    while os.read(0, 1):
+def _end(code: int) -> NoReturn:
+    """Ends a fork without taking down the interpreter, which touches all that it shares."""
+    for child in multiprocessing.active_children():
+        child.terminate()
+        child.join()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
+def _end_with_pipe(pipe: int) -> None:
+    """Reads without a lock of Python's, which, held for ever, would stop every forked process."""
+    while os.read(pipe, 1):
         pass
     os._exit(3)
 
@@ -234,4 +288,4 @@ def _prepare(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(int(sys.argv[1])))

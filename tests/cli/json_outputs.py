@@ -115,7 +115,7 @@ undo --list
 fsck --full
 fsck --repair
 commit net.safetensors -m base
-commit net.safetensors -m trained --provenance net.py --metric acc=1
+commit net.safetensors -m trained --provenance net.py --drop-weights --metric acc=1
 show --environment
 diff --environment HEAD
 show --code

@@ -35,7 +35,7 @@ def helpers():
 
 
 def lookup(rule):
-    """A rule's row, and how its weights decay: f, or by a factor, or not."""
+    """A rule's row, and its suffix: how weights decay (f, or by a factor), or g where graded."""
     if rule in rules():
         row = rules()[rule]
         return row, "by" if row[3] == "decayed" else ""
@@ -100,6 +100,10 @@ def signed(text):
     return lookup(parse(text)[0])[0][3] == "signed"
 
 
+def graded(text):
+    return lookup(parse(text)[0])[1] == "g"
+
+
 def width(text):
     return 4 if parse(text)[1] == "float32" else 8
 
@@ -127,3 +131,28 @@ def predict(text, base, inputs, signs=None):
     bits = out.view(f"u{width(text)}").copy()
     bits[np.isnan(out)] = NANS[dtype]
     return bits.tobytes() + bytes(base[count * width(text) :])
+
+
+def moving(text, inputs):
+    """Which elements of a graded rule have a gradient."""
+    return _change(text, inputs)[1] > 0
+
+
+def grades(text, base, predicted, inputs):
+    """Of every element of a graded rule, 0 to 9."""
+    _, dtype, _ = parse(text)
+    machine, (v, change) = Machine(dtype), _change(text, inputs)
+    w, p = (np.frombuffer(data, dtype, len(v)).astype("f8") for data in (base, predicted))
+    with np.errstate(all="ignore"):
+        r = np.abs(machine.run("((p - w) / p) * (v / c)", {"p": p, "w": w, "v": v, "c": change}))
+        exponent = np.frexp(r)[1]  # r < 2 ** exponent
+    found = np.clip(exponent, 0, 9)
+    return np.where(np.isfinite(r), np.where(r < 1, 0, found), 9)
+
+
+def _change(text, inputs):
+    _, dtype, numbers = parse(text)
+    machine, count = Machine(dtype), len(inputs[0]) // width(text)
+    v, o = (np.frombuffer(data, dtype, count).astype("f8") for data in inputs)
+    with np.errstate(all="ignore"):
+        return v, machine.run("v - b * o", {"v": v, "o": o, "b": machine.round(numbers[2])})

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mvc.api.repository import Repository
 from mvc.codecs.optim import Prediction
 from mvc.codecs.optim.rules import RULES
 from tests.codecs.optim.test_prediction import bits, prediction
@@ -20,7 +21,7 @@ from tests.store.predicted import Run
 def test_the_document_names_every_rule() -> None:
     named = {}
     for name, (arrays, numbers, _, said) in optim.rules().items():
-        for suffix in ("", "f") if said == "decayed" else ("",):
+        for suffix in {"decayed": ("", "f"), "signed": ("", "g")}.get(said, ("",)):
             named[name + suffix] = arrays, numbers, said == "signed"
     ours = {n: (r.arrays.split(), r.numbers.split(), r.signed) for n, r in RULES.items()}
     assert named == ours
@@ -65,3 +66,21 @@ def test_a_run_in_a_repository(tmp_path: Path, backwards: bool):
         for member in "wmv":
             assert oracle.pieces[run.id(version, member), 0] == run.versions[version][member]
     assert check_steps(oracle) == 12
+
+
+def test_graded_steps_of_a_repository(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    w, v = (rng.normal(0, s, (40, 50)).astype("f4") ** p for s, p in ((0.05, 1), (1e-2, 2)))
+    group = {"lr": 1e-3, "alpha": 0.9, "eps": 1e-8, "centered": False, "momentum": 0, "params": [0]}
+    with Repository.init(tmp_path) as repo:
+        for step in range(4):
+            state = {"step": np.float32(step), "square_avg": v}
+            optimizer = {"state": {0: state}, "param_groups": [group]}
+            repo.commit({"model": {"w": w}, "optimizer": optimizer}, message="a step")
+            gradient = (rng.normal(0, 1e-3, w.shape) * (rng.random(w.shape) < 0.5)).astype("f4")
+            v = np.float32(0.9) * v + (np.float32(0.1) * gradient) * gradient
+            w = w - (np.float32(1e-3) * gradient) / (np.sqrt(v) + np.float32(1e-8))
+    oracle = reader.Repository(tmp_path / ".mvc")
+    assert check_steps(oracle) > 6
+    edges = [edge for found in oracle.edges.values() for edge in found]
+    assert any(member.coding.startswith("optim:root.1g") for _, _, member, _ in edges)

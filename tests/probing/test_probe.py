@@ -524,3 +524,74 @@ def test_texts_and_tables() -> None:
     assert page.startswith("<p>differs first in the forward pass") and page.count("<tr>") == 21
     assert "bwd" not in repr(mvc.probe(model, X, training=False))
     assert repr(found.second) == "<Summary of a run in training mode: 31 calls of layers>"
+
+
+# -- what deterministic kernels cost ------------------------------------------------------------
+
+
+class _Doubled(torch.autograd.Function):
+    """torch fills new memory where kernels must be deterministic: here forward or backward."""
+
+    @staticmethod
+    def forward(ctx, x, direction):
+        ctx.backward_allocates = direction == "backward"
+        if direction == "forward":
+            torch.empty(1 << 22)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.backward_allocates:
+            torch.empty(1 << 22)
+        return gradient * 2, None
+
+
+class Scratch(nn.Module):
+    def __init__(self, direction: str) -> None:
+        super().__init__()
+        self.direction = direction
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Doubled.apply(x, self.direction)
+
+
+class Around(nn.Module):
+    """What it returns is what the layer inside of it returned."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inside(x)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_layers_that_deterministic_kernels_slow_down_are_named(direction):
+    model = Mlp(Around(Scratch(direction)))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = mvc.probe(model, X, timed=20)
+    assert found.same and found.cost.pairs == 20
+    slow = found.cost.slow[0]
+    assert (slow.layer, slow.type) == ("between.inside", "Scratch")
+    assert slow == found.cost.layers[0]
+    at = direction == "backward"
+    assert slow.deterministic[at] > 2 * slow.any[at]
+    assert found.cost.deterministic > found.cost.any
+    assert {each.layer for each in found.cost.layers} == {
+        *("first", "between", "between.inside", "last")
+    }
+    assert "slower with them: between.inside (Scratch)" in repr(found)
+    assert sum(each.extra for each in found.cost.slow) < 3 * slow.extra
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_runs_are_timed_in_evaluation_too_and_only_when_asked():
+    model = Mlp(nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True)))
+    assert mvc.probe(model, X).cost is None
+    cost = mvc.probe(model, X, timed=1, training=False).cost
+    assert all(each.any[0] > 0 and each.any[1] == 0 for each in cost.layers)
+    for wrong in (-1, 1.5):
+        with pytest.raises(WrongUsage, match="must be a number of pairs of runs"):
+            mvc.probe(model, X, timed=wrong)

@@ -47,6 +47,7 @@ Arrays = Mapping[str, np.ndarray]
 LAYOUTS = ("chain", "skip:2", "skip:4")
 PIPELINES = (None, None, "lossless", "vsol", "lc:x=2,huffman")
 STATES, FILES = ("model.safetensors", "second.safetensors"), ("notes.bin", "file.safetensors")
+TRAINING = "training.safetensors"
 BRANCHES, TARGETS = ("main", "side", "third"), ("prod", "edge")
 
 
@@ -115,6 +116,43 @@ def moved(state: Arrays, rng: random.Random) -> dict[str, np.ndarray]:
     return after
 
 
+def begun(rng: random.Random) -> dict[str, Any]:
+    """The state of a training with Adam or RMSprop, before its first step."""
+    made = np.random.default_rng(rng.getrandbits(32))
+    weights = made.normal(0, 0.05, (40, 30)).astype(np.float32)
+    names, group = rng.choice(
+        [
+            (("square_avg",), {"alpha": 0.9, "centered": False, "momentum": 0}),
+            (("exp_avg", "exp_avg_sq"), {"betas": (0.9, 0.999), "amsgrad": False}),
+        ]
+    )
+    state = {name: np.zeros_like(weights) for name in names}
+    group |= {"lr": 1e-3, "eps": 1e-8, "weight_decay": 0, "params": [0]}
+    optimizer = {"state": {0: {"step": 0.0, **state}}, "param_groups": [group]}
+    return {"model": {"w": weights}, "optimizer": optimizer}
+
+
+def stepped(training: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
+    """The same one step later; some gradients are zero."""
+    made, single = np.random.default_rng(rng.getrandbits(32)), np.float32
+    weights, optimizer = training["model"]["w"], training["optimizer"]
+    state, step = optimizer["state"][0], optimizer["state"][0]["step"] + 1
+    gradient = made.normal(0, 1e-2, weights.shape) * (made.random(weights.shape) < 0.6)
+    gradient = gradient.astype(np.float32)
+    if "square_avg" in state:
+        square = single(0.9) * state["square_avg"] + (single(0.1) * gradient) * gradient
+        moments = {"square_avg": square}
+        weights = weights - (single(1e-3) * gradient) / (np.sqrt(square) + single(1e-8))
+    else:
+        first = single(0.9) * state["exp_avg"] + single(0.1) * gradient
+        square = single(0.999) * state["exp_avg_sq"] + (single(0.001) * gradient) * gradient
+        moments = {"exp_avg": first, "exp_avg_sq": square}
+        size, root = 1e-3 / (1 - 0.9**step), (1 - 0.999**step) ** 0.5
+        weights = weights - (single(size) * first) / (np.sqrt(square) / single(root) + single(1e-8))
+    after = {"state": {0: {"step": step, **moments}}, "param_groups": optimizer["param_groups"]}
+    return {"model": {"w": weights}, "optimizer": after}
+
+
 class History:
     """``counts``: operations by name, and the versions that were read back (``checkouts``)."""
 
@@ -153,6 +191,7 @@ class History:
 
     def _acts(self) -> Iterator[tuple[Callable[[], None], int]]:
         yield self.commit_state, 22
+        yield self.commit_steps, 8
         yield self.commit_files, 8
         yield self.commit_all_kinds, 4
         yield self.rename, 3
@@ -219,6 +258,19 @@ class History:
         if done is not None:
             lossy = pipeline is not None and pipeline.startswith("lc")
             self._committed(done.id, contents | {path: done.state if lossy else state})
+
+    def commit_steps(self) -> None:
+        """A few steps of a training with the state of its optimizer."""
+        for _ in range(self.rng.randrange(1, 4)):
+            contents = self._parent()
+            if contents is None:
+                return
+            known = contents.get(TRAINING)
+            state = begun(self.rng) if known is None else stepped(known, self.rng)
+            done = self._commit(state, path=TRAINING)
+            if done is not None:
+                self._committed(done.id, contents | {TRAINING: state})
+                self.counts["predicted"] += bool(self.repo.storage.predicted(done.id))
 
     def commit_files(self) -> None:
         contents = self._parent()

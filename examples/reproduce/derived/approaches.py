@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+import mvc
 from mvc import CommitOptions, Environment, Repository, made, root_of
 from mvc.errors import CannotRetrain, DamagedData, WrongUsage
 from mvc.ids import CommitId
@@ -81,7 +81,8 @@ class StoredWeights:
 
     A tensor that is in the repository already is not stored again, also by a ``reset_point``:
     hence full snapshots are ``apart``. With ``by_value`` the base is recovered before, to find
-    the tensors that differ (U_P).
+    the tensors that differ (U_P). A version that is kept ``with_code`` has the source that builds
+    the network, and recovering runs that.
     """
 
     name: str
@@ -93,6 +94,7 @@ class StoredWeights:
     retrains: bool = False
     reset_point: bool = False
     by_value: bool = False
+    with_code: bool = False
 
     def save(self, repo: Repository, model: Model) -> Saved:
         """Generates the update, if that is a step of its own, and persists it."""
@@ -102,9 +104,11 @@ class StoredWeights:
             with steps.step("generate update"):
                 changed = changed_tensors(repo.checkout(model.base), model.state)
         with steps.step("persist"):
+            build = model.experiment.architecture.build
             saved = repo.commit(
                 model.state,
                 message=model.use_case,
+                model=mvc.Architecture(build) if self.with_code else None,
                 pipeline=self.pipeline,
                 options=CommitOptions(
                     branch=model.branch, reset_point=self.reset_point, environment=True
@@ -119,14 +123,18 @@ class StoredWeights:
     def recover(self, repo: Repository, commit: CommitId, architecture: Architecture) -> Recovered:
         """Loads the weights, which proves each tensor; puts them into a network; proves that.
 
-        Before, the environment is compared with the one of the commit: CannotRetrain if it is
+        First the environment is compared with the one of the commit: CannotRetrain if it is
         another one, because the network might compute something else here.
         """
         steps = Steps()
-        with steps.step("load"):
-            state = repo.checkout(commit)
         with steps.step("check environment"):
             _check_environment(repo, commit)
+        if self.with_code:
+            with steps.step("recover"):
+                network = repo.load_model(commit, trust=True)
+            return _checked(repo, commit, network, steps)
+        with steps.step("load"):
+            state = repo.checkout(commit)
         return _recovered(repo, commit, architecture, state, steps)
 
 
@@ -150,7 +158,7 @@ class Provenance:
             return _UPDATE.save(repo, model)
         folder = repo.root / "images"
         service = _recordable(model.experiment, folder)
-        network = _made_network(model.experiment.architecture)
+        network = made(model.experiment.architecture.build)
         network.load_state_dict(model.base_state)
         steps = Steps()
         with (
@@ -211,13 +219,6 @@ def _recordable(experiment: Experiment, folder: Path) -> Experiment:
     )
 
 
-def _made_network(architecture: Architecture) -> nn.Module:
-    build = architecture.build
-    call = build if isinstance(build, partial) else partial(build)
-    network: nn.Module = made(call.func, *call.args, **call.keywords)
-    return network
-
-
 def _recovered(
     repo: Repository, commit: CommitId, architecture: Architecture, state: State, steps: Steps
 ) -> Recovered:
@@ -225,6 +226,11 @@ def _recovered(
     with steps.step("recover"):
         network = architecture.empty()
         network.load_state_dict(state, assign=True)
+    return _checked(repo, commit, network, steps)
+
+
+def _checked(repo: Repository, commit: CommitId, network: nn.Module, steps: Steps) -> Recovered:
+    """Computes the root of the network once more."""
     with steps.step("check hash"):
         if root_of(network.state_dict()) != repo.version(commit).root:
             raise DamagedData(f"{commit.short}: the network is not the one that was saved")
@@ -268,6 +274,13 @@ APPROACHES: dict[str, Approach] = {
             *("full", "B", "B", "none"),
             "every model in a repository of its own, uncompressed",
             apart=True,
+        ),
+        StoredWeights(
+            *("full-code", "B with code", "B", "none"),
+            "B, and with every model the source that builds its network, which here counts to its "
+            "weights; recovering runs it",
+            apart=True,
+            with_code=True,
         ),
         StoredWeights(
             *("by-value", "U_P", "U", "none"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -211,6 +210,21 @@ class ResNet(nn.Module):
         return logits
 
 
+def resnet18() -> ResNet:
+    """Eight blocks of two convolutions."""
+    return ResNet(BasicBlock, (2, 2, 2, 2))
+
+
+def resnet50() -> ResNet:
+    """16 blocks of three convolutions."""
+    return ResNet(Bottleneck, (3, 4, 6, 3))
+
+
+def resnet152() -> ResNet:
+    """50 blocks of three convolutions."""
+    return ResNet(Bottleneck, (3, 8, 36, 3))
+
+
 def _conv3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
 
@@ -244,9 +258,9 @@ ARCHITECTURES = {
     for each in (
         Architecture("mobilenetv2", "MobileNetV2", MobileNetV2, "classifier.1"),
         Architecture("googlenet", "GoogLeNet", GoogLeNet, "fc"),
-        Architecture("resnet18", "ResNet-18", partial(ResNet, BasicBlock, (2, 2, 2, 2)), "fc"),
-        Architecture("resnet50", "ResNet-50", partial(ResNet, Bottleneck, (3, 4, 6, 3)), "fc"),
-        Architecture("resnet152", "ResNet-152", partial(ResNet, Bottleneck, (3, 8, 36, 3)), "fc"),
+        Architecture("resnet18", "ResNet-18", resnet18, "fc"),
+        Architecture("resnet50", "ResNet-50", resnet50, "fc"),
+        Architecture("resnet152", "ResNet-152", resnet152, "fc"),
     )
 }
 """By name, from the smallest to the largest."""

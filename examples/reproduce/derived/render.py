@@ -63,6 +63,8 @@ def markdown(report: Values) -> str:
     """All groups, then what to know when reading them; or the table of the networks."""
     if "networks" in report:
         return _networks(report["networks"])
+    if "determinism" in report:
+        return _determinism(report)
     parts = ["# MMlib: ten models derived from one another\n", report["machine"] + "\n"]
     for group in report["groups"]:
         parts.extend(_group(group))
@@ -95,6 +97,49 @@ def _networks(rows: Sequence[Values]) -> str:
         counts = (f"{count:,}" for count in (*row["counts"], *stated))
         lines.append((f"{ARCHITECTURES[name].title} ({name})", *counts, size))
     return grid(titles, lines)
+
+
+def _determinism(report: Values) -> str:
+    """Milliseconds of a batch and seconds of an epoch by kernels, and the slow layers."""
+    titles = (
+        *("network", "forward, any kernels", "deterministic", "backward, any kernels"),
+        *("deterministic", "epoch, any kernels", "deterministic", "thesis", "slow layers"),
+    )
+    lines = []
+    for row in report["determinism"]:
+        free, strict = row["epoch"]["any"], row["epoch"]["deterministic"]
+        name = row["architecture"]
+        slow = ", ".join(f"{each['layer']} ({each['type']})" for each in row["slow"])
+        more = row["slow_layers"] - len(row["slow"])
+        lines.append(
+            (
+                ARCHITECTURES[name].title,
+                *(f"{1000 * each['forward']:,.0f}" for each in (free, strict)),
+                *(f"{1000 * each['backward']:,.0f}" for each in (free, strict)),
+                *(f"{each['epoch']:.1f}" for each in (free, strict)),
+                f"{THESIS['epochs'][name][1]:.2f}",
+                f"{row['slow_layers']} of {row['layers']}"
+                + (f": {slow}" if slow else "")
+                + (f" and {more} more" if more > 0 else ""),
+            )
+        )
+    setting = report["setting"]
+    return (
+        f"# MMlib: what deterministic kernels cost\n\n{report['machine']} An epoch is "
+        f"{setting['images']} images in batches of {setting['batch_size']}, "
+        f"{setting['size']} x {setting['size']}.\n\n"
+        + grid(titles, lines)
+        + "\n"
+        + notes(
+            (
+                "forward, backward: milliseconds of a batch, medians of an epoch. epoch: seconds "
+                "with the optimizer. thesis: its table 3, an epoch of 512 images (CF-512), "
+                "deterministic, on an A100.",
+                "slow layers: those that `mvc.probe` finds slower with deterministic kernels in at "
+                f"least 90 % of {setting['pairs']} pairs of runs, the one that costs most first.",
+            )
+        )
+    )
 
 
 def _title(group: Values) -> str:

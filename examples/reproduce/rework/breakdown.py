@@ -1,4 +1,4 @@
-"""What the stages of LC save, and what each bucket is worth to the loss."""
+"""What the stages of LC save, what each bucket holds, and what it is worth to the loss."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 
 from mvc.errors import WrongUsage
 from mvc.lossy.lc.payload import encode_steps
-from mvc.lossy.lc.quantise import quantise
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
 
+from .schemes import Lossy
 from .training import Experiment, Training, Vector
 
-__all__ = ["bucket_errors", "sizes"]
+__all__ = ["bucket_errors", "exponents", "finite", "sizes"]
 
 _PROMOTIONS = (1, 2, 3)
 _CODERS = ("huffman", "packed", "ans")
@@ -31,24 +32,20 @@ def sizes(experiment: Experiment, seed: int = 0) -> Iterator[Mapping[str, Any]]:
     the paper's formulas, with whole bits; the others are encoded bytes.
     """
     training = Training(experiment, seed)
-    start = training.state["weights"]
-    saved = {x: start.copy() for x in _PROMOTIONS}
     pipelines = {
         (x, coder): Pipeline.parse(f"expq | promote:{x} | {coder}")
         for x in _PROMOTIONS
         for coder in _CODERS
     }
+    start = training.state["weights"]
+    schemes = {x: Lossy(pipelines[x, "huffman"], "weights", start) for x in _PROMOTIONS}
     rows: dict[int, list[dict[str, float]]] = {x: [] for x in _PROMOTIONS}
     while training.iteration < experiment.workload.window[1]:
         training.step()
         weights = training.state["weights"]
         for x in _PROMOTIONS:
-            buckets = np.unique(_buckets(weights - saved[x])).size
-            before, after = ((each.data.cast("B"), "float32") for each in (saved[x], weights))
-            (step,) = quantise(pipelines[x, "huffman"], [before], [after])
-            if step is None:
-                raise WrongUsage(f"{experiment.workload.title} diverges with this optimizer")
-            step.apply(before[0])
+            buckets = np.unique(_buckets(weights - schemes[x].saved)).size
+            step = finite(schemes[x].step(weights), experiment)
             counts = np.bincount(step.symbols)
             rates = counts[counts > 0] / weights.size
             shares = {"buckets": float(buckets), **_formulas(buckets, x, weights)}
@@ -65,6 +62,13 @@ def sizes(experiment: Experiment, seed: int = 0) -> Iterator[Mapping[str, Any]]:
             mean = float(np.mean(values))
             line[name] = mean if name == "buckets" else [mean, max(values)]
         yield line
+
+
+def finite(step: Addition | None, experiment: Experiment) -> Addition:
+    """The step; WrongUsage if there is none, because weights are infinite or no numbers."""
+    if step is None:
+        raise WrongUsage(f"{experiment.workload.title} diverges with this optimizer")
+    return step
 
 
 def _formulas(buckets: int, x: int, weights: Vector) -> dict[str, float]:
@@ -105,3 +109,46 @@ def bucket_errors(experiment: Experiment, seed: int = 0) -> Iterator[Mapping[str
             counts.append(int((buckets == bucket).sum()))
         training.restore(iteration, state)
         yield {"m": span, "errors": errors, "counts": counts}
+
+
+def exponents(experiment: Experiment, seed: int = 0) -> Iterator[Mapping[str, Any]]:
+    """For the first and the last iteration with a failure: entries by the exponent of their change.
+
+    Of the last convolution's kernel, or of all weights if there is none. ``counts`` are of the
+    change to what is saved, ``kept`` of what three bits of promotion leave of it, ``zeros`` those
+    that it leaves out. Exponents are unbiased, the largest first.
+    """
+    training = Training(experiment, seed)
+    part = _last_kernel(training)
+    scheme = Lossy(
+        Pipeline.parse("expq | promote:3 | huffman"), "weights", training.state["weights"]
+    )
+    first, last = experiment.workload.window
+    while training.iteration < last:
+        training.step()
+        weights, before = training.state["weights"], scheme.saved.copy()
+        scheme.save(weights)
+        if training.iteration in (first, last):
+            counts, kept = (
+                np.bincount(_buckets(change[part]) >> 1, minlength=256)
+                for change in (weights - before, scheme.saved - before)
+            )
+            shown = np.flatnonzero(counts[1:])[::-1] + 1
+            yield {
+                "iteration": training.iteration,
+                "exponents": (shown - 127).tolist(),
+                "counts": counts[shown].tolist(),
+                "kept": kept[shown].tolist(),
+                "zeros": int(kept[0]),
+            }
+
+
+def _last_kernel(training: Training) -> slice:
+    """Where the last convolution's kernel lies in the vector of weights."""
+    part, start = slice(None), 0
+    for parameter in training.model.parameters():
+        end = start + parameter.numel()
+        if parameter.dim() == 4:
+            part = slice(start, end)
+        start = end
+    return part

@@ -14,18 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from mvc import Recorder, Repository
 
 from ..workspace import Progress, empty_folder
+from .failure import FAILURE, stored
 from .training import Experiment, State, Training
 
-__all__ = ["FAILURE", "overhead"]
-
-FAILURE = 7
-"""The epoch after which the training is restored, as in the paper."""
+__all__ = ["overhead"]
 
 _LIMIT = 20
 
@@ -64,9 +61,7 @@ def overhead(
             recorder.flush()
             spent.others += time.process_time() - begun
         grown = (_packs(repo) - first) / (epochs - 1)
-        values = repo.checkout(f"HEAD~{epochs - FAILURE}")
-        parts = [values[name].numpy().ravel() for name, _ in training.model.named_parameters()]
-        rework = _rework(training, {"weights": np.concatenate(parts)}, losses[FAILURE - 1])
+        rework = _rework(training, stored(repo, training, epochs), losses[FAILURE - 1])
     return {
         "pipeline": pipeline,
         "epochs": epochs,

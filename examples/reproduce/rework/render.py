@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..render import figure, grid, notes
+from .failure import FAILURE
 from .workloads import WORKLOADS
 
 __all__ = ["Mean", "markdown", "mean_of", "picture"]
@@ -23,11 +24,16 @@ Group = Mapping[str, Any]
 """One experiment. ``setting``: its parameters; ``lines``: what was measured, row by row."""
 
 _BASELINES = ("scar:0.05", "scar-round:0.05", "topn:0.05", "topn-coded:0.05")
+_OTHERS = ("scar", "scar-round", "topn", "topn-coded", "full")
 _TITLES = {
     "rework": "Work done again after one failure",
     "sizes": "What a checkpoint takes",
+    "tables": "What a cache of Huffman codes saves",
+    "exponents": "How large changes are",
     "buckets": "What each bucket is worth",
+    "noise": "What is left out, beside the noise of SGD",
     "overhead": "What recording costs",
+    "failure": "A failure after epoch 7",
 }
 _READING = {
     "rework": (
@@ -37,9 +43,29 @@ _READING = {
         "whole ones, and fractional ones (the crossing interpolated between the last two). "
         "Brackets: 95 % interval of the mean over trials, of which each is a training of its own.",
         "not back: trials given up after 100 iterations, which count as 100.",
-        "paired: fractional rework of the other scheme less that of the first, in the same "
-        "trials; above 0 the first is better. times: the other's mean rework over the first's, "
-        "fractional and whole.",
+        "Less rework than others: the other's mean rework over the scheme's, fractional / whole; "
+        "and the other's fractional rework less the scheme's in the same trials, above 0 if the "
+        "scheme is better.",
+        "scar:PIPELINE, topn:PIPELINE, topn-coded:PIPELINE: at every checkpoint as many bytes as "
+        "the pipeline takes.",
+    ),
+    "tables": (
+        "Bytes of a checkpoint's symbols, mean: rebuilt: under a code of their own; cached: under "
+        "the lengths of the first checkpoint with as many buckets; larger: the most by which one "
+        "is larger. table: bytes of the lengths; order: of the order that is stored in place of "
+        "them. reused: checkpoints for which the cache had a code. build: the share of the coder's "
+        "processor time that making a code takes.",
+    ),
+    "exponents": (
+        "Entries of the last convolution's kernel (of all weights, if there is none) by the "
+        "exponent of their change to what is saved; kept: those that three bits of promotion send, "
+        "of all weights together; zero: those that they do not.",
+    ),
+    "noise": (
+        "f: what is saved less the training's weights; e: the noise of a step of SGD. noise: the "
+        "variance of f over that of e; below 1 the paper's model calls a training undisturbed. "
+        "lean: the sum of f over the sum of its sizes, 0 if it has no preferred sign. excess: the "
+        "loss of what is saved less the training's.",
     ),
     "sizes": (
         "Shares of a full checkpoint, mean and largest over all checkpoints. E: an index of so "
@@ -57,6 +83,11 @@ _READING = {
         "what the Recorder adds to it, in all threads and in the training thread. bytes: by which "
         "packs grow with a version. rework: epochs until the loss after epoch 7 is back if that "
         "version is restored; with full checkpoints every ten epochs it would be 7.",
+    ),
+    "failure": (
+        "Root of the mean squared error after each epoch. After epoch 7 the training dies. LC goes "
+        "on from what it stored then. Full checkpoints every ten epochs have nothing but the "
+        "start, from which the training is the undisturbed one again, seven epochs later.",
     ),
 }
 
@@ -84,17 +115,38 @@ def markdown(report: Mapping[str, Any]) -> str:
     """All groups, then what to know when reading them."""
     kind = report["kind"]
     parts = [f"# {_TITLES[kind]}\n", report["machine"] + "\n"]
-    tables = {"rework": _rework, "sizes": _sizes, "buckets": _buckets, "overhead": _overhead}
+    tables = {
+        "rework": _rework,
+        "sizes": _sizes,
+        "tables": _tables,
+        "exponents": _exponents,
+        "buckets": _buckets,
+        "noise": _noise,
+        "overhead": _overhead,
+        "failure": _failure,
+    }
     for group in report["groups"]:
         parts.append(f"## {_name(group)}\n\n{_setting(group['setting'])}\n")
         parts.extend(f"{table}\n" for table in tables[kind](group))
+    together = {"rework": _comparison, "noise": _noises}
+    if kind in together:
+        parts.extend(together[kind](report["groups"]))
     return "\n".join([*parts, notes(_READING[kind])])
 
 
 def picture(report: Mapping[str, Any]) -> Any:
-    """Rework over size, sizes by x, error by bucket, or shares of time."""
-    drawing = {"rework": _points, "sizes": _bars, "buckets": _curves, "overhead": _shares}
+    """Rework over size, sizes by x, error by bucket, and so on; None for a kind without one."""
+    drawing = {
+        "rework": _points,
+        "sizes": _bars,
+        "exponents": _histogram,
+        "buckets": _curves,
+        "overhead": _shares,
+        "failure": _courses,
+    }
     groups = report["groups"]
+    if report["kind"] not in drawing:
+        return None
     whole, panels = figure(1, len(groups), (5.5 * len(groups), 4.5))
     for group, panel in zip(groups, panels[0], strict=True):
         drawing[report["kind"]](group, panel)
@@ -148,28 +200,40 @@ def _rework(group: Group) -> Iterator[str]:
             )
         )
     yield grid(titles, rows)
-    if pairs := list(_pairs(group)):
-        titles = ("scheme", "against", "paired", "times", "times, whole", "paper")
-        yield grid(titles, pairs)
 
 
-def _pairs(group: Group) -> Iterator[tuple[str, ...]]:
-    lines = {line["scheme"]: line for line in group["lines"]}
-    ours = [name for name in lines if name.split(":")[0] not in _OTHERS]
-    for name in ours:
-        others = [other for one, other in _SPEEDUPS if one == name]
-        for other in dict.fromkeys((*_BASELINES, *others)):
-            if other in lines:
-                stated = _SPEEDUPS.get((name, other))
-                yield (
-                    *(name, other, str(_difference(lines[name], lines[other]))),
-                    *(_times(lines[name], lines[other], kind) for kind in ("fractional", "rework")),
-                    "{} to {}".format(*stated) if stated else "",
-                )
+def _comparison(groups: Sequence[Group]) -> Iterator[str]:
+    """Each scheme of LC beside the others, in all groups."""
+    lines = [{line["scheme"]: line for line in group["lines"]} for group in groups]
+    pairs = dict.fromkeys(pair for schemes in lines for pair in _pairs(list(schemes)))
+    rows = [
+        (ours, other, *(_compared(each.get(ours), each.get(other)) for each in lines),
+         "{} to {}".format(*_SPEEDUPS[ours, other]) if (ours, other) in _SPEEDUPS else "")
+        for ours, other in pairs
+    ]  # fmt: skip
+    if rows:
+        yield "## Less rework than others\n"
+        yield grid(("scheme", "against", *map(_name, groups), "paper"), rows) + "\n"
+
+
+def _pairs(schemes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for ours in schemes:
+        if ours.split(":")[0] not in _OTHERS:
+            stated = [other for one, other in _SPEEDUPS if one == ours]
+            equal = [f"{kind}:{ours}" for kind in _OTHERS]
+            for other in dict.fromkeys((*_BASELINES, *stated, *equal)):
+                if other in schemes:
+                    yield ours, other
+
+
+def _compared(ours: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
+    if ours is None or other is None:
+        return ""
+    times = " / ".join(_times(ours, other, kind) for kind in ("fractional", "rework"))
+    return f"{times}; {_difference(ours, other)}"
 
 
 _COUNTS = ("x", "buckets")
-_OTHERS = ("scar", "scar-round", "topn", "topn-coded", "full")
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mean:
@@ -179,7 +243,7 @@ def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mean:
 
 def _times(one: Mapping[str, Any], other: Mapping[str, Any], kind: str) -> str:
     theirs, ours = sum(other[kind]), sum(one[kind])
-    return f"{theirs / ours:.2f}" if ours else ""
+    return f"{theirs / ours:.3g}" if ours else "-"
 
 
 def _sizes(group: Group) -> Iterator[str]:
@@ -191,6 +255,72 @@ def _sizes(group: Group) -> Iterator[str]:
         paper = ", ".join(f"{name} {100 * value:.2f} %" for name, value in stated.items())
         rows.append((f"x={line['x']}", f"{line['buckets']:.1f}", *shares, paper))
     yield grid(("promotion", "buckets", *steps, "paper"), rows)
+
+
+def _tables(group: Group) -> Iterator[str]:
+    titles = ("promotion", "rebuilt", "cached", "larger", "table", "order", "reused", "build")
+    rows = [
+        (
+            *(f"x={line['x']}", *(f"{line[name]:,.0f}" for name in ("rebuilt", "cached"))),
+            f"{100 * line['larger']:.2f} %",
+            *(f"{line[name]:.1f}" for name in ("table", "order")),
+            *(f"{100 * line[name]:.1f} %" for name in ("reused", "build")),
+        )
+        for line in group["lines"]
+    ]
+    yield grid(titles, rows)
+
+
+def _exponents(group: Group) -> Iterator[str]:
+    for line in group["lines"]:
+        rows = [
+            (str(exponent), f"{count:,}", f"{kept:,}")
+            for exponent, count, kept in zip(
+                line["exponents"], line["counts"], line["kept"], strict=True
+            )
+        ]
+        rows.append(("zero", "", f"{line['zeros']:,}"))
+        yield f"After iteration {line['iteration']}:\n"
+        yield grid(("exponent", "entries", "kept"), rows)
+
+
+def _noise(group: Group) -> Iterator[str]:
+    rows = [
+        (
+            *(line["scheme"], _share([line["bytes"]], group), f"{line['noise']:.3g}"),
+            *(f"{line['lean']:.2f}", f"{line['excess']:.2g}"),
+        )
+        for line in group["lines"]
+    ]
+    yield grid(("scheme", "bytes", "noise", "lean", "excess"), rows)
+
+
+def _noises(groups: Sequence[Group]) -> Iterator[str]:
+    """The noise of all schemes in all groups."""
+    lines = [{line["scheme"]: line for line in group["lines"]} for group in groups]
+    rows = [(scheme, *(f"{each[scheme]['noise']:.3g}" for each in lines)) for scheme in lines[0]]
+    yield "## Noise\n"
+    yield grid(("scheme", *map(_name, groups)), rows) + "\n"
+
+
+def _failure(group: Group) -> Iterator[str]:
+    courses = list(_by_epoch(group))
+    epochs = max(first + len(errors) for _, first, errors in courses)
+    rows = [
+        (title, *([""] * first), *(f"{error:.4f}" for error in errors),
+         *([""] * (epochs - first - len(errors))))
+        for title, first, errors in courses
+    ]  # fmt: skip
+    yield grid(("epoch", *map(str, range(epochs))), rows)
+
+
+def _by_epoch(group: Group) -> Iterator[tuple[str, int, Sequence[float]]]:
+    """By scheme: the epochs that it has computed at its first error, and the errors after each."""
+    undisturbed = np.sqrt(group["lines"][0]["undisturbed"])
+    yield "no failure", 0, undisturbed
+    yield "full checkpoints", FAILURE, undisturbed[: len(undisturbed) - FAILURE + 1]
+    for line in group["lines"]:
+        yield line["pipeline"], FAILURE, np.sqrt(line["restored"])
 
 
 def _buckets(group: Group) -> Iterator[str]:
@@ -255,6 +385,22 @@ def _curves(group: Group, panel: Any) -> None:
     for line in group["lines"]:
         panel.plot(range(1, len(line["errors"]) + 1), line["errors"], "o-", label=f"m={line['m']}")
     panel.set(xlabel="bucket left out", ylabel="relative error", yscale="log")
+
+
+def _histogram(group: Group, panel: Any) -> None:
+    """As the paper's Fig. 2: entries by exponent after the last iteration, and those kept."""
+    line = group["lines"][-1]
+    panel.bar(line["exponents"], line["counts"], 0.8, label="all", color="C7")
+    panel.bar(line["exponents"], line["kept"], 0.8, label="kept by three bits", color="C0")
+    panel.set(xlabel=f"exponent of a change, iteration {line['iteration']}", ylabel="entries")
+
+
+def _courses(group: Group, panel: Any) -> None:
+    """As the paper's Fig. 6: the error over the epochs that were computed."""
+    for number, (title, first, errors) in enumerate(_by_epoch(group)):
+        epochs = range(first, first + len(errors))
+        panel.plot(epochs, errors, "o^s*Dvx"[number % 7] + "-", label=title, alpha=0.7)
+    panel.set(xlabel="epochs computed", ylabel="RMSE")
 
 
 def _shares(group: Group, panel: Any) -> None:

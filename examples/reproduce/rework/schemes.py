@@ -15,6 +15,7 @@ import numpy as np
 from mvc.errors import WrongUsage
 from mvc.lossy.lc.payload import encode_steps
 from mvc.lossy.lc.quantise import quantise
+from mvc.lossy.lc.step import Addition
 from mvc.pipelines.pipeline import Pipeline
 
 from .training import State, Vector
@@ -49,6 +50,9 @@ class Part(Protocol):
 Make = Callable[[str, Vector], Part]
 """From the name of a vector and its start to how it is kept."""
 
+Budget = Callable[[Vector], int]
+"""The bytes that a checkpoint of these values may take."""
+
 
 class Lossy:
     """LC: what a pipeline stores of the difference from the saved vector.
@@ -59,39 +63,46 @@ class Lossy:
     def __init__(self, pipeline: Pipeline, name: str, start: Vector) -> None:
         self._pipeline, self._kind, self.saved = pipeline, _KINDS[name], start.copy()
 
-    def save(self, values: Vector) -> int:
+    def step(self, values: Vector) -> Addition | None:
+        """What is added to the saved vector; None if the values cannot be approximated."""
         before, after = ((each.data.cast("B"), "float32") for each in (self.saved, values))
         (step,) = quantise(self._pipeline, [before], [after], kinds=[self._kind])
+        if step is not None:
+            step.apply(before[0])
+        return step
+
+    def save(self, values: Vector) -> int:
+        step = self.step(values)
         if step is None:  # stored as it is
             self.saved = values.copy()
             return values.nbytes
-        step.apply(before[0])
         return sum(map(len, encode_steps(self._pipeline, [step])))
 
 
 class _Partition:
-    """SCAR: some blocks of ``block`` values a checkpoint, so that ``share`` of all bytes hold them.
+    """SCAR: some blocks of ``block`` values a checkpoint, as many as ``budget`` holds.
 
     ``priority``: those that have moved furthest (Euclidean) since they were saved, each with its
     number; otherwise one after the other, with the number of the first.
     """
 
-    def __init__(self, start: Vector, share: float, block: int, priority: bool) -> None:
+    def __init__(self, start: Vector, budget: Budget, block: int, priority: bool) -> None:
         self.saved, self._block, self._priority = start.copy(), block, priority
+        self._budget = budget
         self._blocks = -(-start.size // block)
         self._number = _bytes_for(self._blocks)
-        each = block * _WORD + (self._number if priority else 0)
-        self._count = max(1, int(share * start.nbytes) // each)
+        self._each = block * _WORD + (self._number if priority else 0)
         self._next = 0
 
     def save(self, values: Vector) -> int:
+        count = min(self._blocks, max(1, self._budget(values) // self._each))
         if self._priority:
             moved = np.zeros(self._blocks * self._block, np.float32)
             np.subtract(values, self.saved, out=moved[: values.size])
             distances = np.square(moved).reshape(self._blocks, -1).sum(1)
-            chosen = _largest(distances, self._count)
+            chosen = _largest(distances, count)
         else:
-            chosen = np.arange(self._next, self._next + self._count) % self._blocks
+            chosen = np.arange(self._next, self._next + count) % self._blocks
             self._next = int(chosen[-1] + 1) % self._blocks
         places = (chosen[:, None] * self._block + np.arange(self._block)).ravel()
         places = places[places < values.size]
@@ -103,30 +114,36 @@ class _Partition:
 class _Largest:
     """TOPN: the values that differ most from the saved ones, as one row of CSR.
 
-    A value and a column of 32 bits each, so that ``share`` of all bytes hold them, and two row
-    pointers. ``coded``: gaps between columns under Huffman's code in place of columns.
+    A value and a column of 32 bits each, as many as ``budget`` holds, and two row pointers.
+    ``coded``: gaps between columns under Huffman's code in place of columns.
     """
 
-    def __init__(self, start: Vector, share: float, coded: bool) -> None:
-        self.saved, self._coded = start.copy(), coded
-        self._budget = int(share * start.nbytes)
-        self._count = max(1, (self._budget - 2 * _WORD) // (2 * _WORD))
+    def __init__(self, start: Vector, budget: Budget, coded: bool) -> None:
+        self.saved, self._budget, self._coded = start.copy(), budget, coded
+        self._last = (0, 0)  # values, and the bytes that these took with coded gaps
 
     def save(self, values: Vector) -> int:
         distances = np.abs(values - self.saved)
+        budget = self._budget(values)
+        count = self._fitting(budget)
         while True:
-            chosen = np.sort(_largest(distances, self._count))
+            chosen = np.sort(_largest(distances, count))
             if not self._coded:
                 size = (2 * len(chosen) + 2) * _WORD
                 break
             size = len(chosen) * _WORD + len(packed_gaps(chosen))
-            fitting = max(1, min(values.size, int(self._budget * len(chosen) / size)))
-            if size <= self._budget or self._count == 1:
-                self._count = fitting  # at today's price of one; the next time may need fewer
+            self._last = len(chosen), size
+            if size <= budget or count == 1:
                 break
-            self._count = min(fitting, self._count - 1)
+            count = min(self._fitting(budget), count - 1)
         self.saved[chosen] = values[chosen]
         return size
+
+    def _fitting(self, budget: int) -> int:
+        """How many values fit, with coded gaps at the price that one had the last time."""
+        count, size = self._last
+        fitting = budget * count // size if size else (budget - 2 * _WORD) // (2 * _WORD)
+        return max(1, min(self.saved.size, fitting))
 
 
 class _Exact:
@@ -193,7 +210,9 @@ def checkpoints(text: str, start: State, block: int) -> Checkpoints | _Periodic:
     """The scheme of this text, which begins with a state that is known in full.
 
     ``full:20`` is a full checkpoint every 20 iterations; ``scar:0.05``, ``scar-round:0.05``,
-    ``topn:0.05`` and ``topn-coded:0.05`` have 5 % of the bytes; anything else is a pipeline of LC.
+    ``topn:0.05`` and ``topn-coded:0.05`` have 5 % of the bytes, or with a pipeline of LC in place
+    of the number (``scar:lc:x=2,huffman``) as many bytes as each of its checkpoints; anything else
+    is a pipeline of LC.
     ``@exact`` or ``@zeroed`` behind it says what becomes of the optimizer's moments; they are
     otherwise kept as the weights are. Raises WrongUsage.
     """
@@ -208,17 +227,30 @@ def checkpoints(text: str, start: State, block: int) -> Checkpoints | _Periodic:
 
 
 def _part(text: str, block: int) -> Make:
-    kind = text.partition(":")[0]
+    kind, _, size = text.partition(":")
     if kind in ("scar", "scar-round"):
-        share = _number(text, 0, 1)
-        return lambda _, start: _Partition(start, share, block, kind == "scar")
+        budget = _budget(text, size)
+        return lambda name, start: _Partition(start, budget(name, start), block, kind == "scar")
     if kind in ("topn", "topn-coded"):
-        share = _number(text, 0, 1)
-        return lambda _, start: _Largest(start, share, kind == "topn-coded")
+        budget = _budget(text, size)
+        return lambda name, start: _Largest(start, budget(name, start), kind == "topn-coded")
+    return _lossy(text)
+
+
+def _lossy(text: str) -> Callable[[str, Vector], Lossy]:
     pipeline = Pipeline.parse(text)
     if not pipeline.forward_only:
         raise WrongUsage(f"{text} is no pipeline of LC", hint="such as lc:x=2 or lc:budget=0.05")
     return lambda name, start: Lossy(pipeline, name, start)
+
+
+def _budget(text: str, size: str) -> Callable[[str, Vector], Budget]:
+    """A share of the vector's bytes, or what a pipeline of LC takes of the same vector."""
+    if size.partition(":")[0] == "lc":
+        lossy = _lossy(size)
+        return lambda name, start: lossy(name, start).save
+    share = _number(text, 0, 1)
+    return lambda _, start: lambda _: int(share * start.nbytes)
 
 
 def _number(text: str, least: float, most: float) -> float:

@@ -1,4 +1,4 @@
-"""What is trained: four networks in plain torch with their data and all hyper-parameters."""
+"""What is trained: four networks in plain torch, and a walk, with data and hyper-parameters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from ..data import Dataset
 from ..networks import tensors_of
 from .ratings import Ratings
 
-__all__ = ["OPTIMIZERS", "WORKLOADS", "Images", "Scores", "Source", "Workload"]
+__all__ = ["OPTIMIZERS", "WORKLOADS", "Images", "Scores", "Source", "Walk", "Workload"]
 
 _SIDE = 28
+_DIMENSIONS, _STEPS = 10_000, 4_000  # of the stylised model
 
 Batch = tuple[Tensor, ...]
 Rows = NDArray[np.int64]
@@ -93,6 +94,33 @@ class Scores:
         return loss
 
 
+class Walk:
+    """The paper's stylised model (Eq. 1), with its optimum u* at zero.
+
+    Sample i is a vector of normal noise around the optimum. The loss is half the squared distance
+    to the mean of a batch, so a step of SGD at the rate r makes u of (1 - r) u + r noise.
+    """
+
+    name = "walk"
+
+    def __len__(self) -> int:
+        return _STEPS
+
+    def build(self, workload: Workload) -> nn.Module:
+        return workload.build()
+
+    def batch(self, rows: Rows) -> Batch:
+        mean = np.zeros(_DIMENSIONS)
+        for row in rows:
+            mean += np.random.default_rng((2, int(row))).standard_normal(_DIMENSIONS, np.float32)
+        return (torch.from_numpy((mean / len(rows)).astype(np.float32)),)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Half the squared distance, without the variance within the batch."""
+        distance: Tensor = model(batch[0]).square().sum() / 2
+        return distance
+
+
 @dataclass(frozen=True)
 class Workload:
     """A network with how it is trained.
@@ -140,6 +168,17 @@ class _Product(nn.Module):
         products: Tensor = (self.users(users) * self.items(items)).sum(1)
         biases: Tensor = self.user_bias(users)[:, 0] + self.item_bias(items)[:, 0]
         return self.mean + biases + products
+
+
+class _Distance(nn.Module):
+    """From a point to the state, which begins as normal noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = nn.Parameter(torch.randn(_DIMENSIONS))
+
+    def forward(self, point: Tensor) -> Tensor:
+        return self.state - point
 
 
 def _mlr(classes: int) -> nn.Module:
@@ -207,6 +246,11 @@ WORKLOADS = {
             *("alexnet", "AlexNet", "images", _alexnet, 64),
             {"sgd": 0.005, "momentum": 0.001, "adam": 3e-4},
             *((20, 60), 300),
+        ),
+        Workload(
+            *("walk", "Stylised model", "walk", _Distance, 1),
+            {"sgd": 0.02, "momentum": 0.002, "adam": 1e-2},
+            *((20, 100), 2000),
         ),
     )
 }

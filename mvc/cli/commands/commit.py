@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,6 +37,9 @@ from mvc.repo.commit.request import CommitOptions
 from mvc.repo.commit.result import CommitResult
 from mvc.repo.history.log import LogEntry
 from mvc.repo.times import format_time
+
+if TYPE_CHECKING:
+    from mvc.recipes.recording import Run
 
 _STYLES = {"added": "added", "removed": "removed", "unchanged": None}
 _NOT_PROVEN = (
@@ -75,7 +78,7 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
     allow_empty: bool = flag("Commit even if nothing differs from HEAD.")
     provenance: str | None = option(
         "SCRIPT[:NAME]",
-        "Keep how PATH was trained, and prove it by a replay; then give its weights up.",
+        "Keep how PATH was trained, and prove it by a replay.",
     )
     data: tuple[str, ...] = option(
         "[NAME=]PATH",
@@ -83,8 +86,10 @@ class _CommitOptions(CommandOptions, frozen=True, kw_only=True):
         shell_complete=complete_files,
         needs="provenance",
     )
-    no_verify: bool = flag(
-        "With --provenance: no replay; the weights are kept, too.", needs="provenance"
+    no_verify: bool = flag("With --provenance: no replay.", needs="provenance")
+    drop_weights: bool = flag(
+        "With --provenance: give up the weights, which the replay has made again.",
+        needs="provenance",
     )
     timeout: float | None = timeout("provenance")
 
@@ -102,8 +107,13 @@ def command(session: Session, args: _CommitOptions) -> None:
         "params": dict(pairs(args.texts, "param")),
         "deploy": args.deploy,
     }
-    commit = _commit if args.provenance is None else _commit_with_recipe
-    done = commit(session, args, recorded)
+    run, failure = None, None
+    if args.provenance is None:
+        done = _commit(session, args, recorded)
+    else:
+        run, failure = _record(session, args, recorded)
+        assert run.result is not None
+        done = run.result
     if done.deployment is not None:
         warn_of_clock(session.out, done.deployment)
     same_as = _same_as(session, done)
@@ -113,22 +123,27 @@ def command(session: Session, args: _CommitOptions) -> None:
             _tell_of_setting(session, done)
         if args.output is not None:
             session.out.note(f"the production weights are in {printable(args.output)}")
-    gives_up = args.provenance is not None and not args.no_verify
-    if gives_up:
-        _give_up_proven(session, done, args.timeout)
+    if failure is not None:
+        raise failure
     if session.as_json:
-        kept = {"weights": "given up" if gives_up else "stored"}
+        kept = {"weights": "given up" if run is not None and run.gave_up else "stored"}
         session.out.json("mvc.commit/1", _json(done, same_as) | kept)
-    elif gives_up:
-        session.out.note(
-            f"gave up the weights of {done.id.short}: the replay made the same weights; the file "
-            "stays"
+    elif run is not None:
+        session.out.note(_what_became(done, args, gave_up=run.gave_up))
+
+
+def _what_became(done: CommitResult, args: _CommitOptions, *, gave_up: bool) -> str:
+    """What the replay has shown, and whether the weights are kept."""
+    version = done.id.short
+    if gave_up:
+        return f"gave up the weights of {version}: the replay made the same weights; the file stays"
+    later = f"'mvc repack --drop-weights {version}"
+    if args.no_verify:
+        return (
+            f"kept the weights of {version}: its recipe is not proven; {later} --trust-code' "
+            "proves it and gives them up"
         )
-    elif args.provenance is not None:
-        session.out.note(
-            f"kept the weights of {done.id.short}: its recipe is not proven; 'mvc repack "
-            f"--drop-weights {done.id.short} --trust-code' proves it and gives them up"
-        )
+    return f"kept the weights of {version}: the replay made the same; {later}' gives them up"
 
 
 def _check(args: _CommitOptions) -> None:
@@ -139,6 +154,8 @@ def _check(args: _CommitOptions) -> None:
             raise click.UsageError(f"{name} does not go with --provenance")
         if len(args.paths) != 1:
             raise click.UsageError("name the one file that the training made")
+        if args.drop_weights and args.no_verify:
+            raise click.UsageError("--drop-weights needs the replay that --no-verify leaves out")
 
 
 def _commit(session: Session, args: _CommitOptions, recorded: dict[str, Any]) -> CommitResult:
@@ -194,10 +211,10 @@ def _data(texts: Iterable[str]) -> str | dict[str, str] | None:
     return pairs[0][0]
 
 
-def _commit_with_recipe(
+def _record(
     session: Session, args: _CommitOptions, recorded: dict[str, Any]
-) -> CommitResult:
-    """Commits a file with a recipe that no replay has proven yet."""
+) -> tuple[Run, MvcError | None]:
+    """Commits a file with its recipe, and proves that; an error that comes after the commit."""
     from mvc.recipes.making import made
 
     repository, (path,) = session.repository, args.paths
@@ -216,29 +233,27 @@ def _commit_with_recipe(
             raise WrongUsage(f"model of {script.place} is no function", hint="write def model():")
         model, optimizer = made(make), script.get("optimizer")
         repository.load(model, "HEAD", path=name if name in base else None)
-        with repository.recipes.record(
-            model,
-            None if optimizer is None else optimizer(list(model.parameters())),
-            service=service,
-            data=_data(args.data),
-            path=name,
-            verify=False,
-            **recorded,
-        ) as run:
-            run.trained(path)
-    assert run.result is not None
-    return run.result
-
-
-def _give_up_proven(session: Session, done: CommitResult, timeout: float | None) -> None:
-    try:
         with training_progress(session) as progress:
-            session.repository.storage.repack(
-                drop_weights=[done.id], trust=True, timeout=timeout, progress=progress
+            run = repository.recipes.record(
+                model,
+                None if optimizer is None else optimizer(list(model.parameters())),
+                service=service,
+                data=_data(args.data),
+                path=name,
+                verify=not args.no_verify,
+                drop_weights=args.drop_weights or None,
+                timeout=args.timeout,
+                progress=progress,
+                **recorded,
             )
-    except MvcError as error:
-        error.message += f"; {done.id.short} is committed and keeps its weights"
-        raise
+            try:
+                with run:
+                    run.trained(path)
+            except MvcError as error:
+                if run.result is None:
+                    raise
+                return run, error
+    return run, None
 
 
 def _tell_of_setting(session: Session, done: CommitResult) -> None:

@@ -198,6 +198,8 @@ def _print(session: Session, chosen: Chosen, cost: ForgetPreview) -> None:
             out.line(f"{short} is live on {live}: it cannot be recovered from here")
     if cost.collection is None:
         out.line("What the next 'mvc gc' frees is not known, because something is damaged")
+    elif cost.collection.freed <= 0:
+        out.line("The next 'mvc gc' frees no space: other versions need what is stored")
     else:
         out.line(f"The next 'mvc gc' frees about {size(cost.collection.freed)}")
 

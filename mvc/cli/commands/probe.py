@@ -26,12 +26,17 @@ from mvc.model.names import printable
 
 if TYPE_CHECKING:
     from mvc.probing.compare import LayerRow
+    from mvc.probing.cost import DeterminismCost
     from mvc.probing.probe import Probe
 
 _COLUMNS = [
     *columns("layer, type"),
     *numbers("fwd, bwd"),
     *columns("inp, out, grad_inp, grad_out, grad_par"),
+]
+_COST_COLUMNS = [
+    *columns("layer, type"),
+    *numbers("fwd ms, bwd ms, det. fwd ms, det. bwd ms, slower"),
 ]
 _MOST_ROWS = 40  # unless all are asked for
 _PARTS = ("input", "output", "grad_input", "grad_output", "gradient")
@@ -58,6 +63,12 @@ class _ProbeOptions(CommandOptions, frozen=True, kw_only=True):
         "N", "The number of threads of torch.", type=click.IntRange(1, 1024)
     )
     deterministic: bool = flag("Let torch use deterministic kernels only.")
+    timed: int | None = option(
+        "N",
+        "Time each layer in N pairs of runs, with any kernels and with deterministic ones.",
+        "--time",
+        type=click.IntRange(1, 1000),
+    )
     only: str | None = option(
         "LAYERS",
         "Record these, with distances: names, wildcards, forward indices: fc,block1.*,7,9-12.",
@@ -104,6 +115,7 @@ def command(session: Session, args: _ProbeOptions) -> int:
                 optimizer=script.get("optimizer"),
                 only=None if args.only is None else [each.strip() for each in args.only.split(",")],
                 deterministic=args.deterministic or None,
+                timed=args.timed or 0,
                 **fields(args, "training against seed threads"),
             )
 
@@ -146,6 +158,24 @@ def _print(session: Session, found: Probe) -> None:
         out.line(f"likely cause: {cause}")
         if cause.hint:
             out.note(f"hint: {cause.hint}")
+    if found.cost is not None:
+        _print_cost(session, found.cost)
+
+
+def _print_cost(session: Session, cost: DeterminismCost) -> None:
+    """The layers that deterministic kernels slow down; with -v every one."""
+    out = session.out
+    layers = cost.layers if session.verbose else cost.slow[:_MOST_ROWS]
+    rows = [
+        (
+            *(printable(each.layer), printable(each.type)),
+            *(f"{1000 * taken:.3g}" for taken in (*each.any, *each.deterministic)),
+            f"{each.slower:.0%}",
+        )
+        for each in layers
+    ]
+    show(out, _COST_COLUMNS, rows)
+    out.line(printable(str(cost)))
 
 
 def _json(found: Probe) -> dict[str, Any]:
@@ -163,6 +193,7 @@ def _json(found: Probe) -> dict[str, Any]:
         },
         "causes": found.causes,
         "layers": [_row_json(row) for row in found.rows],
+        "cost": found.cost,
     }
 
 

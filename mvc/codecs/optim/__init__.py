@@ -11,6 +11,14 @@ bytes and nothing else.
 
 from mvc.codecs.optim.choice import ChosenRule, choose_predictions
 from mvc.codecs.optim.kinds import ORDER, kinds_of
-from mvc.codecs.optim.prediction import PREDICTED, Prediction
+from mvc.codecs.optim.prediction import GRADES, PREDICTED, Prediction
 
-__all__ = ["ORDER", "PREDICTED", "ChosenRule", "Prediction", "choose_predictions", "kinds_of"]
+__all__ = [
+    "GRADES",
+    "ORDER",
+    "PREDICTED",
+    "ChosenRule",
+    "Prediction",
+    "choose_predictions",
+    "kinds_of",
+]

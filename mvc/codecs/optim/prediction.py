@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mvc.codecs.floats import Numbers, subnormals
-from mvc.codecs.optim.rules import RULES, Rule
+from mvc.codecs.optim.rules import RULES, Rule, squared
+from mvc.codecs.words import Bytes
 from mvc.errors import InvalidPipeline, WrongUsage
 from mvc.limits import MAX_PIPELINE_TEXT
 
@@ -20,6 +22,9 @@ PREFIX = "optim"
 _BLOCK = 1 << 16  # bytes of an array that are worked on at once, to stay in the processor's cache
 PREDICTED: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 """The dtypes of tensors that rules predict, and their types in numpy."""
+GRADES = 10
+"""Of graded rules: 0 for elements that are known to a few units, the others by powers of 2."""
+_FRACTION = {"float32": 23, "float64": 52}
 _NANS = {"float32": 0x7FC00000, "float64": 0x7FF8000000000000}  # bits of the one that is written
 
 
@@ -79,6 +84,17 @@ class Prediction(Struct, frozen=True):
         return self._rule.signed
 
     @property
+    def graded(self) -> bool:
+        """Whether its elements are graded by how little is known of them."""
+        return self._rule.graded
+
+    @property
+    def finer(self) -> Prediction:
+        """The same, graded, where there is such a rule."""
+        rule = f"{self.rule}g"
+        return replace(self, rule=rule) if rule in RULES and RULES[rule].graded else self
+
+    @property
     def width(self) -> int:
         """Bytes of an element."""
         return PREDICTED[self.dtype].itemsize
@@ -93,12 +109,15 @@ class Prediction(Struct, frozen=True):
         inputs: Sequence[memoryview],
         out: memoryview,
         signs: memoryview | None = None,
+        *,
+        grades: Bytes | None = None,
     ) -> None:
         """Write what is predicted into ``out``, which may be ``base``.
 
         All have the same length, of any chunk of a piece; bytes at the end that fill no element are
         the base's. ``signs``: a bitmap over the elements, marked where the gradient is negative.
-        Raises MvcError where this thread cannot compute with subnormal numbers.
+        ``grades``: where a graded rule writes how little is known of each element. Raises MvcError
+        where this thread cannot compute with subnormal numbers.
         """
         count = len(out) // self.width
         if any(len(data) != len(out) for data in (base, *inputs)) or len(inputs) != self.inputs:
@@ -113,7 +132,10 @@ class Prediction(Struct, frozen=True):
             for at in range(0, count, step):
                 block = [array[at : at + step] for array in arrays]
                 sign = [] if signs is None else [_signs(signs, at, len(block[0]), kind)]
-                target[at : at + step] = self._block(block, sign)
+                found = self._block(block, sign)
+                if grades is not None:
+                    grades[at : at + step] = self._grades(block, found)
+                target[at : at + step] = found
         out[count * self.width :] = base[count * self.width :]
 
     def signs(self, base: memoryview, inputs: Sequence[memoryview], new: memoryview) -> bytes:
@@ -131,6 +153,32 @@ class Prediction(Struct, frozen=True):
                 below = part > middle if self._rule.falls else part < middle
                 parts.append(np.packbits(below).tobytes())
         return b"".join(parts)
+
+    def moving(self, inputs: Sequence[memoryview]) -> NDArray[np.bool_]:
+        """Which elements of a graded rule have a gradient that is not zero."""
+        kind = PREDICTED[self.dtype]
+        new, old = (np.frombuffer(data, kind, len(data) // self.width) for data in inputs)
+        with np.errstate(all="ignore"), subnormals():
+            above: NDArray[np.bool_] = squared(new, old, self._decay) > 0
+        return above
+
+    @property
+    def _decay(self) -> Any:
+        """The number of a graded rule by which the older second moment shrinks."""
+        return PREDICTED[self.dtype].type(self.numbers[2])
+
+    def _grades(self, arrays: list[Numbers], found: Numbers) -> Bytes:
+        """How many bits of ``found`` the digits of the gradient's square do not reach."""
+        first, new, old = arrays
+        unknown = ((found - first) / found) * (new / squared(new, old, self._decay))
+        words = unknown.view(f"<u{self.width}")
+        fraction = _FRACTION[self.dtype]
+        words >>= fraction
+        words &= (1 << 8 * self.width - 1 - fraction) - 1
+        below = (1 << 8 * self.width - 2 - fraction) - 2  # the exponent of a half
+        np.clip(words, below, below + GRADES - 1, out=words)
+        words -= below
+        return words.astype(np.uint8)
 
     def _block(self, arrays: list[Numbers], sign: list[Any]) -> Numbers:
         """What is predicted for one block, with a single NaN."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mvc.codecs.floats import Numbers
 
@@ -28,7 +29,8 @@ class Rule(Struct, frozen=True):
     """A formula, the names of its arrays (the base first) and of its numbers.
 
     ``signed``: between arrays and numbers stands the gradient's sign, an array of ones, from a
-    bitmap; ``falls``: a greater gradient makes the result less.
+    bitmap; ``falls``: a greater gradient makes the result less. ``graded``: elements are sorted by
+    how little the gradient's square says of them.
     """
 
     arrays: str
@@ -36,6 +38,7 @@ class Rule(Struct, frozen=True):
     formula: Formula
     signed: bool = False
     falls: bool = False
+    graded: bool = False
 
     @property
     def inputs(self) -> int:
@@ -85,9 +88,15 @@ def _gradient(m: Numbers, old: Numbers, k: Any) -> Numbers:
     return gradient
 
 
+def squared(v: Numbers, old: Numbers, b: Any) -> Numbers:
+    """A multiple of the gradient's square, between two second moments."""
+    change: Numbers = v - b * old
+    return change
+
+
 def _magnitude(v: Numbers, old: Numbers, b: Any, c: Any) -> Numbers:
     """The gradient without its sign, between two second moments."""
-    square: Numbers = (v - b * old) / c
+    square: Numbers = squared(v, old, b) / c
     np.copyto(square, 0, where=~(square > 0))
     return np.sqrt(square, out=square)
 
@@ -101,6 +110,14 @@ def _centred(v: Numbers, a: Numbers, e: Any) -> Numbers:
 def _nesterov(m: Numbers, old: Numbers, u: Any, q: Any) -> Numbers:
     """The gradient and, once more, the momentum that it came into."""
     return fma(u, m, m - u * old if q == 1 else (m - u * old) / q)
+
+
+def _signed(
+    name: str, arrays: str, numbers: str, formula: Formula, *, falls: bool = False
+) -> dict[str, Rule]:
+    """A rule from the gradient's square: as it is, or with g graded."""
+    rule = Rule(arrays, numbers, formula, signed=True, falls=falls)
+    return {name: rule, f"{name}g": replace(rule, graded=True)}
 
 
 def _decayed(name: str, arrays: str, numbers: str, formula: Formula) -> dict[str, Rule]:
@@ -231,25 +248,25 @@ RULES: dict[str, Rule] = {
     ),
     "nesterov.2": Rule("w m o", "s u q", lambda w, m, o, s, u, q: w - s * _nesterov(m, o, u, q)),
     # Weights and momentum from second moments, which do not know the gradient's sign g.
-    "root.1": Rule(
+    **_signed(
+        "root.1",
         "w v o",
         "s e b c",
         lambda w, v, o, g, s, e, b, c: w - (s * (g * _magnitude(v, o, b, c))) / (np.sqrt(v) + e),
-        signed=True,
         falls=True,
     ),
-    "root.2": Rule(
+    **_signed(
+        "root.2",
         "w v o",
         "s e b c",
         lambda w, v, o, g, s, e, b, c: fma(-s, g * _magnitude(v, o, b, c) / (np.sqrt(v) + e), w),
-        signed=True,
         falls=True,
     ),
-    "pushed.1": Rule(
+    **_signed(
+        "pushed.1",
         "m v o",
         "u e b c",
         lambda m, v, o, g, u, e, b, c: u * m + g * _magnitude(v, o, b, c) / (np.sqrt(v) + e),
-        signed=True,
     ),
     # The same, centred: with the gradients' average a.
     "centred.1": Rule(

@@ -7,8 +7,7 @@ orders of magnitude.
 What no step can express is left to the caller, who stores it exactly: ``quantise`` gives None
 for a tensor that is not of a floating-point dtype, for one in which a change is infinite or no
 number (because one of the states is, or because the difference overflows), for a negative
-second moment, and for one in which a sum would overflow. In a thread that ``flushes``
-subnormal numbers it gives None for every tensor.
+second moment, and for one in which a sum would overflow.
 
 Changes are seen as numbers, and as *patterns*: the bits of these numbers, as unsigned words of
 4 or 8 bytes (2 for float16). A pattern's *key* is its high bits: sign, exponent, and ``finer``
@@ -24,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import FORMATS, Format, Numbers, flushes, values_of, words_of_values
+from mvc.codecs.floats import FORMATS, Format, Numbers, subnormals, values_of, words_of_values
 from mvc.errors import WrongUsage
 from mvc.lossy.lc.step import BLOCK, Addition, Symbols
 
@@ -61,7 +60,8 @@ def quantise(
 
     A budget is a share of the raw bytes of the tensors that get a step, and counts all bytes
     that ``encode_steps`` makes of these steps. It is exceeded only if not even one bucket, or
-    one level on each side, fits. Raises WrongUsage if the tensors do not fit each other.
+    one level on each side, fits. Raises WrongUsage if the tensors do not fit each other, and
+    MvcError where this thread cannot compute with subnormal numbers.
     """
     kinds = kinds or [""] * len(before)
     if not len(before) == len(after) == len(kinds):
@@ -70,17 +70,16 @@ def quantise(
     if quantiser is None:
         raise WrongUsage(f"pipeline {pipeline.text} does not quantise")
     steps: list[Addition | None] = [None] * len(before)
-    if flushes():
-        return steps
     groups: dict[object, Group] = {}
-    for i, (old, new, kind) in enumerate(zip(before, after, kinds, strict=True)):
-        change = TensorChange.between(i, old, new, root=kind in _ON_ROOT)
-        if change is not None:
-            key = i if quantiser.own else (old[1], kind)
-            groups.setdefault(key, Group(change.kind)).add(change)
-    for change, step in quantiser.choose(pipeline, [g for g in groups.values() if g.changes]):
-        if change.stays_finite(step):
-            steps[change.index] = step
+    with subnormals():
+        for i, (old, new, kind) in enumerate(zip(before, after, kinds, strict=True)):
+            change = TensorChange.between(i, old, new, root=kind in _ON_ROOT)
+            if change is not None:
+                key = i if quantiser.own else (old[1], kind)
+                groups.setdefault(key, Group(change.kind)).add(change)
+        for change, step in quantiser.choose(pipeline, [g for g in groups.values() if g.changes]):
+            if change.stays_finite(step):
+                steps[change.index] = step
     return steps
 
 

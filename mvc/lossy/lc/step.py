@@ -18,9 +18,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from mvc.codecs.floats import FORMATS, Format, Numbers, flushes, values_of, words_of_values
+from mvc.codecs.floats import FORMATS, Format, Numbers, subnormals, values_of, words_of_values
 from mvc.codecs.words import scratch_bytes
-from mvc.errors import MvcError, WrongUsage
+from mvc.errors import WrongUsage
 from mvc.lossy.lc.packing import check_below, index_of
 
 Symbols = NDArray[Any]  # uint8 or uint16
@@ -52,14 +52,8 @@ class Addition(Struct, frozen=True):
 
         Encoder and decoder call this on equal states and get equal bits. WrongUsage if the
         state has another length; DamagedData if a symbol has no number; MvcError where this
-        thread ``flushes``, because it would get other bits.
+        thread cannot compute with subnormal numbers, because it would get other bits.
         """
-        if flushes():
-            raise MvcError(
-                "this thread rounds subnormal numbers to zero (torch.set_flush_denormal), and so "
-                "cannot read approximated versions: call torch.set_flush_denormal(False) before "
-                "mvc is used"
-            )
         kind = FORMATS[self.dtype]
         if state.nbytes != self.nbytes:
             raise WrongUsage(f"a step for {self.nbytes} bytes does not fit {state.nbytes}")
@@ -67,8 +61,8 @@ class Addition(Struct, frozen=True):
         if not known:
             check_below(int(self.symbols.max(initial=0)), len(self.table))
         words = np.frombuffer(state, f"<u{kind.width}")
-        look_up = _LookUp(values_of(self.table, kind))
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), subnormals():
+            look_up = _LookUp(values_of(self.table, kind))
             for at in range(0, len(words), BLOCK):
                 symbols = self.symbols[at : at + BLOCK]
                 _add(words[at : at + BLOCK], look_up.values(symbols), kind, root=self.root)

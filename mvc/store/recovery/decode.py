@@ -9,11 +9,10 @@ from typing import TypeAlias
 
 from mvc.codecs.optim import Prediction
 from mvc.codecs.payload import Payload
-from mvc.codecs.streams import decode_bitmap
-from mvc.codecs.varint import Cursor
 from mvc.errors import DamagedData, InvalidPipeline
 from mvc.limits import CHUNK
 from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.predicted import apply_predicted
 from mvc.store.graph.plan import Action
 from mvc.store.graph.search import PathStep
 from mvc.store.packs.arena import Arena
@@ -26,8 +25,6 @@ LOADED = 32 << 20
 Each: TypeAlias = Callable[[Callable[[int], None], range], None]
 _Work: TypeAlias = Callable[[int, memoryview], None]
 _Step: TypeAlias = Callable[[int, memoryview, Sequence[memoryview], memoryview], None]
-SIGNS_METHOD = "1"
-"""How a bitmap of signs is compressed."""
 
 
 class _Scratch(threading.local):
@@ -196,27 +193,6 @@ def _prepare_predicted(
         apply_predicted(pipeline, prediction, encoded, sources, out=out, width=width)
 
     return work
-
-
-def apply_predicted(
-    pipeline: Pipeline,
-    prediction: Prediction,
-    encoded: memoryview,
-    sources: Sequence[memoryview],
-    *,
-    out: memoryview,
-    width: int,
-) -> None:
-    """Fills ``out`` by a chunk of an optimizer's step; ``sources``: of the base, then of inputs.
-
-    ``out`` may be the base's.
-    """
-    (base, *inputs), cursor, signs = sources, Cursor(encoded), None
-    if prediction.signed:
-        marks, _ = decode_bitmap(cursor, len(out) // prediction.width, SIGNS_METHOD, "signs")
-        signs = marks.data
-    prediction.fill(base, inputs, out, signs)
-    pipeline.apply_chunk(cursor.data[cursor.position :], out, width, reverse=False)
 
 
 def _prepare(packs: PackReader, step: PathStep, room: memoryview, size: int, check: bool) -> _Work:

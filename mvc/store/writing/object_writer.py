@@ -53,8 +53,8 @@ from mvc.store.writing.pieces import (
     Waiting,
     copy_kept,
     encode_chunk,
-    encode_predicted,
     encode_proven_patch,
+    encode_proven_step,
     group_member,
     payload_of,
     placed,
@@ -292,7 +292,7 @@ class ObjectWriter:
                 self._encode_predicted(waiting, choice, [source.data for source in inputs])
             else:
                 self._encode(waiting, choice)
-            self._gather(waiting, choice)
+            self._record_of(choice).add(waiting)
             gathered.append(waiting)
         return gathered
 
@@ -339,7 +339,7 @@ class ObjectWriter:
         else:
             sizes = (min(CHUNK, length - at) for at in range(0, length, CHUNK))
             waiting.chunks = [_zero_chunk(pipeline, size, width) for size in sizes]
-        self._gather(waiting, choice)
+        self._record_of(choice).add(waiting)
         self._flush_full()
 
     def _nameable(self, base: bytes) -> bool:
@@ -447,7 +447,7 @@ class ObjectWriter:
         parts = [slice(at, min(at + CHUNK, len(new))) for at in range(0, len(new), CHUNK)]
         waiting.chunks = [
             self._pool.submit(
-                encode_predicted,
+                encode_proven_step,
                 pipeline,
                 prediction,
                 new[part],
@@ -458,9 +458,10 @@ class ObjectWriter:
             for part in parts
         ]
 
-    def _gather(self, waiting: Waiting, choice: Choice) -> None:
+    def _record_of(self, choice: Choice) -> OpenRecord:
+        """Where pieces of this coding are gathered."""
         group = choice.pipeline is not None and choice.pipeline.scope == "group"
-        (self._grouped if group else self._single).add(waiting)
+        return self._grouped if group else self._single
 
     def _flush_full(self) -> None:
         """Appends full records in another thread, while later ones are encoded."""

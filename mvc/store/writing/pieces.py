@@ -7,22 +7,19 @@ from concurrent.futures import Future
 from functools import lru_cache
 from typing import Protocol
 
-import numpy as np
 from msgspec import Struct, field
 
 from mvc.codecs.optim import Prediction
 from mvc.codecs.patch import encode_patch
 from mvc.codecs.payload import pack_chunks
-from mvc.codecs.streams import encode_stream
-from mvc.codecs.words import scratch_bytes
 from mvc.limits import CHUNK
 from mvc.lossy.lc.step import Addition
 from mvc.model.tensor import TensorSpec
 from mvc.pipelines.pipeline import Pipeline
+from mvc.pipelines.predicted import encode_predicted
 from mvc.store.graph.search import Link
 from mvc.store.packs.arena import Arena
 from mvc.store.packs.records import BLOB, Coding, Member
-from mvc.store.recovery.decode import SIGNS_METHOD
 from mvc.store.writing.full_or_delta import fitted
 from mvc.store.writing.proof import Sampling, prove_chunks, prove_patch, prove_predicted
 from mvc.types import Bytes
@@ -126,7 +123,7 @@ def encode_chunk(
     return encoded
 
 
-def encode_predicted(
+def encode_proven_step(
     pipeline: Pipeline,
     prediction: Prediction,
     new: memoryview,
@@ -136,15 +133,7 @@ def encode_predicted(
     room: memoryview | None = None,
 ) -> Bytes:
     """Encodes one chunk against its prediction, and decodes it; ``sources``: base, then inputs."""
-    base, *inputs = sources
-    parts, signs = list[Bytes](), None
-    if prediction.signed:
-        signs = memoryview(prediction.signs(base, inputs, new))
-        parts += encode_stream(np.frombuffer(signs, np.uint8), SIGNS_METHOD)
-    state = scratch_bytes("prediction", len(new)).data
-    prediction.fill(base, inputs, state, signs)
-    parts.append(pipeline.encode_chunk(new, state, width))
-    encoded: Bytes = b"".join(parts)
+    encoded: Bytes = encode_predicted(pipeline, prediction, new, sources=sources, width=width)
     if room is not None and len(encoded) <= len(room):
         room[: len(encoded)] = encoded
         encoded = room[: len(encoded)]

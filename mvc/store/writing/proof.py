@@ -27,9 +27,9 @@ from mvc.lossy.lc.step import Addition
 from mvc.pipelines.group import Member as GroupMember
 from mvc.pipelines.group import decode_group
 from mvc.pipelines.pipeline import CODED, ELIDED, Pipeline
+from mvc.pipelines.predicted import apply_predicted
 from mvc.store.packs.records import Member, decode_header, encode_header, payload_check
 from mvc.store.proving import proof_of, prove_equal
-from mvc.store.recovery.decode import apply_predicted
 from mvc.types import Bytes
 
 ALWAYS = 16 * MIB

@@ -47,6 +47,7 @@ _SAMPLED = 4096  # bytes of each of four blocks of a tensor, on which rules are 
 _LOST = 0.02  # of the elements that a rule predicted the last time
 _SHORT = 256  # bytes of a tensor for which the names of what predicts it are a good part
 _MOST_NAMED = 0.5
+_GRADED = 4096  # bytes of a tensor from which grades save more than their lengths take
 _AS_GOOD = 0.5  # of the elements that the rule predicted there
 
 
@@ -89,6 +90,12 @@ class Rules(Struct, frozen=True):
     """How a unit's tensors are coded in a run: by a rule, or, those without one, by a delta."""
 
     chosen: Mapping[str, ChosenRule]
+
+    @property
+    def graded(self) -> Rules:
+        """The same, with elements graded where that is possible."""
+        finer = {n: replace(c, prediction=c.prediction.finer) for n, c in self.chosen.items()}
+        return Rules(finer)
 
     def sources(
         self, name: str, steps: Steps
@@ -156,9 +163,9 @@ class RuleChooser:
         """How a unit is coded in a run; None if deltas are as small."""
         rules, nbytes = self._rules(unit, dtype, steps), len(next(iter(steps.new.values())).data)
         if rules is None or nbytes >= _SHORT:
-            return rules
+            return rules if rules is None or nbytes < _GRADED else rules.graded
         kept = {n: c for n, c in rules.chosen.items() if _named(c) < _MOST_NAMED * nbytes}
-        return Rules(kept) if kept else None
+        return Rules(kept) if any(chosen.inputs for chosen in kept.values()) else None
 
     def _rules(self, unit: Unit, dtype: str, steps: Steps) -> Rules | None:
         key = (unit.kinds, tuple(map(id, unit.hypers)), dtype, frozenset(steps.new))

@@ -103,15 +103,41 @@ def commit(mvc: Mvc, *more: object, name: str = "", code: int = 0):
     return mvc("commit", "model.safetensors", *given, *more, code=code)
 
 
+def retrain(data: str) -> None:
+    """Trains the file on, from what it is now, by an ordinary program."""
+    code: dict = {}
+    exec(FINETUNE, code)
+    model = code["model"]()
+    model.load_state_dict(load_file("model.safetensors"))
+    code["train"](model, code["optimizer"](model.parameters()), data)
+    save_file(model.state_dict(), "model.safetensors")
+
+
 def is_given_up(folder: Path, rev: str = "HEAD") -> bool:
     with Repository.open(folder) as repo:
         (entry,) = repo.log(rev, limit=1)
         return entry.dropped is not None
 
 
+def test_weights_are_kept_unless_it_is_asked_for(trained: Mvc) -> None:
+    done = commit(trained)
+    said = re.search(r"kept the weights .* made the same; '(mvc .*)' gives them up", done.err)
+    assert said is not None
+    assert not is_given_up(trained.folder)
+    assert "not proven" not in trained("show", "HEAD").out
+    trained(*shlex.split(said[1])[1:])  # without training again: no code is trusted
+    assert is_given_up(trained.folder)
+    trained("repack", "--add", "HEAD")
+    trained("config", "store.storage_weight", "1e12")  # then asked for by its price
+    Path("numbers.txt").write_text("1\n2\n3\n4\n5\n7\n")
+    retrain("numbers.txt")
+    assert "gave up the weights" in commit(trained).err
+
+
 def test_a_proven_version_gives_its_weights_up_and_keeps_the_file(trained: Mvc) -> None:
     before = Path("model.safetensors").read_bytes()
-    done = commit(trained, "--metric", "acc=0.5", "--param", "lr=0.1", "--deploy", "prod")
+    given = ("--drop-weights", "--metric", "acc=0.5", "--param", "lr=0.1", "--deploy", "prod")
+    done = commit(trained, *given)
     assert done.out.startswith("[main ")
     assert "the replay made the same weights" in done.err
     assert "noise on stdout" not in done.out
@@ -174,7 +200,7 @@ def test_a_replay_that_takes_too_long_is_ended(trained: Mvc) -> None:
 def test_several_data_sets_have_names(trained: Mvc) -> None:
     Path("others.txt").write_text("7\n")
     data = ("--data", "numbers=numbers.txt", "--data", "others=others.txt")
-    given = ("--provenance", "finetune.py:several", *data)
+    given = ("--provenance", "finetune.py:several", "--drop-weights", *data)
     trained("commit", "model.safetensors", *given)
     assert is_given_up(trained.folder)
     found = trained("ls", "--data", "--json").json["data_sets"]
@@ -182,7 +208,7 @@ def test_several_data_sets_have_names(trained: Mvc) -> None:
 
 
 def test_json(trained: Mvc) -> None:
-    found = commit(trained, "--json").json
+    found = commit(trained, "--json", "--drop-weights").json
     assert found["schema"] == "mvc.commit/1"
     assert found["weights"] == "given up"
     assert found["paths"][0]["path"] == "model.safetensors"
@@ -211,6 +237,9 @@ def test_what_does_not_go_with_it_is_refused(trained: Mvc) -> None:
         assert f"{more[0]} does not go with --provenance" in commit(trained, *more, code=2).err
     assert "goes with --provenance" in trained("commit", "--no-verify", code=2).err
     assert "goes with --provenance" in trained("commit", "--data", "x", code=2).err
+    assert "goes with --provenance" in trained("commit", "--drop-weights", code=2).err
+    refused = commit(trained, "--no-verify", "--drop-weights", code=2)
+    assert "--drop-weights needs the replay" in refused.err
     refused = trained("commit", "--provenance", "finetune.py", code=2)
     assert "name the one file that the training made" in refused.err
     refused = commit(trained, "--data", "a=numbers.txt", code=2)

@@ -97,6 +97,26 @@ def test_a_model_without_inputs_is_told_both_ways_to_give_them(script) -> None:
     script("probe", "bare.py", "--input", "1x4", "--eval")
 
 
+def test_layers_that_deterministic_kernels_slow_down(script) -> None:
+    with (script.folder / "net.py").open("a") as code:
+        code.write(
+            "\n\nclass Fills(nn.Module):\n    def forward(self, x):\n        "
+            "torch.empty(1 << 22)\n        return x * 1\n\n\n"
+            "def slow():\n    return nn.Sequential(nn.Linear(4, 4), Fills(), nn.Linear(4, 2))\n"
+        )
+    said = script("probe", "net.py:slow", "--time", 20).out.splitlines()
+    at = next(number for number, line in enumerate(said) if "det. fwd ms" in line)
+    heading, row, *_, last = said[at:]
+    shown = " ".join(heading.split())
+    assert shown == "layer type fwd ms bwd ms det. fwd ms det. bwd ms slower"
+    assert row.startswith("1      Fills") and row.endswith("%")
+    assert last.startswith("deterministic kernels: ")
+    assert "slower with them: 1 (Fills)" in last
+    cost = script("probe", "net.py:slow", "--time", 1, "--json").json["cost"]
+    assert cost["pairs"] == 1 and cost["deterministic"] > 0
+    assert {each["layer"] for each in cost["layers"]} == {"0", "1", "2"}
+
+
 def test_json(script) -> None:
     found = script("probe", "net.py", "--json", "--only", "1,2", code=1).json
     assert found["schema"] == "mvc.probe/1"

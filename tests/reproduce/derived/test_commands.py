@@ -71,7 +71,7 @@ def test_medians_of_every_approach(call, tmp_path, monkeypatch):
 def test_help_names_every_choice(call):
     code, printed, _ = call("derived", "run", "--help")
     assert code == 0
-    words = set(re.split(r"[\s,;]+", printed.replace(".", "")))
+    words = set(re.split(r"[\s,;]+", re.sub(r"-\s+", "-", printed).replace(".", "")))
     assert not ({*ARCHITECTURES} - {"tiny"} | {*RELATIONS} | {*APPROACHES}) - words
 
 
@@ -155,3 +155,29 @@ def test_a_file_that_is_no_report(call, tmp_path, text):
     code, _, error = call("table", file)
     assert code != 0
     assert f"{file} is no report" in error
+
+
+def test_what_determinism_costs(call, tmp_path, monkeypatch):
+    monkeypatch.setitem(THESIS["epochs"], "tiny", [1.0, 2.0, 3.0])
+    small = ("--architectures", "tiny", "--images", "8", "--batch-size", "4", "--size", "32")
+    arguments = ("derived", "determinism", "--out", tmp_path, *small, "--pairs", "2", "--no-plot")
+    code, printed, error = call(*arguments)
+    assert (code, error) == (0, "")
+    assert re.search(r"\n\| Tiny    \| .* \|   2.00 \| +\d of 3", printed)
+    made = json.loads((tmp_path / "tables" / "derived-determinism.json").read_text())
+    (row,) = made["determinism"]
+    assert all(row["epoch"][mode]["forward"] > 0 for mode in ("any", "deterministic"))
+    assert call("table", tmp_path / "tables" / "derived-determinism.json")[1] == printed
+    code, _, error = call(*arguments, "--images", "3")
+    assert code == 2
+    assert "an epoch has at least one batch" in error
+
+
+def test_every_model_is_kept_with_its_code(call, tmp_path):
+    arguments = ("--relations", "frozen", "--approaches", "full,full-code", *SMALL)
+    code, _, error = call("derived", "run", "--out", tmp_path, *arguments, "--no-plot")
+    assert (code, error) == (0, "")
+    made = json.loads((tmp_path / "tables" / "derived.json").read_text())
+    plain, coded = (line["cells"] for line in made["groups"][0]["lines"])
+    for name in BASES:  # the source of tests.reproduce.derived.tiny and what it imports
+        assert coded[name]["stored"] > plain[name]["stored"] + 1000

@@ -7,12 +7,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from reproduce.rework.render import mean_of
 from reproduce.rework.schemes import checkpoints
-from reproduce.rework.training import Training
-from reproduce.rework.workloads import WORKLOADS
+from reproduce.rework.training import Experiment, Training
+from reproduce.rework.workloads import WORKLOADS, Walk
 from tests.reproduce.child import RESULTS
 from tests.reproduce.rework.small import experiment
 
@@ -83,6 +84,73 @@ def test_sizes_and_buckets(call, tmp_path):
     assert cells(printed, "m=10")[1] == f"{lines[0]['errors'][0]:.2g}"
 
 
+def test_exponents_and_tables(call, tmp_path):
+    common = ("--models", "mlr", "--threads", "1", "--out", tmp_path)
+    code, printed, error = call("rework", "exponents", *common)
+    assert (code, error) == (0, "")
+    lines = json.loads((tmp_path / "tables" / "exponents.json").read_text())["groups"][0]["lines"]
+    assert [line["iteration"] for line in lines] == [4, 8]
+    for line in lines:
+        assert line["exponents"] == sorted(line["exponents"], reverse=True)
+        assert sum(line["kept"]) + line["zeros"] == 7850 >= sum(line["counts"])
+        whole = [kept == count for kept, count in zip(line["kept"], line["counts"], strict=True)]
+        assert whole[:3] == [True] * 3 and not any(line["kept"][4:])  # seven buckets
+    assert "After iteration 8:" in printed and "kept by three bits" not in printed
+
+    code, printed, error = call("rework", "tables", *common)
+    lines = json.loads((tmp_path / "tables" / "tables.json").read_text())["groups"][0]["lines"]
+    assert [line["x"] for line in lines] == [1, 2, 3, 4]
+    for line in lines:
+        assert line["rebuilt"] <= line["cached"] <= line["rebuilt"] * (1 + line["larger"])
+        assert line["order"] <= line["table"] == 2 ** line["x"] / 2
+        assert 0 < line["build"] < 0.5 <= line["reused"] < 1
+
+
+def test_noise_of_a_walk(call, tmp_path, monkeypatch):
+    monkeypatch.setitem(WORKLOADS, "walk", replace(WORKLOADS["walk"], window=(10, 20)))
+    arguments = ("rework", "noise", "lc:x=2,huffman", "lc:x=8,huffman", "topn:0.05", "--models",
+                 "walk", "--threads", "1", "--out", tmp_path)  # fmt: skip
+    code, printed, error = call(*arguments)
+    assert (code, error) == (0, "")
+    assert "10,000 parameters, 4,000 samples, batches of 1, rate 0.02" in printed
+    lines = json.loads((tmp_path / "tables" / "noise.json").read_text())["groups"][0]["lines"]
+    two, eight, topn = (line["noise"] for line in lines)
+    # An octave leaves at most a ninth of the squares of what was to be stored.
+    assert 0 < eight < 1 / 9 < two < topn
+    assert cells(printed, "lc:x=2,huffman")[2] == f"{two:.3g}"
+
+
+def test_a_walk_has_the_noise_and_the_rate_that_it_states():
+    workload = WORKLOADS["walk"]
+    training = Training(Experiment(workload, Walk(), "sgd"), 1)
+    rate = workload.rates["sgd"]
+    for _ in range(3):
+        before = training.state["weights"].astype(np.float64)
+        training.step()
+        noise = (training.state["weights"] - (1 - rate) * before) / rate
+        assert abs(noise.mean()) < 0.05 and abs(noise.std() - 1) < 0.05
+        assert abs(np.corrcoef(noise, before)[0, 1]) < 0.05
+    weights = training.state["weights"]
+    assert training.loss() == pytest.approx(weights @ weights / 2, rel=0.02)
+
+
+def test_a_failure_by_epochs(call, tmp_path):
+    pytest.importorskip("matplotlib")
+    arguments = ("rework", "failure", "lc:x=8", "--epochs", "7", "--out", tmp_path)
+    code, printed, error = call(*arguments, "--threads", "1")
+    assert (code, error) == (0, "")
+    lines = json.loads((tmp_path / "tables" / "failure.json").read_text())["groups"][0]["lines"]
+    (line,) = lines
+    assert [len(line[name]) for name in ("undisturbed", "restored")] == [8, 2]
+    assert line["restored"][0] == pytest.approx(line["undisturbed"][7], rel=0.05)
+    assert line["restored"][1] < line["restored"][0]
+    whole, full = cells(printed, "no failure"), cells(printed, "full checkpoints")
+    assert full[8:10] == [whole[1], whole[2]]  # from the start again
+    assert not (tmp_path / "failure").exists()
+    file = tmp_path / "tables" / "failure.json"
+    assert call("plot", file, "--out", tmp_path)[0] == 0
+
+
 def test_sizes_are_those_of_the_checkpoints(call, tmp_path):
     common = ("--models", "mlr", "--threads", "1", "--no-plot", "--out", tmp_path)
     call("rework", "sizes", *common)
@@ -117,7 +185,11 @@ def test_the_case_study(call, tmp_path, monkeypatch):
 
 def test_the_page_states_what_the_published_files_hold(call):
     files = sorted(RESULTS.glob("rework*.json"))
-    kinds = ("", "-adam", "-alexnet", "-buckets", "-momentum", "-overhead", "-sizes", "-uniform")
+    kinds = (
+        *("", "-adam", "-alexnet", "-buckets", "-buckets-fashion", "-equal", "-exponents"),
+        *("-failure", "-fashion", "-momentum", "-noise", "-noise-fashion", "-overhead", "-sizes"),
+        *("-tables", "-uniform"),
+    )
     assert sorted(file.stem for file in files) == [f"rework{kind}" for kind in kinds]
     printed = "".join(call("table", file)[1] for file in files)
     page = (RESULTS.parent / "rework/README.md").read_text()
@@ -132,6 +204,8 @@ def test_errors(call, tmp_path):
         (("run", "--models", "mf", "--optimizers", "lion"), "there is no optimizer lion"),
         (("run", "topn:x", "--models", "mf"), "topn:x: the number must be between 0 and 1"),
         (("run", "--models", "mf", "--trials", "0"), "trials is 0"),
+        (("noise", "scar:2", "--models", "walk"), "scar:2: the number must be between 0 and 1"),
+        (("failure", "--epochs", "6"), "epochs is 6: it must be at least 7"),
         (("run", "--models", ""), "name at least one model"),
         (("overhead", "--epochs", "3"), "epochs is 3: it must be at least 7"),
     ):

@@ -95,6 +95,18 @@ def unpacked(data):
     return places
 
 
+@pytest.mark.parametrize("kind", ["scar", "scar-round", "topn", "topn-coded"])
+def test_as_many_bytes_as_a_pipeline_takes(kind):
+    pipeline = "lc:x=2,huffman"
+    for names in (("weights",), ("weights", "first")):  # a moment has its own budget
+        _, _, stated, _, _ = kept(pipeline, names=names)
+        _, _, sizes, _, _ = kept(f"{kind}:{pipeline}", names=names)
+        assert len(set(stated)) > 1
+        assert sizes[0] <= stated[0]  # before the price of a gap is known
+        for most, size in zip(stated[1:], sizes[1:], strict=True):
+            assert 0.9 * most < size <= most + 2 * (kind == "scar-round") * len(names)
+
+
 def test_full_checkpoints():
     _, later, sizes, iteration, state = kept("full:3")
     assert iteration == 3
@@ -122,7 +134,10 @@ def test_errors():
     for text in ("topn:2", "scar:much", "full:0", "lc:x=2@lost"):
         with pytest.raises(WrongUsage):
             checkpoints(text, {}, 16)
-    with pytest.raises(WrongUsage, match="vsol is no pipeline of LC"):
-        checkpoints("vsol", {}, 16)
+    for text in ("vsol", "lc:x=9", "topn:lc:x=9"):
+        with pytest.raises(
+            (WrongUsage, InvalidPipeline), match=r"vsol is no pipeline of LC|lc:x=9"
+        ):
+            checkpoints(text, {}, 16)
     with pytest.raises(InvalidPipeline):
         checkpoints("sacr:0.05", {}, 16)

@@ -1,0 +1,91 @@
+"""Runs of the benchmarks in ``tests/benchmarks``, kept as reports of what they printed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mvc.errors import UnknownPath, WrongUsage
+
+__all__ = ["PUBLISHED", "SCHEMA", "markdown", "measured", "numbers", "picture"]
+
+SCHEMA = "mvc.reproduce.benchmarks/1"
+_ROOT = Path(__file__).parents[2]
+
+PUBLISHED = {
+    "bench_chains-storage": "bench_chains --parts storage",
+    "bench_chains-chain": "bench_chains --parts chain",
+    "bench_chains-bound": "bench_chains --parts bound",
+    "bench_chains-bound-5": "bench_chains --parts bound --times 5",
+    "bench_chains-bound-mobilenetv2": "bench_chains --parts bound --architecture mobilenetv2",
+    "bench_recorder-stall": "bench_recorder --only stall",
+    "bench_recorder-online": "bench_recorder --only online",
+    "bench_recorder-memory": "bench_recorder --only memory",
+    "bench_recorder-cuda": "bench_recorder --only stall --device cuda",
+    "bench_budgets-tensors": "bench_budgets --only tensors",
+    "bench_budgets-sparse": "bench_budgets --only sparse",
+    "bench_pushed_rounds": "bench_pushed_rounds --blocks 30",
+    "bench_long_run": "bench_long_run --megabytes 201 --versions 60",
+    "bench_start": "bench_start --repeats 7",
+    "bench_lc": "bench_lc 64",
+    "bench_optim-table": "bench_optim --only table",
+    "bench_optim-speed": "bench_optim --only speed",
+    "bench_optim-online": "bench_optim --only online",
+    "bench_optim-recorder": "bench_optim --only recorder",
+    "bench_optim-recovery": "bench_optim --only recovery",
+    "bench_optim-wild": "bench_optim --only wild",
+    "bench_optim_transformer": "bench_optim_transformer --steps 5",
+    "bench_remotes-wire": "bench_remotes --parts wire trips",
+    "bench_remotes-share": "bench_remotes --parts share --series digits resnet",
+}
+"""Runs with options that a page has the figures of, by the name of their result."""
+
+
+def measured(name: str, options: Sequence[str]) -> dict[str, Any]:
+    """The report of one run of a benchmark, or of a published one; WrongUsage if it fails.
+
+    What the benchmark prints on stdout is kept line by line; stderr is this process's.
+    """
+    name, *given = PUBLISHED.get(name, name).split()
+    options = [*given, *options]
+    if not (_ROOT / "tests" / "benchmarks" / f"{name}.py").exists():
+        raise UnknownPath(f"there is no benchmark {name}", hint="see tests/benchmarks")
+    line = ["-m", f"tests.benchmarks.{name}", *options]
+    paths = [str(_ROOT / "examples"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    busy = os.getloadavg()[0]
+    done = subprocess.run(
+        [sys.executable, *line], cwd=_ROOT, env=environ, stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        raise WrongUsage(f"{name} ended with exit code {done.returncode}")
+    return {
+        "schema": SCHEMA,
+        "command": " ".join(["python", *line]),
+        "machine": f"{platform.machine()}, processors: {len(os.sched_getaffinity(0))}, "
+        f"load before: {busy:.1f}, Python {platform.python_version()}",
+        "printed": [text.rstrip() for text in done.stdout.splitlines()],
+    }
+
+
+def markdown(report: Mapping[str, Any]) -> str:
+    """What was printed, with the command above it."""
+    return "\n".join([f"`{report['command']}` ({report['machine']})", "", *report["printed"], ""])
+
+
+def picture(_: Mapping[str, Any]) -> None:
+    """None: a benchmark has no picture."""
+
+
+def numbers(report: Mapping[str, Any], pattern: str) -> list[float]:
+    """The groups of the first printed match, as numbers. Raises KeyError if there is none."""
+    found = re.search(pattern, "\n".join(report["printed"]))
+    if not found:
+        raise KeyError(pattern)
+    return [float(group.replace(",", "")) for group in found.groups()]

@@ -1,0 +1,177 @@
+"""Figures of the drift: docs/frontier.md and the experiment's README."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import fmean
+
+from .sources import Claim, Stated, report
+
+__all__ = ["CLAIMS", "STATED"]
+
+README = "examples/reproduce/drift/README.md"
+FRONTIER = "docs/frontier.md"
+PRESETS, MNIST, TEXTS = "drift-presets", "drift-mnist-4.26", "drift-texts-4.26"
+NETWORKS = {MNIST: "conv", TEXTS: "lstm"}
+
+
+def values(name: str, configuration: str, network: str, key: str) -> list[float]:
+    """Of a result's line, label by label."""
+    (line,) = (line for line in report(name)["lines"] if line["name"] == configuration)
+    found: list[float] = line["cells"][network][key]
+    return found
+
+
+def mean(name: str, configuration: str, network: str, key: str = "delta_bytes") -> float:
+    return fmean(values(name, configuration, network, key))
+
+
+def share(name: str, first: str, other: str, network: str) -> float:
+    """Of the bytes of deltas."""
+    return mean(name, first, network) / mean(name, other, network)
+
+
+def _of_smallest(name: str, network: str, bound: str, first: str) -> float:
+    """Of the bytes of that preset of the thesis for this bound that has fewer."""
+    presets = (f"vsol-{bound}-fast", f"vsol-{bound}-slow")
+    return max(share(name, first, other, network) for other in presets)
+
+
+def _frontier(name: str) -> list[float]:
+    network = NETWORKS[name]
+    firsts = (("0", "frontier-0"), ("0.1", "frontier-0.1"), ("1", "frontier-1"))
+    found = [_of_smallest(name, network, bound, first) for bound, first in firsts]
+    return [*found, _of_smallest(name, network, "1", "frontier-1-slow")]
+
+
+def _slow(name: str) -> list[float]:
+    network = NETWORKS[name]
+    thesis = [
+        share(name, f"vsol-{bound}-slow", f"vsol-{bound}-fast", network)
+        for bound in ("0", "0.1", "1")
+    ]
+    return [*thesis, share(name, "frontier-1-slow", "frontier-1", network)]
+
+
+def _lost(name: str, configuration: str) -> list[float]:
+    """Points that are lost on the drift target, by label: the least first."""
+    return sorted(-value for value in values(name, configuration, NETWORKS[name], "target"))
+
+
+def _less(name: str, key: str = "accuracy") -> list[float]:
+    """By how many points ``frontier-1`` is less accurate than ``vsol-1-slow``, label by label."""
+    pairs = zip(
+        values(name, "vsol-1-slow", "lstm", key), values(name, "frontier-1", "lstm", key),
+        strict=True,
+    )  # fmt: skip
+    return [one - other for one, other in pairs]
+
+
+def _bounded(bounds: tuple[str, ...]) -> Iterator[float]:
+    for bound in bounds:
+        for network in ("conv", "lstm"):
+            yield _of_smallest(PRESETS, network, bound, f"frontier-{bound}")
+
+
+CLAIMS = (
+    Claim(
+        README,
+        "A `frontier` preset has {} (images) and {} (texts) of the delta bytes of the thesis's "
+        "smallest preset for bound 0, and {} and {} for bound 0.1.",
+        lambda: [
+            *_bounded(("0",)),
+            share(PRESETS, "frontier-0.1", "vsol-0.1-slow", "conv"),
+            _of_smallest(PRESETS, "lstm", "0.1", "frontier-0.1"),
+        ],
+    ),
+    Claim(
+        README,
+        "The default pipeline stores {} to {} % less than the thesis's lossless one on images, {} "
+        "% less on texts",
+        lambda: [
+            *sorted(
+                100 * (1 - own / thesis)
+                for own, thesis in zip(
+                    values(PRESETS, "lossless", "conv", "delta_bytes"),
+                    values(PRESETS, "vsol", "conv", "delta_bytes"),
+                    strict=True,
+                )
+            ),
+            100 * (1 - share(PRESETS, "lossless", "vsol", "lstm")),
+        ],
+    ),
+    Claim(
+        README,
+        "`vsol-0.1-slow` and `vsol-1-slow` lose {} and {} points.",
+        lambda: [
+            -mean(PRESETS, preset, "conv", "accuracy")
+            for preset in ("vsol-0.1-slow", "vsol-1-slow")
+        ],
+    ),
+    Claim(
+        README,
+        "presets take {} (bound 0), {} (0.1) and {} (1; `slow` {}) of the delta bytes",
+        lambda: _frontier(MNIST),
+    ),
+    Claim(
+        README,
+        "`frontier-0.1` loses {} to {} points there, `frontier-1` {} to {}, `vsol-0.1-slow` {} to "
+        "{} and `vsol-1-slow` {} to {}.",
+        lambda: [
+            end
+            for preset in ("frontier-0.1", "frontier-1", "vsol-0.1-slow", "vsol-1-slow")
+            for end in (_lost(MNIST, preset)[0], _lost(MNIST, preset)[-1])
+        ],
+    ),
+    Claim(
+        README,
+        "they take {} (bound 0), {} (0.1) and {} (1) of the delta bytes of `fast`, "
+        "`frontier-1-slow` {} of those",
+        lambda: _slow(MNIST),
+    ),
+    Claim(README, "The shares are {}, {} and {} (`slow` {})", lambda: _frontier(TEXTS)),
+    Claim(
+        README,
+        "`frontier-0` loses up to {} points and `frontier-0.1` up to {}, `vsol-1-slow` {} and {}.",
+        lambda: [
+            _lost(TEXTS, "frontier-0")[-1],
+            _lost(TEXTS, "frontier-0.1")[-1],
+            *_lost(TEXTS, "vsol-1-slow"),
+        ],
+    ),
+    Claim(
+        README,
+        "accurate than `frontier-1` by {} and {} points, at {} times its bytes of deltas.",
+        lambda: [*_less(TEXTS), share(TEXTS, "vsol-1-slow", "frontier-1", "lstm")],
+    ),
+    Claim(
+        README,
+        "`slow` takes {} (bound 0), {} (0.1) and {} (1) of the delta bytes of `fast`, "
+        "`frontier-1-slow` {}.",
+        lambda: _slow(TEXTS),
+    ),
+    Claim(
+        FRONTIER,
+        "`frontier-1` is {} and {} points less accurate than `vsol-1-slow` ({} and {} with ten "
+        "offline epochs), at {} and {} of its bytes",
+        lambda: [
+            *sorted(_less(PRESETS)),
+            *_less(TEXTS),
+            *(share(name, "frontier-1", "vsol-1-slow", "lstm") for name in (PRESETS, TEXTS)),
+        ],
+    ),
+    Claim(
+        FRONTIER,
+        "accuracy suffers (4 lost {} points on texts)",
+        lambda: [-mean("drift-steps", "grid:4", "lstm", "accuracy")],
+    ),
+    Claim(
+        FRONTIER,
+        "take about {} kB per version with 12 tensors",
+        lambda: [mean(MNIST, "frontier-0", "conv", "other_bytes") / 150e3],
+    ),
+)
+STATED = (
+    Stated(README, "2 % of MNIST, 3 % of the package descriptions"),
+    Stated(README, "(`x learning` in tables 4.26)"),
+)
