@@ -13,7 +13,7 @@ from mvc.requirements import ACCURACY_DROPS, SPEEDS, Requirements
 RESULTS = Path(__file__).parents[3] / "examples/reproduce/results"
 
 
-@pytest.mark.parametrize(("drop", "speed"), itertools.product(ACCURACY_DROPS, SPEEDS))
+@pytest.mark.parametrize(("drop", "speed"), list(itertools.product(ACCURACY_DROPS, SPEEDS)))
 def test_requirements_say_what_was_measured(drop, speed) -> None:
     needs = Requirements(lossy=True, accuracy_drop=drop, speed=speed)
     reports = [json.loads(file.read_text()) for file in RESULTS.glob("drift-bounds-*.json")]
