@@ -49,7 +49,7 @@ _SAID = {
         "a head of 28 bytes",
         "adds 52 bytes of headers",
     ),
-    "docs/frontier.md": ("than 0.52 steps (`hold`)",),
+    "docs/frontier.md": ("than 0.52 steps (`hold`)", "a bound of 0 or 0.1 points is far below"),
     "docs/lc.md": (
         "up to 16,383 levels on each side",
         "are at most 5 % of the raw bytes",
@@ -83,7 +83,12 @@ _SAID = {
         "to P at 0.5 and above: p = f(loss / 0.5)",
         "0, 0.1 or 1 per cent",
     ),
-    "docs/production.md": ("the last 262,144 numbers",),
+    "docs/production.md": (
+        "the last 262,144 numbers",
+        "is 0.1 points of accuracy",
+        "by more than 1.5 standard errors",
+        "one sample is 1.2 points, and a drop of 0.1 points",
+    ),
     "docs/provenance.md": ("(12 s, proven",),
     "docs/python.md": ("waits more than 60 s",),
     "docs/recorder.md": ("`mvc config`, 60 s)", "`mvc config`, 600 s)"),
